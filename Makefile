@@ -1,0 +1,45 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: setup demo test lint type bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo   index the sample, search it with and without reranking"
+	@echo "make setup  install everything into $(VENV)"
+	@echo "make test   all tests but the benchmarks;  make lint, make type, make bench"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.all: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[all,dev]'
+	@touch $@ $(VENV)/.base
+
+setup: $(VENV)/.all
+
+demo: $(VENV)/.base
+	$(BIN)/osrerank demo
+
+test: setup
+	$(BIN)/python -m pytest -m "not bench and not slow" $(TEST_OPTIONS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: setup
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python -m pytest -m bench tests/bench $(TEST_OPTIONS)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Loaders: published collections, streamed into OpenSearch."""

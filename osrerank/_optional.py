@@ -1,0 +1,24 @@
+"""The one door to optional libraries."""
+
+import importlib
+from types import ModuleType
+
+from osrerank.errors import MissingDependencyError
+
+
+def require(module: str, *, extra: str) -> ModuleType:
+    """Import a module of an optional extra.
+
+    Raises:
+        MissingDependencyError: it is not installed; the message names the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise
+        raise MissingDependencyError(
+            f"this needs the Python package {error.name}, which is not installed: pip install 'osrerank[{extra}]'",
+            extra=extra,
+            module=error.name,
+        ) from error

@@ -1,0 +1,86 @@
+"""The command line: one thin module for each command, loaded when it is asked for."""
+
+import importlib
+import sys
+from importlib.metadata import entry_points
+from typing import Any
+
+import click
+
+from osrerank.errors import ConfigError, OsrerankError
+
+# name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
+COMMANDS = {
+    "demo": "osrerank.cli.demo:demo",
+    "evaluate": "osrerank.cli.evaluate:evaluate",
+    "export": "osrerank.cli.export:export",
+    "rerank": "osrerank.cli.rerank:rerank",
+    "run": "osrerank.cli.run:run",
+    "search": "osrerank.cli.search:search",
+    "tradeoff": "osrerank.cli.tradeoff:tradeoff",
+}
+GROUP = "osrerank.commands"
+FAILED, BAD_USAGE = 1, 2
+
+
+class LazyGroup(click.Group):
+    """Commands by name, imported when used; packages beside the library add theirs as entry points."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            module, _, attribute = COMMANDS[cmd_name].partition(":")
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+            return command
+        for entry in entry_points(group=GROUP, name=cmd_name):
+            loaded: click.Command = entry.load()
+            return loaded
+        return None
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="osrerank")
+@click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
+@click.option("--redis-url", help="Redis that caches scores.  [env: OSRERANK_REDIS_URL]")
+@click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
+@click.option(
+    "--backend", type=click.Choice(["auto", "onnx", "torch"]), help="Scoring backend.  [env: OSRERANK_BACKEND]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def cli(ctx: click.Context, /, **options: Any) -> None:
+    """Rerank OpenSearch results with BERT."""
+    ctx.obj = options
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; errors are one sentence, exit codes 0 done, 1 failed, 2 bad usage."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        cli.main(arguments, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(BAD_USAGE)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        click.echo(f"Error: {_sentence(error)}", err=True)
+        sys.exit(BAD_USAGE if isinstance(error, ConfigError) else FAILED)
+
+
+def _sentence(error: Exception) -> str:
+    """Return the error as one line for a person; foreign errors are named."""
+    if isinstance(error, OsrerankError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    first_line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+    return f"{type(error).__name__}: {first_line} (run with --debug for the traceback)"

@@ -1,0 +1,1 @@
+"""An OpenSearch-shaped engine over tantivy, reached as an opensearch-py transport."""

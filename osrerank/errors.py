@@ -1,0 +1,149 @@
+"""Every error that osrerank raises itself.
+
+::
+
+    OsrerankError                   a message that says what, which id, what to do; the rest are attributes
+    +- ConfigError                  setting, source
+    +- MissingDependencyError       extra, module; also an ImportError
+    +- ResponseFormatError          path, such as $.hits.hits[3]._id
+    +- ScoringError                 stage, model
+    |  +- ModelLoadError            path
+    |  +- InferenceError
+    |  +- Overloaded
+    |  +- DeadlineExceeded
+    +- WorkerError                  task_id
+    |  +- TaskTimeout
+    |  +- TaskFailed
+    |  +- PayloadError
+    +- LoaderError                  file, line
+    |  +- CorpusFormatError
+    |  +- ChecksumError
+    |  +- BulkIndexError            ok, failed, first (at most five rejected documents)
+    +- EvaluationError
+
+What OpenSearch itself raises passes through unchanged. Misuse by the programmer stays ``ValueError`` or ``TypeError``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+
+class OsrerankError(Exception):
+    """Anything osrerank raises on purpose; ``str(error)`` is one sentence with the fix in it."""
+
+    retryable: ClassVar[bool] = False
+    """Whether the same call may succeed if it is made again unchanged."""
+
+
+class ConfigError(OsrerankError):
+    """A setting or option has a value that cannot be used."""
+
+    def __init__(self, message: str, *, setting: str = "", source: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
+        self.source = source
+
+
+class MissingDependencyError(OsrerankError, ImportError):
+    """An optional library is needed here and is not installed."""
+
+    def __init__(self, message: str, *, extra: str, module: str) -> None:
+        super().__init__(message)
+        self.extra = extra
+        self.module = module
+
+
+class ResponseFormatError(OsrerankError):
+    """A search response lacks something that every search response has."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class ScoringError(OsrerankError):
+    """Scores could not be computed."""
+
+    def __init__(self, message: str, *, stage: str = "", model: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.model = model
+
+
+class ModelLoadError(ScoringError):
+    """A model directory or hub id cannot be used as a reranking model."""
+
+    def __init__(self, message: str, *, model: str = "", path: str = "") -> None:
+        super().__init__(message, model=model)
+        self.path = path
+
+
+class InferenceError(ScoringError):
+    """The model ran and failed, or gave a score that is not a number."""
+
+
+class Overloaded(ScoringError):  # noqa: N818 - the name users of the HTTP contracts know (429 Overloaded)
+    """More work is queued than may be; refused at the door."""
+
+    retryable = True
+
+
+class DeadlineExceeded(ScoringError):  # noqa: N818 - names the event, as gRPC's status of this name does
+    """The time given for the call ran out before anything could be scored."""
+
+
+class WorkerError(OsrerankError):
+    """A worker did not deliver."""
+
+    def __init__(self, message: str, *, task_id: str = "") -> None:
+        super().__init__(message)
+        self.task_id = task_id
+
+
+class TaskTimeout(WorkerError):  # noqa: N818 - beside TaskFailed: the two ways a task ends without scores
+    """No result came back before the deadline."""
+
+
+class TaskFailed(WorkerError):  # noqa: N818 - see TaskTimeout
+    """The worker answered with an error."""
+
+
+class PayloadError(WorkerError):
+    """A message is malformed, too large or of another version."""
+
+
+class LoaderError(OsrerankError):
+    """A collection cannot be read or indexed."""
+
+    def __init__(self, message: str, *, file: str = "", line: int | None = None) -> None:
+        super().__init__(message)
+        self.file = file
+        self.line = line
+
+
+class CorpusFormatError(LoaderError):
+    """A record is not what the format says it should be."""
+
+
+class ChecksumError(LoaderError):
+    """A file's size or checksum differs from the published one."""
+
+
+class BulkIndexError(LoaderError):
+    """OpenSearch rejected documents.
+
+    Args:
+        ok: documents indexed.
+        failed: documents rejected.
+        first: at most five rejections, each ``{"_id": ..., "status": ..., "reason": ...}``.
+    """
+
+    def __init__(self, message: str, *, ok: int, failed: int, first: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(message)
+        self.ok = ok
+        self.failed = failed
+        self.first = tuple(first)
+
+
+class EvaluationError(OsrerankError):
+    """A run, a set of judgments or a measure cannot be evaluated."""

@@ -1,0 +1,1 @@
+"""Runs, judgments, measures, significance."""

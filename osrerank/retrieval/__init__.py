@@ -1,0 +1,1 @@
+"""What the first pass sends to OpenSearch."""

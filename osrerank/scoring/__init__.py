@@ -1,0 +1,1 @@
+"""Texts in, floats out: models, inputs, batches, backends."""

@@ -1,0 +1,66 @@
+"""Settings, in one place: the only module that reads the environment.
+
+Order of precedence: argument, command-line flag (an argument too), ``OSRERANK_*`` variable, default. Nothing is read at import.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from osrerank.errors import ConfigError
+
+PREFIX = "OSRERANK_"
+DEFAULT_MODEL = "osrerank/mono"
+"""The model that ships inside the package; ``osrerank.scoring.model`` resolves it."""
+
+
+def _default_url() -> SecretStr:
+    return SecretStr(f"embedded:{Path.home() / '.local' / 'share' / 'osrerank'}")
+
+
+class Settings(BaseSettings):
+    """What a deployment configures once.
+
+    Attributes:
+        url: where the index is: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
+        redis_url: score cache; none when absent.
+        model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
+        backend: ``auto`` picks by what is installed and present.
+        cache_ttl_s: seconds that a cached score lives.
+        threads: CPU threads for scoring; 0 means the cores this process may use.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    url: SecretStr = Field(default_factory=_default_url)
+    redis_url: SecretStr | None = None
+    model: str = DEFAULT_MODEL
+    backend: Literal["auto", "onnx", "torch"] = "auto"
+    cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
+    threads: int = Field(default=0, ge=0)
+
+    @classmethod
+    def load(cls, **arguments: Any) -> Self:
+        """Read settings from the arguments that are not None, then the environment.
+
+        Raises:
+            ConfigError: a value cannot be used, or an ``OSRERANK_*`` variable has a name that means nothing.
+        """
+        known = {f"{PREFIX}{name}".upper() for name in cls.model_fields}
+        for name in os.environ:
+            if name.upper().startswith(PREFIX) and name.upper() not in known:
+                raise ConfigError(
+                    f"the environment variable {name} is not a setting of osrerank; known are {', '.join(sorted(known))}",
+                    setting=name,
+                    source="environment",
+                )
+        try:
+            return cls(**{name: value for name, value in arguments.items() if value is not None})
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            setting = ".".join(str(part) for part in first["loc"])
+            source = "argument" if setting in arguments else f"{PREFIX}{setting.upper()}"
+            raise ConfigError(f"{setting} ({source}): {first['msg']}", setting=setting, source=source) from None

@@ -1,0 +1,261 @@
+"""The values that flow through osrerank, from a query to a ranking.
+
+Frozen, slotted dataclasses with tuples inside; nothing here imports anything of ours, and nothing is changed in place.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What somebody searches for."""
+
+    query_id: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError(f"query {self.query_id!r} has no text")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An indexed unit, as a loader reads it from a collection."""
+
+    doc_id: str
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One hit of a search response, parsed once and never changed."""
+
+    doc_id: str
+    index: str
+    score: float | None
+    source: Mapping[str, Any]
+    raw: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StageScore:
+    """What one stage made of one candidate.
+
+    Attributes:
+        stage: the stage's name.
+        score: the natural value that the stage sorted by; higher is better.
+        rank: the candidate's place after the stage, from 1.
+        unit: the stage's own non-decreasing map of ``score`` to [0, 1).
+        parts: other natural values by name, such as ``logit`` and ``probability``.
+    """
+
+    stage: str
+    score: float
+    rank: int
+    unit: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A document in a ranking.
+
+    Attributes:
+        doc_id: unique within its ranking.
+        text: what a model reads; None when the hit has no text in the fields asked for.
+        score: the natural score of the last stage that scored it, the first pass to begin with.
+        rank: place in the ranking, from 1.
+        trace: one entry for each stage passed, in order.
+        failure: why the last stage that tried could not score it; empty when it could.
+    """
+
+    doc_id: str
+    text: str | None
+    score: float
+    rank: int
+    trace: tuple[StageScore, ...] = ()
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """What a stage did, for ``response["rerank"]["stages"]``.
+
+    Attributes:
+        name: the stage's name.
+        applied: True, False or "partial".
+        reason: why it was not (wholly) applied; empty when it was.
+        model: the model's name; empty for a stage without one.
+        candidates: candidates that the stage was asked to order.
+        inferences: forward passes computed, cached ones not among them.
+        cached: scores that came from a cache.
+        truncated: documents cut to fit the model.
+        failed: candidates that could not be scored.
+        took_ms: wall time of the stage, in milliseconds.
+    """
+
+    name: str
+    applied: bool | str
+    reason: str = ""
+    model: str = ""
+    candidates: int = 0
+    inferences: int = 0
+    cached: int = 0
+    truncated: int = 0
+    failed: int = 0
+    took_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Candidates of one query, in order.
+
+    Ids are unique, ranks are 1..n and give the order, scores are finite. Scores never increase within the block that
+    a stage ranked; a first pass with an order of its own has no such block.
+    """
+
+    query: Query
+    candidates: tuple[Candidate, ...]
+    reports: tuple[StageReport, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len({candidate.doc_id for candidate in self.candidates}) != len(self.candidates):
+            raise ValueError(f"query {self.query.query_id!r}: a document appears twice in its ranking")
+        for rank, candidate in enumerate(self.candidates, start=1):
+            if candidate.rank != rank:
+                raise ValueError(f"document {candidate.doc_id!r} has rank {candidate.rank} at place {rank}")
+            if not math.isfinite(candidate.score):
+                raise ValueError(f"document {candidate.doc_id!r} has the score {candidate.score}")
+
+    def with_report(self, report: StageReport) -> Self:
+        """Return the same ranking with one more stage's report."""
+        return replace(self, reports=(*self.reports, report))
+
+
+class ScoredDocument(NamedTuple):
+    """A line of a TREC run: a document and its score."""
+
+    doc_id: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The rankings of a system over a query set, as a TREC run file holds them: ids and scores, no texts.
+
+    Attributes:
+        rankings: query_id -> documents in rank order.
+        name: the run's tag.
+    """
+
+    rankings: Mapping[str, tuple[ScoredDocument, ...]]
+    name: str = "osrerank"
+
+
+@dataclass(frozen=True, slots=True)
+class Qrels:
+    """Relevance judgments: query_id -> {doc_id: relevance}; relevance may be negative (junk)."""
+
+    judgments: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in time by which a call must have answered, on the monotonic clock; None means never."""
+
+    at_s: float | None = None
+
+    @classmethod
+    def after_ms(cls, duration_ms: float | None) -> Self:
+        """Return the deadline that many milliseconds from now; None gives one that never comes."""
+        return cls(None if duration_ms is None else time.monotonic() + duration_ms / 1000)
+
+    def remaining_s(self) -> float:
+        """Return the seconds left, negative once it has passed, infinite when there is no deadline."""
+        return math.inf if self.at_s is None else self.at_s - time.monotonic()
+
+    @property
+    def passed(self) -> bool:
+        """Whether no time is left."""
+        return self.remaining_s() <= 0
+
+
+NEVER = Deadline()
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a scorer answers.
+
+    Attributes:
+        values: float32 ``(n,)``, one logit per tuple, in the order of the tuples; higher is better; NaN exactly where
+            a tuple is in ``failures`` or was not reached.
+        failures: index of a tuple -> why it could not be scored.
+        reached: how many leading tuples were attempted before the deadline; n when all were.
+        inferences: forward passes computed.
+        cached: scores that came from a cache.
+        truncated: documents cut to fit the model.
+    """
+
+    values: npt.NDArray[np.float32]
+    failures: Mapping[int, str] = field(default_factory=dict)
+    reached: int = -1
+    inferences: int = 0
+    cached: int = 0
+    truncated: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reached < 0:
+            object.__setattr__(self, "reached", len(self.values))
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Texts in, one float per tuple out; knows nothing of rankings."""
+
+    @property
+    def model(self) -> str:
+        """The model's name, for reports."""
+
+    def score(
+        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
+    ) -> Scores:
+        """Score tuples of documents against a query.
+
+        Args:
+            query: the query's text.
+            documents: the documents' texts.
+            tuples: indices into ``documents``: ``(i,)`` for mono, ``(i, j)`` for duo.
+            deadline: after it no further batch is begun; tuples are attempted in their order.
+        """
+
+    def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Map logits ``(n,)`` to calibrated probabilities ``(n,)``, never decreasing in the logit."""
+
+    def close(self) -> None:
+        """Release the model; further calls are errors."""
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """A function from a ranking to a ranking: a permutation of its input that touches the top ``depth`` only."""
+
+    @property
+    def name(self) -> str:
+        """How the stage is called in traces and reports."""
+
+    @property
+    def depth(self) -> int:
+        """How many candidates from the top it reorders; the others stay below, in their old order."""
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
+        """Return the ranking with its top ``depth`` reordered and one more report."""

@@ -1,0 +1,41 @@
+"""Both engines behind one fixture, so that the same test bodies run on the real OpenSearch and on the embedded engine."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from opensearchpy import OpenSearch
+
+from osrerank import connect
+
+ENGINES = ("opensearch", "embedded")
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def engine_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of each engine in turn, for `osrerank.connect`."""
+    if request.param == "opensearch":
+        return str(request.getfixturevalue("opensearch_url"))
+    return f"embedded:{tmp_path_factory.mktemp('embedded')}"
+
+
+@pytest.fixture
+def engine(engine_url: str) -> Iterator[OpenSearch]:
+    """A client of each engine in turn."""
+    client = connect(engine_url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def index_name(engine: OpenSearch) -> Iterator[str]:
+    """A fresh name, its index removed at the end."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    yield name
+    engine.indices.delete(index=name, ignore_unavailable=True)
+
+
+@pytest.fixture
+def embedded_folder(tmp_path: Path) -> Path:
+    return tmp_path / "embedded"

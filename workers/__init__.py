@@ -1,0 +1,1 @@
+"""Celery workers that score what clients send."""
