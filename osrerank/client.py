@@ -6,9 +6,11 @@ from typing import Any
 
 from opensearchpy import OpenSearch
 
+from osrerank.defaults import Defaults
+from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
-from osrerank.search import SearchCall, rank_texts
+from osrerank.search import RerankArgument, SearchCall, rank_response, rank_texts
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
@@ -21,7 +23,7 @@ class Client(OpenSearch):
     Args:
         hosts: as for ``opensearchpy.OpenSearch``.
         settings: model, backend, Redis; read from the environment when absent.
-        defaults: what ``rerank=True`` means.
+        defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
         scorer: scores instead of the model that the settings name; stays the caller's to close.
         options: passed to ``opensearchpy.OpenSearch``.
     """
@@ -31,19 +33,19 @@ class Client(OpenSearch):
         hosts: Any = None,
         *,
         settings: Settings | None = None,
-        defaults: Rerank | None = None,
+        defaults: Defaults | None = None,
         scorer: Scorer | None = None,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
         self.reranker = Reranker(settings or Settings.load(), scorer)
-        self.defaults = defaults or Rerank()
+        self.defaults = defaults or Defaults.load(self.reranker.settings)
 
     def search(
         self,
         query: str | Mapping[str, Any] | None = None,
         *,
-        rerank: bool | Mapping[str, Any] | Rerank = False,
+        rerank: RerankArgument = False,
         index: Any = None,
         body: Any = None,
         params: Mapping[str, Any] | None = None,
@@ -70,16 +72,28 @@ class Client(OpenSearch):
             ScoringError: reranking failed and ``on_failure`` is ``"raise"``.
             opensearchpy.OpenSearchException: what OpenSearch itself answers.
         """
-        call = SearchCall.plan(self.reranker, self.defaults, query, body, {**(params or {}), **options}, rerank=rerank)
-        response = super().search(index=index, body=call.body, params=call.params, headers=headers)
+        given = {**(params or {}), **options}
+        call = SearchCall.plan(self.reranker, self.defaults.of(index), query, body, given, rerank=rerank)
+        in_url, named = call.split_params(options)
+        response = super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
         return call.finish(response)
 
+    def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
+        """Run several searches in one request, and rerank each.
+
+        Args:
+            body: headers and search bodies in turn, as a list or as newline-delimited JSON.
+            rerank: as for ``search``; holds for every search. Each takes its query text from its own body.
+            index: of the searches whose header names none.
+            options: any other argument of ``opensearchpy``'s ``msearch``.
+        """
+        if rerank is False:
+            return super().msearch(body=body, index=index, **options)
+        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank)
+        return call.finish(super().msearch(body=list(call.lines), index=index, **options))
+
     def rerank(
-        self,
-        query: str,
-        documents: Sequence[str | Mapping[str, Any]],
-        *,
-        options: bool | Mapping[str, Any] | Rerank = True,
+        self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
     ) -> Ranking:
         """Rank texts from anywhere: a k-NN search, another store.
 
@@ -92,7 +106,17 @@ class Client(OpenSearch):
         Returns:
             The ranking; its candidates' ids are the ``id`` given, or the place in ``documents`` from 0.
         """
-        return rank_texts(self.reranker, self.defaults, query, documents, rerank=options)
+        return rank_texts(self.reranker, self.defaults.base, query, documents, rerank=options)
+
+    def rerank_response(
+        self, response: Mapping[str, Any], query: str, *, options: RerankArgument = True
+    ) -> dict[str, Any]:
+        """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's: all of them, as one page.
+
+        Raises:
+            ResponseFormatError: it is not a search response.
+        """
+        return rank_response(self.reranker, self.defaults.base, response, query, rerank=options)
 
     def warm_up(self) -> None:
         """Load the model now, so that the first search need not wait for it."""
@@ -123,7 +147,7 @@ def connect(
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
         backend: ``auto``, ``onnx`` or ``torch``.
         redis_url: where scores are cached.
-        rerank: what ``rerank=True`` means in this client's searches.
+        rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.
         scorer: scores instead of a model.
         options: passed to ``opensearchpy.OpenSearch``.
 
@@ -131,8 +155,13 @@ def connect(
         ConfigError: a setting cannot be used.
     """
     settings = Settings.load(url=url, model=model, backend=backend, redis_url=redis_url)
-    defaults = Rerank.of(rerank, Rerank()) if rerank is not None else None
-    return Client(settings=settings, defaults=defaults, scorer=scorer, **connection_options(settings), **options)
+    return Client(
+        settings=settings,
+        defaults=Defaults.load(settings, rerank),
+        scorer=scorer,
+        **connection_options(settings),
+        **options,
+    )
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:

@@ -6,7 +6,7 @@ every later stage reorders the top of what came before and leaves the rest below
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -37,6 +37,9 @@ class Rerank:
         cache: whether the score cache is used, where there is one.
         min_score: least probability, in [0, 1], that a hit must have to be returned; totals stay the first pass's.
         explain: whether each hit says how it got its place.
+        blend: ``"replace"`` orders by the model alone; ``"weighted"`` and ``"rrf"`` blend in the first pass
+            (``osrerank.stages.interpolate``).
+        blend_weight: share of the first pass in a weighted blend, in [0, 1].
     """
 
     query: str | None = None
@@ -50,40 +53,19 @@ class Rerank:
     cache: bool = True
     min_score: float | None = None
     explain: bool = False
+    blend: Literal["replace", "weighted", "rrf"] = "replace"
+    blend_weight: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
-            if isinstance(value, str):
-                value = (value,)
-            elif isinstance(value, list):
-                value = tuple(value)
-            object.__setattr__(self, name, value)
-            _check(
-                isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value),
-                name,
-                value,
-                "one or more field names",
-            )
-        _check(isinstance(self.pipeline, Pipeline) or self.pipeline in PIPELINES, "pipeline", self.pipeline, _PIPELINE)
-        _check(_is_int(self.depth) and 0 < self.depth <= MAX_DEPTH, "depth", self.depth, f"1 to {MAX_DEPTH}")
-        _check(self.query is None or isinstance(self.query, str), "query", self.query, "a text")
-        _check(isinstance(self.separator, str), "separator", self.separator, "a text")
-        _check(
-            self.deadline_ms is None or (_is_number(self.deadline_ms) and self.deadline_ms > 0),
-            "deadline_ms",
-            self.deadline_ms,
-            "a positive number of milliseconds or None",
-        )
-        _check(self.on_failure in ("first_pass", "raise"), "on_failure", self.on_failure, '"first_pass" or "raise"')
-        _check(
-            self.min_score is None or (_is_number(self.min_score) and 0 <= self.min_score <= 1),
-            "min_score",
-            self.min_score,
-            "a probability in [0, 1] or None",
-        )
-        for name in ("cache", "explain"):
-            _check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+            if isinstance(value, str | list):
+                object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        for name, (fits, expected) in _RULES.items():
+            value = getattr(self, name)
+            if not fits(value):
+                message = f"rerank option {name} is {value!r}; it must be {expected}"
+                raise ConfigError(message, setting=f"rerank.{name}", source="argument")
 
     @classmethod
     def of(cls, value: "bool | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
@@ -113,22 +95,43 @@ class Rerank:
         return replace(defaults, **value)
 
 
-_PIPELINE = f"{' or '.join(map(repr, PIPELINES))} or a Pipeline"
-
-
-def _check(condition: bool, name: str, value: object, expected: str) -> None:  # noqa: FBT001 - reads as an assertion
-    if not condition:
-        raise ConfigError(
-            f"rerank option {name} is {value!r}; it must be {expected}", setting=f"rerank.{name}", source="argument"
-        )
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= 1
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
+
+
+# option -> whether a value fits, and what it must be
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "query": (lambda value: value is None or isinstance(value, str), "a text or None"),
+    "pipeline": (
+        lambda value: isinstance(value, Pipeline) or value in PIPELINES,
+        f"{' or '.join(map(repr, PIPELINES))} or a Pipeline",
+    ),
+    "depth": (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_DEPTH,
+        f"a count from 1 to {MAX_DEPTH}",
+    ),
+    "fields": (_are_names, "one or more field names"),
+    "separator": (lambda value: isinstance(value, str), "a text"),
+    "query_fields": (_are_names, "one or more field names"),
+    "deadline_ms": (
+        lambda value: value is None or (_is_number(value) and value > 0),
+        "a positive number of milliseconds or None",
+    ),
+    "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
+    "cache": (lambda value: isinstance(value, bool), "True or False"),
+    "min_score": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
+    "explain": (lambda value: isinstance(value, bool), "True or False"),
+    "blend": (lambda value: value in ("replace", "weighted", "rrf"), '"replace", "weighted" or "rrf"'),
+    "blend_weight": (_is_share, "a share in [0, 1]"),
+}
 
 
 @dataclass(frozen=True, slots=True)

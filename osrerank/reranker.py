@@ -7,6 +7,7 @@ import time
 from osrerank.errors import ModelLoadError
 from osrerank.pipeline import Pipeline, Rerank
 from osrerank.settings import Settings
+from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.mono import MonoStage
 from osrerank.types import Deadline, Ranking, Scorer, StageReport
 
@@ -73,7 +74,10 @@ class Reranker:
     def _pipeline(self, options: Rerank) -> Pipeline:
         if isinstance(options.pipeline, Pipeline):
             return options.pipeline
-        return Pipeline((MonoStage(self._scorer(cached=options.cache), depth=options.depth),))
+        mono = MonoStage(self._scorer(cached=options.cache), depth=options.depth)
+        if options.blend == "replace":
+            return Pipeline((mono,))
+        return Pipeline((mono, BlendStage(options.blend, options.blend_weight, depth=options.depth)))
 
     def _scorer(self, *, cached: bool) -> Scorer:
         with self._lock:

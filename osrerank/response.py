@@ -96,18 +96,35 @@ def squash(score: float) -> float:
 
 
 def text_of(hit: Hit, fields: Sequence[str], separator: str = " ") -> str | None:
-    """Return the text of a hit's fields, joined; None when it has none of them."""
+    """Return the text of a hit's fields, joined; None when it has none of them.
+
+    Args:
+        hit: the hit.
+        fields: `path.of.a.field` in `_source` or the hit's `fields`; `highlight:field` for its highlighted fragments,
+            the markup as it came; `inner_hits:name.path` for a field of the inner hits of that name.
+        separator: joins the texts of several fields and of list values.
+    """
+    texts = [_field_texts(hit, field) for field in fields]
+    if all(values is None for values in texts):
+        return None
+    return separator.join(value for values in texts for value in values or () if value)
+
+
+def _field_texts(hit: Hit, field: str) -> list[str] | None:
+    """Return a field's texts; None when the hit does not have the field."""
+    kind, _, name = field.rpartition(":")
+    if kind == "highlight":
+        fragments = (hit.raw.get("highlight") or {}).get(name)
+        return None if fragments is None else list(_flatten(fragments))
+    if kind == "inner_hits":
+        name, _, path = name.partition(".")
+        inner = ((hit.raw.get("inner_hits") or {}).get(name) or {}).get("hits", {}).get("hits", [])
+        texts = [_field_texts(parse_hit({"_id": "", **part}), path) for part in inner]
+        found = [value for values in texts if values is not None for value in values]
+        return found or None
     extra = hit.raw.get("fields") or {}
-    parts = [
-        part
-        for field in fields
-        for part in (_values(hit.source, field.split(".")) or _flatten(extra.get(field)))
-        if part
-    ]
-    if parts:
-        return separator.join(parts)
-    present = any(_present(hit.source, field.split(".")) or field in extra for field in fields)
-    return "" if present else None
+    values = _values(hit.source, field.split(".")) or list(_flatten(extra.get(field)))
+    return values if values or field in extra or _present(hit.source, field.split(".")) else None
 
 
 def _values(source: Any, path: Sequence[str]) -> list[str]:

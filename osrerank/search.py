@@ -14,7 +14,7 @@ from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
-from osrerank.response import FIRST_PASS, hits_of, merge, parse, squash, unchanged
+from osrerank.response import FIRST_PASS, Page, hits_of, merge, parse, squash, unchanged
 from osrerank.retrieval.first_pass import FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.stages.mono import NO_TEXT
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 QUERY_ID = "search"
 """The id of a query that came without one."""
+
+RerankArgument = bool | Mapping[str, Any] | Rerank
+"""What `rerank=` of a search may be; `Rerank.of` reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class SearchCall:
         body: Any,
         params: Mapping[str, Any],
         *,
-        rerank: bool | Mapping[str, Any] | Rerank,
+        rerank: RerankArgument,
     ) -> Self:
         """Return the call for the arguments of a search.
 
@@ -73,34 +76,47 @@ class SearchCall:
         deadline = Deadline.after_ms(options.deadline_ms)
         return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline)
 
+    def split_params(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the parameters as opensearch-py's ``params`` and as its keyword arguments, which it checks by name."""
+        named = {name: value for name, value in self.params.items() if name in options}
+        return {name: value for name, value in self.params.items() if name not in named}, named
+
     def finish(self, response: Any) -> Any:
         """Return the response reranked, or marked with why it is not; as it is where reranking was not asked for."""
         if self._options is None or self._first_pass is None:
             return response
+        first_pass = self._first_pass
         started = time.perf_counter()
-        result = self._finish(response, self._options, self._first_pass, started)
+        if first_pass.refusal:
+            result = unchanged(response, first_pass.refusal)
+        else:
+            result = _reranked(
+                self._reranker, self._options, response, self._text, first_pass.page, deadline=self._deadline
+            )
         count_search(time.perf_counter() - started, applied=result["rerank"]["applied"])
         if result["rerank"]["applied"] is not True:
             logger.info("search not wholly reranked: %s", result["rerank"]["reason"])
         return result
 
-    def _finish(self, response: Any, options: Rerank, first_pass: FirstPass, started: float) -> dict[str, Any]:
-        if first_pass.refusal:
-            return unchanged(response, first_pass.refusal)
-        page = first_pass.page
-        hits = hits_of(response)
-        if not hits:
-            return unchanged(response, "there are no hits", page=page)
-        if not self._text.strip():
-            return unchanged(response, "the query text is empty", page=page)
-        ranking = parse(response, Query(QUERY_ID, self._text), options.fields, options.separator)
-        if all(candidate.text is None for candidate in ranking.candidates):
-            return unchanged(response, _no_text(options, hits), page=page)
-        ranking = self._reranker.rerank(ranking, options, self._deadline)
-        if not any(report.applied for report in ranking.reports):
-            reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
-            return unchanged(response, reason, reports=ranking.reports, page=page)
-        return merge(response, ranking, page, rerank_ms=(time.perf_counter() - started) * 1000)
+
+def _reranked(
+    reranker: Reranker, options: Rerank, response: Mapping[str, Any], text: str, page: Page, *, deadline: Deadline
+) -> dict[str, Any]:
+    """Return a page of the response reranked, or of the first pass with the reason why it is not."""
+    started = time.perf_counter()
+    hits = hits_of(response)
+    if not hits:
+        return unchanged(response, "there are no hits", page=page)
+    if not text.strip():
+        return unchanged(response, "the query text is empty", page=page)
+    ranking = parse(response, Query(QUERY_ID, text), options.fields, options.separator)
+    if all(candidate.text is None for candidate in ranking.candidates):
+        return unchanged(response, _no_text(options, hits), page=page)
+    ranking = reranker.rerank(ranking, options, deadline)
+    if not any(report.applied for report in ranking.reports):
+        reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
+        return unchanged(response, reason, reports=ranking.reports, page=page)
+    return merge(response, ranking, page, rerank_ms=(time.perf_counter() - started) * 1000)
 
 
 def _with_query(query: str | Mapping[str, Any] | None, body: Any, fields: Sequence[str]) -> Any:
@@ -138,13 +154,26 @@ def _no_text(options: Rerank, hits: Sequence[Mapping[str, Any]]) -> str:
     return f"{NO_TEXT} ({', '.join(options.fields)}): {there}; name the right ones as rerank={{'fields': [...]}}"
 
 
+def rank_response(
+    reranker: Reranker, defaults: Rerank, response: Mapping[str, Any], query: str, *, rerank: RerankArgument
+) -> dict[str, Any]:
+    """Return any search response with all its hits reranked.
+
+    Raises:
+        ResponseFormatError: it is not a search response.
+    """
+    options = Rerank.of(rerank, defaults) or defaults
+    page = Page(0, len(hits_of(response)), (), options.min_score, options.explain)
+    return _reranked(reranker, options, response, query, page, deadline=Deadline.after_ms(options.deadline_ms))
+
+
 def rank_texts(
     reranker: Reranker,
     defaults: Rerank,
     query: str,
     documents: Sequence[str | Mapping[str, Any]],
     *,
-    rerank: bool | Mapping[str, Any] | Rerank,
+    rerank: RerankArgument,
 ) -> Ranking:
     """Return texts from anywhere as a ranking, reranked.
 

@@ -31,6 +31,7 @@ class Settings(BaseSettings):
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
         backend: ``auto`` picks by what is installed and present.
         cache_ttl_s: seconds that a cached score lives.
+        settings_file: TOML file with what ``rerank=True`` means, ``[rerank]`` and ``[index."NAME".rerank]``.
         threads: CPU threads for scoring; 0 means the cores this process may use.
     """
 
@@ -41,6 +42,7 @@ class Settings(BaseSettings):
     model: str = DEFAULT_MODEL
     backend: Literal["auto", "onnx", "torch"] = "auto"
     cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
+    settings_file: Path | None = None
     threads: int = Field(default=0, ge=0)
 
     @classmethod

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -64,3 +65,27 @@ class FunctionScorer:
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
+
+
+class CannedTransport:
+    """An opensearch-py transport that answers every request with one response and remembers what was asked.
+
+    Args:
+        hosts: ignored.
+        answer: the response, or an exception to raise.
+        options: ignored.
+    """
+
+    def __init__(self, hosts: Any = None, *, answer: Any = None, **options: Any) -> None:  # noqa: ARG002 - its contract
+        self.answer = answer
+        self.requests: list[dict[str, Any]] = []
+
+    def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **options: Any) -> Any:
+        """Remember the request and give the answer."""
+        self.requests.append({"method": method, "url": url, "params": dict(params or {}), "body": body, **options})
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""

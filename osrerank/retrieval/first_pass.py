@@ -60,7 +60,10 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
     _drop_rerank_ext(wanted_body)
     if "search_pipeline" not in params and "search_pipeline" not in body:
         wanted_params["search_pipeline"] = "_none"
-    borrowed = _borrow_fields(wanted_body, params, options.fields)
+    needed = tuple(
+        name for name in options.fields if ":" not in name
+    )  # highlight: and inner_hits: are asked for anyway
+    borrowed = _borrow_fields(wanted_body, params, needed)
     page = Page(offset, size, borrowed, options.min_score, options.explain)
     return FirstPass(wanted_body, wanted_params, page)
 

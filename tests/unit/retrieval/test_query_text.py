@@ -47,7 +47,7 @@ def test_the_text_that_scoring_clauses_agree_on(query):
     ],
 )
 def test_no_text_or_several_name_the_three_ways(body):
-    with pytest.raises(ConfigError, match="ext.rerank.query_context.query_text.*match, multi_match"):
+    with pytest.raises(ConfigError, match=r"ext\.rerank\.query_context\.query_text.*match, multi_match"):
         find_query_text(body)
 
 
