@@ -29,7 +29,7 @@ MAPPING = {
     },
 }
 NESTED = {"properties": {"parts": {"type": "nested", "properties": {"body": {"type": "text"}}}}}
-MATCH = {"query": {"match": {"text": "low blood pressure"}}, "size": 50}
+MATCH = {"query": {"match": {"text": "low blood pressure"}}, "size": 100}
 NESTED_QUERY = {"nested": {"path": "parts", "query": {"match": {"parts.body": "low blood"}}, "inner_hits": {}}}
 
 # feature -> arguments of the search; a callable gets the client
@@ -147,7 +147,7 @@ def verdict(client, case):
     response = client.search(**arguments, rerank={"query": "low blood", "fields": fields})
     applied, reason = response["rerank"]["applied"], response["rerank"]["reason"]
     if "hits" in plain and "total" in plain["hits"]:
-        assert marks_off(response) == marks_off(plain)
+        assert marks_off(response) == marks_off(plain), str(case)
     if applied is True:
         scores = [hit["_score"] for hit in response["hits"]["hits"]]
         assert scores == sorted(scores, reverse=True)
