@@ -69,19 +69,19 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
 
 
 def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None) -> str:
-    for name, why in _REFUSED.items():
-        if params.get(name) or body.get(name):
-            return why
+    reasons = [why for name, why in _REFUSED.items() if params.get(name) or body.get(name)]
+    if "_none_" in (body.get("stored_fields"), params.get("stored_fields")):
+        reasons.append("stored_fields is _none_: no text can be read")
     if offset is None or size is None:
-        return "from or size is not a count"
-    if size == 0:
-        return "size is 0: no hits were asked for"
-    if offset + size > MAX_DEPTH:
-        return f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits"
+        reasons.append("from or size is not a count")
+    elif size == 0:
+        reasons.append("size is 0: no hits were asked for")
+    elif offset + size > MAX_DEPTH:
+        reasons.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
     sort = params.get("sort", body.get("sort"))
     if sort and not _led_by_score(sort):
-        return "the search is sorted by something else than score"
-    return ""
+        reasons.append("the search is sorted by something else than score")
+    return "; ".join(reasons)
 
 
 def _led_by_score(sort: Any) -> bool:

@@ -74,7 +74,7 @@ def test_import_is_free():
 
 
 def test_help_is_free():
-    code = "from osrerank.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit as stop:\n    assert not stop.code"
+    code = "from osrerank.cli import cli\ncli.main(['--help'], standalone_mode=False)"
     assert loaded_after(code) == []
 
 
