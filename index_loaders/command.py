@@ -1,0 +1,42 @@
+"""What the command `index` does with its options."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from opensearchpy import OpenSearch
+
+from index_loaders.bulk import BulkOptions
+from index_loaders.job import LoadOptions, Summary, load
+from index_loaders.mapping import IndexOptions
+from index_loaders.patience import Patience
+from index_loaders.progress import load_progress
+from index_loaders.registry import LOADERS
+from index_loaders.sources import files_of
+
+
+def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
+    """Load what the command line names."""
+    loader = LOADERS[options["loader"]]
+    client = connect(options["url"], maxsize=options["in_flight"] + 2)
+    try:
+        with load_progress(files_of(options["paths"], loader)) as report:
+            return load(
+                client, options["index_name"], loader, options["paths"], options=_options(options), report=report
+            )
+    finally:
+        client.close()
+
+
+def _options(options: Mapping[str, Any]) -> LoadOptions:
+    return LoadOptions(
+        skip_bad=options["skip_bad"],
+        recreate=options["recreate"],
+        repair_encoding=options["repair_encoding"],
+        force_merge=options["force_merge"],
+        index=IndexOptions(options["k1"], options["b"], options["shards"], options["replicas"]),
+        bulk=BulkOptions(
+            max_bytes=int(options["bulk_mb"] * (1 << 20)),
+            in_flight=options["in_flight"],
+            patience=Patience(give_up_s=options["give_up_s"]),
+        ),
+    )
