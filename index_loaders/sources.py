@@ -25,6 +25,7 @@ STDIN = "-"
 BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
 _SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
+_NEVER = ("*readme*", "*readchg*", "license*", "*.dtd")
 
 
 class Meter:
@@ -133,7 +134,7 @@ def _wanted(name: str, loader: Loader, *, archive: bool = False) -> bool:
     """Whether a file of a folder or archive holds documents, by its name without the compression's suffix."""
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
-    if name.startswith("."):
+    if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _NEVER):
         return False
     return any(fnmatch.fnmatch(name, pattern) for pattern in loader.files) or (
         archive and name.endswith((".tar", ".tgz"))
