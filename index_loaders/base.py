@@ -8,6 +8,7 @@ cannot be read past (a truncated archive, damaged CBOR) is raised.
 import io
 import lzma
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ def _readable(source: Source, records: Iterator[Record]) -> Iterator[Record]:
     """Name the file in what the decompressors raise."""
     try:
         yield from records
-    except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise malformed(source, f"is truncated or damaged ({error}); fetch it again") from error
     except OSError as error:
         if error.errno is not None:

@@ -1,13 +1,18 @@
-"""The commands `index`, `download` and `convert`: glue only."""
+"""The commands `index` and `download`, and `convert` from its own file: glue only."""
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
+from index_loaders.convert_cli import convert
+from index_loaders.download import published
 from index_loaders.registry import LOADERS
 from osrerank import connect
+
+__all__ = ["convert", "download", "index"]
 
 
 @click.command()
@@ -45,3 +50,17 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
     for problem in summary.problems:
         click.echo(problem, err=True)
     click.echo(str(summary))
+
+
+@click.command()
+@click.argument("collection", type=click.Choice(sorted(published())))
+@click.option(
+    "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder; the collection's name when absent."
+)
+@click.option("--only", multiple=True, help="Only files of this name; may be repeated.")
+def download(collection: str, output: Path | None, only: tuple[str, ...]) -> None:
+    """Fetch a collection's official files, resumed where a fetch stopped, checked by size and MD5."""
+    from index_loaders.command import download_collection  # noqa: PLC0415 - imports rich
+
+    for path in download_collection(collection, output or Path(collection), only):
+        click.echo(path)

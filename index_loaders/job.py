@@ -112,7 +112,7 @@ class _Load:
     ) -> None:
         self._client, self._index, self._loader, self._options, self._report = client, index, loader, options, report
         self._patience = options.bulk.patience
-        self._files = files_of(paths, loader)
+        self._files = files_of(paths, loader.files)
         self._meter = Meter()
         self._present: list[str] = []
         self._rejected: list[Rejection] = []
@@ -131,7 +131,7 @@ class _Load:
         return dataclasses.replace(summary, took_s=time.monotonic() - began)
 
     def _records(self, meter: Meter | None = None) -> Iterator[Record]:
-        records = read_records(self._loader, open_sources(self._files, self._loader, meter))
+        records = read_records(self._loader, open_sources(self._files, self._loader.files, meter))
         return map(repaired, records) if self._options.repair_encoding else records
 
     def _begin(self) -> LoadState:

@@ -3,8 +3,8 @@
 import html
 import re
 
-# A tag begins with a letter behind '<' or '</'. A bare '<', as in "n < 7 and m > 3", is text: a pattern for anything between
-# angle brackets swallows what follows it.
+# A tag begins with a letter behind '<' or '</'. A bare '<', as in "n < 7 and m > 3", is text: a pattern for anything
+# between angle brackets swallows what follows it.
 _TAG = re.compile(r"<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>", re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""MS MARCO documents, version 1 (``msmarco-docs.tsv``, ``msmarco-docs.trec``) and version 2 (JSON lines, whole or segmented)."""
+"""MS MARCO documents, version 1 (``msmarco-docs.tsv`` or ``.trec``) and version 2 (JSON lines, whole or segmented)."""
 
 from collections.abc import Iterator
 
@@ -53,7 +53,7 @@ def _read_trec(source: Source) -> Iterator[Record]:
 
 
 def read_documents_v2(source: Source) -> Iterator[Record]:
-    """Read ``{"url", "title", "headings", "body", "docid"}`` lines; ``segment`` stands for ``body`` in the segmented form."""
+    """Read ``{"url", "title", "headings", "body", "docid"}`` lines; the segmented form has ``segment`` for ``body``."""
     for number, record in json_lines(source):
         if isinstance(record, CorpusFormatError):
             yield record

@@ -48,7 +48,7 @@ class Patience:
                     raise
                 wait(str(error.error))
 
-    def waits(self) -> Callable[[str], None]:
+    def waits(self, server: str = "OpenSearch") -> Callable[[str], None]:
         """Return a function that sleeps longer each time it is called, and raises once the time is up."""
         pause_s, give_up_at = self.first_s, time.monotonic() + self.give_up_s
 
@@ -56,8 +56,8 @@ class Patience:
             nonlocal pause_s
             if time.monotonic() + pause_s > give_up_at:
                 raise LoaderError(
-                    f"OpenSearch has not taken a request for {self.give_up_s:g} s ({reason}); "
-                    "what it has taken is kept: give the same command again to go on"
+                    f"{server} has not answered for {self.give_up_s:g} s ({reason}); "
+                    "what has been done is kept: give the same command again to go on"
                 )
             time.sleep(pause_s * random.uniform(1, 1.5))  # noqa: S311 - spreads retries, guards nothing
             pause_s = min(2 * pause_s, self.longest_s)

@@ -1,11 +1,11 @@
 """A progress bar on the terminal: by bytes taken from disk, with the rate and the time left."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from index_loaders.job import Report
 from index_loaders.sources import STDIN
@@ -32,3 +32,19 @@ def load_progress(files: Sequence[str]) -> Iterator[Report]:
             progress.update(task, completed=read_bytes, records=records, rate=rate)
 
         yield report
+
+
+@contextlib.contextmanager
+def download_progress(name: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show a download's progress on standard error; nothing where that is no terminal."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(name, total=total_bytes)
+        yield lambda there: progress.update(task, completed=there)

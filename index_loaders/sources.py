@@ -10,11 +10,12 @@ import io
 import lzma
 import sys
 import tarfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from index_loaders.base import Loader, Source
+from index_loaders.base import Source
 from osrerank._optional import require
 from osrerank.errors import CorpusFormatError, LoaderError
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 STDIN = "-"
+Patterns = tuple[str, ...]
+ANY: Patterns = ("*",)
 BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
 _SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
@@ -104,65 +107,67 @@ class _Zstandard(io.RawIOBase):
         super().close()
 
 
-def files_of(paths: Sequence[str], loader: Loader) -> tuple[str, ...]:
+def files_of(paths: Sequence[str], patterns: Patterns = ANY) -> tuple[str, ...]:
     """List the files to read, in reading order: folders expanded and sorted, hidden files and other formats left out.
 
     Raises:
-        LoaderError: a path does not exist, or a folder holds nothing for this loader.
+        LoaderError: a path does not exist, or a folder holds nothing of these names.
     """
     files: list[str] = []
     for path in paths:
         if path != STDIN and not Path(path).exists():
             raise LoaderError(f"{path}: no such file or folder", file=path)
-        files += _inside(Path(path), loader) if path != STDIN and Path(path).is_dir() else [path]
+        files += _inside(Path(path), patterns) if path != STDIN and Path(path).is_dir() else [path]
     return tuple(files)
 
 
-def _inside(folder: Path, loader: Loader) -> list[str]:
+def _inside(folder: Path, patterns: Patterns) -> list[str]:
     found = sorted(
-        str(path) for path in folder.rglob("*") if path.is_file() and _wanted(path.name, loader, archive=True)
+        str(path) for path in folder.rglob("*") if path.is_file() and _wanted(path.name, patterns, archive=True)
     )
     if not found:
-        patterns = ", ".join(loader.files)
+        wanted = ", ".join(patterns)
         raise LoaderError(
-            f"{folder}: no file in this folder is named {patterns}; name the files themselves", file=str(folder)
+            f"{folder}: no file in this folder is named {wanted}; name the files themselves", file=str(folder)
         )
     return found
 
 
-def _wanted(name: str, loader: Loader, *, archive: bool = False) -> bool:
+def _wanted(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
     """Whether a file of a folder or archive holds documents, by its name without the compression's suffix."""
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _NEVER):
         return False
-    return any(fnmatch.fnmatch(name, pattern) for pattern in loader.files) or (
-        archive and name.endswith((".tar", ".tgz"))
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns) or (
+        archive and name.endswith((".tar", ".tgz", ".zip"))
     )
 
 
-def open_sources(files: Sequence[str], loader: Loader, meter: Meter | None = None) -> Iterator[Source]:
+def open_sources(files: Sequence[str], patterns: Patterns = ANY, meter: Meter | None = None) -> Iterator[Source]:
     """Open every file in turn, archives member by member; each is closed before the next is opened."""
     for name in files:
         if name == STDIN:
-            yield from _unpack("standard input", sys.stdin.buffer, loader, meter)
+            yield from _unpack("standard input", sys.stdin.buffer, patterns, meter)
             continue
         with Path(name).open("rb", buffering=0) as stream:
-            yield from _unpack(name, cast("IO[bytes]", stream), loader, meter)
+            yield from _unpack(name, cast("IO[bytes]", stream), patterns, meter)
 
 
-def _unpack(name: str, stream: IO[bytes], loader: Loader, meter: Meter | None = None) -> Iterator[Source]:
+def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | None = None) -> Iterator[Source]:
     """Take off compressions and archives, layer by layer, until the file itself is reached."""
     try:
         head = _head(stream)
         buffered = io.BufferedReader(_Raw(stream, head, meter), BUFFER_BYTES)
-        if (inner := _decompressed(head, buffered)) is not None:
-            yield from _unpack(name, inner, loader)
+        if head.startswith(b"PK\x03\x04") and stream.seekable():
+            yield from _zip_members(name, stream, patterns)
+        elif (inner := _decompressed(head, buffered)) is not None:
+            yield from _unpack(name, inner, patterns)
         elif head[257:262] == b"ustar":
-            yield from _members(name, buffered, loader)
+            yield from _members(name, buffered, patterns)
         else:
             yield Source(name, cast("io.BufferedReader", buffered))
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError) as error:
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise CorpusFormatError(f"{name}: is truncated or damaged ({error}); fetch it again", file=name) from error
 
 
@@ -186,17 +191,30 @@ def _decompressed(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
     return None
 
 
-def _members(name: str, stream: IO[bytes], loader: Loader) -> Iterator[Source]:
+def _members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[Source]:
     found = False
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             archive.members = []  # type: ignore[attr-defined]  # tarfile keeps every member it has seen: memory grows with the archive
-            if not member.isfile() or not _wanted(Path(member.name).name, loader):
+            if not member.isfile() or not _wanted(Path(member.name).name, patterns):
                 continue
             found = True
             unpacked = archive.extractfile(member)
             assert unpacked is not None  # a regular file has content
-            yield from _unpack(f"{name}!{member.name}", unpacked, loader)
+            yield from _unpack(f"{name}!{member.name}", unpacked, patterns)
     if not found:
-        patterns = ", ".join(loader.files)
-        raise CorpusFormatError(f"{name}: nothing in this archive is named {patterns}", file=name)
+        raise _nothing_in(name, patterns)
+
+
+def _zip_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[Source]:
+    with zipfile.ZipFile(stream) as archive:
+        members = [member for member in archive.infolist() if _wanted(Path(member.filename).name, patterns)]
+        if not members:
+            raise _nothing_in(name, patterns)
+        for member in members:
+            with archive.open(member) as unpacked:
+                yield from _unpack(f"{name}!{member.filename}", unpacked, patterns)
+
+
+def _nothing_in(name: str, patterns: Patterns) -> CorpusFormatError:
+    return CorpusFormatError(f"{name}: nothing in this archive is named {', '.join(patterns)}", file=name)

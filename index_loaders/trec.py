@@ -111,7 +111,9 @@ def _read_post(source: Source) -> Iterator[Record]:
             yield record
         elif isinstance(record.get("id"), str) and isinstance(record.get("contents"), list):
             metadata = {"url": record["article_url"]} if record.get("article_url") else {}
-            yield Document(record["id"], "\n".join(_post_texts(record["contents"])), record.get("title") or "", metadata)
+            yield Document(
+                record["id"], "\n".join(_post_texts(record["contents"])), record.get("title") or "", metadata
+            )
         else:
             yield malformed(source, "expected id and a list of contents (Washington Post)", line=number)
 

@@ -1,4 +1,4 @@
-"""TREC-CAR: CBOR files of paragraphs, pages and outlines, versions 1.5 (bare items) and 2.0 (a header, then a list of items).
+"""TREC-CAR: CBOR files of paragraphs, pages and outlines, versions 1.5 (bare items) and 2.0 (a header, then a list).
 
 Dietz and Gamari, TREC CAR data releases, http://trec-car.cs.unh.edu/datareleases/.
 """
@@ -27,7 +27,9 @@ def read_paragraphs(source: Source) -> Iterator[Record]:
 
 
 def paragraph(item: Sequence[Any]) -> Document:
-    """Return the document of ``[0, id, [body, ...]]``; a body is ``[0, text]`` or ``[1, [tag, page, section?, page id, anchor]]``.
+    """Return the document of ``[0, id, [body, ...]]``.
+
+    A body is ``[0, text]`` or a link, ``[1, [tag, page, [section?], page id, anchor]]``.
 
     Raises:
         ValueError: (or another of Python's own) the item has another shape.

@@ -19,6 +19,6 @@ def read(tmp_path: Path) -> Read:
         path = content if isinstance(content, Path) else tmp_path / name
         if isinstance(content, bytes):
             path.write_bytes(content)
-        return list(read_records(loader, open_sources(files_of([str(path)], loader), loader)))
+        return list(read_records(loader, open_sources(files_of([str(path)], loader.files), loader.files)))
 
     return reading
