@@ -33,6 +33,7 @@ __all__ = ["convert", "download", "index"]
 @click.option(
     "--give-up-s", type=click.FloatRange(min=0), default=300.0, show_default=True, help="Longest wait for the server."
 )
+@click.option("--checkpoint-s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Resume grain.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def index(defaults: dict[str, Any], /, **options: Any) -> None:

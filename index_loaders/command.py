@@ -36,6 +36,7 @@ def _options(options: Mapping[str, Any]) -> LoadOptions:
         recreate=options["recreate"],
         repair_encoding=options["repair_encoding"],
         force_merge=options["force_merge"],
+        checkpoint_s=options["checkpoint_s"],
         index=IndexOptions(options["k1"], options["b"], options["shards"], options["replicas"]),
         bulk=BulkOptions(
             max_bytes=int(options["bulk_mb"] * (1 << 20)),

@@ -17,7 +17,6 @@ from index_loaders.sources import STDIN, Meter, files_of, open_sources
 from index_loaders.state import LoadState, read_state
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
 
-CHECKPOINT_S = 5.0
 _FIRST = 5
 
 
@@ -30,6 +29,7 @@ class LoadOptions:
         recreate: delete an index of that name first.
         repair_encoding: undo double-encoded UTF-8.
         force_merge: merge the index to one segment at the end.
+        checkpoint_s: how often the index is told how far the load has come.
         index: how the index is made.
         bulk: how documents are sent.
     """
@@ -38,6 +38,7 @@ class LoadOptions:
     recreate: bool = False
     repair_encoding: bool = False
     force_merge: bool = False
+    checkpoint_s: float = 5.0
     index: IndexOptions = field(default_factory=IndexOptions)
     bulk: BulkOptions = field(default_factory=BulkOptions)
 
@@ -158,7 +159,7 @@ class _Load:
             whole = whole and not outcome.rejected  # a rejected document is tried again by the next run
             if whole:
                 state = dataclasses.replace(state, records=batch.end)
-            if whole and time.monotonic() - written_at > CHECKPOINT_S:
+            if whole and time.monotonic() - written_at > self._options.checkpoint_s:
                 state.write(self._client, self._index, self._patience)
                 written_at = time.monotonic()
             self._report(batch.end, self._meter.bytes_read)

@@ -28,7 +28,7 @@ class Patience:
     """
 
     first_s: float = 0.2
-    longest_s: float = 10.0
+    longest_s: float = 5.0
     give_up_s: float = 300.0
     timeout_s: float = 90.0
 
