@@ -64,7 +64,9 @@ def test_deep_nesting_is_a_bad_record(read: Read) -> None:
 
 class TestTrec:
     def test_no_number(self, read: Read) -> None:
-        error, document = read(LOADERS["trec"], b"<DOC>\n<TEXT>x</TEXT>\n</DOC>\n<DOC id=\"2\">\n<TEXT>y</TEXT>\n</DOC>\n")
+        error, document = read(
+            LOADERS["trec"], b'<DOC>\n<TEXT>x</TEXT>\n</DOC>\n<DOC id="2">\n<TEXT>y</TEXT>\n</DOC>\n'
+        )
         assert "line 1: a <DOC> without <DOCNO>" in str(error)
         assert document == Document("2", "y")
 

@@ -10,7 +10,7 @@ from index_loaders.registry import LOADERS
 from osrerank.types import Document
 from tests.unit.index_loaders.conftest import Read
 
-TSV = "0\tThe first passage.\n7\t\n8841822\t  leading space, \"quotes\" and caf\u00e9 \n"
+TSV = '0\tThe first passage.\n7\t\n8841822\t  leading space, "quotes" and caf\u00e9 \n'
 DOCS_TSV = "D1\thttps://a.example/\tA title\tThe body. More.\nD2\t\t\t\n"
 DOCS_TREC = """<DOC>
 <DOCNO>D1</DOCNO>
@@ -88,7 +88,7 @@ GOLDEN = {
         TSV.encode(),
         3,
         Document("0", "The first passage."),
-        Document("8841822", "  leading space, \"quotes\" and caf\u00e9 "),
+        Document("8841822", '  leading space, "quotes" and caf\u00e9 '),
     ),
     "msmarco-passage-json": (
         "msmarco-passage",
@@ -162,7 +162,9 @@ GOLDEN = {
     ),
     "beir": (
         "beir",
-        lines({"_id": "1", "title": "T", "text": "x", "metadata": {"url": "u"}}, {"_id": "2", "title": "", "text": "y"}),
+        lines(
+            {"_id": "1", "title": "T", "text": "x", "metadata": {"url": "u"}}, {"_id": "2", "title": "", "text": "y"}
+        ),
         2,
         Document("1", "x", "T", {"url": "u"}),
         Document("2", "y"),

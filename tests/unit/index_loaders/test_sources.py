@@ -49,7 +49,10 @@ def zip_of(content: bytes) -> bytes:
 
 def tar_of_packed(content: bytes) -> bytes:
     half = content.index(b"\n", len(content) // 2) + 1
-    parts = {"collection_00.tsv.gz": gzip.compress(content[:half]), "collection_01.tsv.xz": lzma.compress(content[half:])}
+    parts = {
+        "collection_00.tsv.gz": gzip.compress(content[:half]),
+        "collection_01.tsv.xz": lzma.compress(content[half:]),
+    }
     return tar_of({"queries.dev.tsv": b"1\tnot a passage\n", **parts})
 
 
