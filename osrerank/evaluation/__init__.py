@@ -1,1 +1,1 @@
-"""Runs, judgments, measures, significance."""
+"""Runs, judgments, measures, significance: numbers that agree with trec_eval to the digit."""

@@ -1,0 +1,73 @@
+"""``osrerank export``: a Hugging Face checkpoint becomes a model directory of ours."""
+
+from pathlib import Path
+
+import click
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+class Bias(click.ParamType[float | str]):
+    """A number, or ``closed``."""
+
+    name = "bias"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """Return a number or ``closed``."""
+        if value == "closed":
+            return "closed"
+        try:
+            return float(str(value))
+        except ValueError:
+            self.fail(f"{value} is neither a number nor 'closed'", param, ctx)
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.argument("output", type=FOLDER)
+@click.option("--name", default="", help="Name in the model's card; the output folder's by default.")
+@click.option(
+    "--layout",
+    type=click.Choice(["standard", "cross-bias"]),
+    default="standard",
+    show_default=True,
+    help="A classifier as it is, or a pair scorer made of a bi-encoder.",
+)
+@click.option(
+    "--query-bias",
+    type=Bias(),
+    default=-2.0,
+    show_default=True,
+    help="cross-bias: the query's look at the document; a number or 'closed'.",
+)
+@click.option(
+    "--document-bias",
+    type=Bias(),
+    default="closed",
+    show_default=True,
+    help="cross-bias: the document's look at the query.",
+)
+@click.option(
+    "--precision", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Of the ONNX graph."
+)
+@click.option("--keep-weights", is_flag=True, help="Copy the safetensors too, for the torch backend.")
+@click.option(
+    "--calibrate",
+    nargs=2,
+    type=FILE,
+    metavar="CANDIDATES QRELS",
+    help="Fit probabilities on candidates (JSON lines) with judgments (TREC).",
+)
+def export(source: Path, output: Path, calibrate: tuple[Path, Path] | None, **options: object) -> None:
+    """Write SOURCE, a Hugging Face directory with safetensors, as the model directory OUTPUT.
+
+    OUTPUT appears whole or not at all; it gets an ONNX graph, the tokenizer and the card osrerank.json.
+    """
+    from osrerank.training.export import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
+
+    card = export_model(source, output, ExportOptions(**options), calibrate=calibrate)  # type: ignore[arg-type] # click's choices are checked
+    fitted = card.calibration
+    click.echo(
+        f"{output}: {card.layout} layout, {card.head} head, logit = {fitted.scale:.4g} * raw + {fitted.offset:.4g}"
+    )

@@ -1,0 +1,24 @@
+"""A transformers classifier behind the inputs that every model of ours takes."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class Classifier(nn.Module):
+    """Give a classifier's logits ``(n, labels)``.
+
+    Args:
+        network: a transformers model with a classification head.
+    """
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.has_segments = getattr(network.config, "type_vocab_size", 0) > 1
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return the logits; models without segments do not get any."""
+        segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
+        logits: Tensor = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).logits
+        return logits

@@ -1,0 +1,162 @@
+"""A bi-encoder's weights read as one sequence, with a bias on the attention between query and document.
+
+The sequence is ``[CLS] q [SEP] [CLS] d [SEP]``; position ids restart at 0 with the document and every token type
+embedding is row 0, as the bi-encoder was trained. A bias g is added to each attention logit between the two segments,
+0 within a segment; "closed" means that the segment does not see the other one. The raw score is t * cos(mean of the
+query's states, mean of the document's states). With both sides closed this is the bi-encoder itself; opening the
+query's side lets the query's states depend on the document. Relatives: sparse and asymmetric attention in cross-
+encoders (Schlatt et al. 2024, arXiv 2312.17649); PreTTR (MacAvaney et al. 2020, arXiv 2004.14255).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+CLOSED = "closed"
+BLOCKED = -1e4
+"""Added to a logit that must not count: exp of it is 0 in float32 and float16, and it overflows in neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossBias:
+    """What the layout adds to a bi-encoder.
+
+    Attributes:
+        query: added to the logits of query rows on document columns; ``closed`` for none of it.
+        document: added to the logits of document rows on query columns.
+        temperature: factor t of the cosine.
+    """
+
+    query: float | str = -2.0
+    document: float | str = CLOSED
+    temperature: float = 20.0
+
+    def amounts(self) -> tuple[float, float]:
+        """Return both biases as numbers."""
+        query, document = (BLOCKED if side == CLOSED else float(side) for side in (self.query, self.document))
+        return query, document
+
+
+class CrossBiasEncoder(nn.Module):
+    """A BERT encoder that scores pairs in the ``cross-bias`` layout.
+
+    Args:
+        config: the bi-encoder's ``config.json``.
+        bias: the attention biases and the temperature.
+    """
+
+    def __init__(self, config: Mapping[str, Any], bias: CrossBias) -> None:
+        super().__init__()
+        hidden = config["hidden_size"]
+        self.bias = bias
+        self.word = nn.Embedding(config["vocab_size"], hidden)
+        self.position = nn.Embedding(config["max_position_embeddings"], hidden)
+        self.segment = nn.Embedding(config["type_vocab_size"], hidden)
+        self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return raw scores ``(n, 1)``, within plus and minus the temperature.
+
+        Args:
+            input_ids: int64 ``(n, tokens)``.
+            attention_mask: int64 ``(n, tokens)``, 0 on padding.
+            token_type_ids: int64 ``(n, tokens)``, 0 on the query's segment, 1 on the document's and on padding.
+        """
+        in_document = token_type_ids == 1
+        states = self.embed(input_ids, in_document)
+        attention_bias = self.attention_bias(in_document, attention_mask == 1)
+        for layer in self.layers:
+            states = layer(states, attention_bias)
+        query = mean(states, attention_mask * (1 - token_type_ids))
+        document = mean(states, attention_mask * token_type_ids)
+        return self.bias.temperature * functional.cosine_similarity(query, document).unsqueeze(1)
+
+    def embed(self, input_ids: Tensor, in_document: Tensor) -> Tensor:
+        """Return the first states ``(n, tokens, hidden)``; the document's positions start at 0 again."""
+        query_tokens = (~in_document).sum(dim=1, keepdim=True)
+        positions = torch.ones_like(input_ids).cumsum(dim=1) - 1 - query_tokens * in_document
+        states: Tensor = self.norm(self.word(input_ids) + self.position(positions) + self.segment.weight[0])
+        return states
+
+    def attention_bias(self, in_document: Tensor, is_token: Tensor) -> Tensor:
+        """Return what is added to the attention logits ``(n, 1, tokens, tokens)``: rows look at columns."""
+        query, document = self.bias.amounts()
+        rows = in_document.unsqueeze(2).float()
+        columns = in_document.unsqueeze(1).float()
+        between = query * (1 - rows) * columns + document * rows * (1 - columns)
+        return (between + BLOCKED * (~is_token).unsqueeze(1)).unsqueeze(1)
+
+
+class Layer(nn.Module):
+    """One BERT layer; query, key and value projections are one matrix."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        hidden, inner = config["hidden_size"], config["intermediate_size"]
+        self.heads = config["num_attention_heads"]
+        self.width = hidden // self.heads
+        self.projections = nn.Linear(hidden, 3 * hidden)
+        self.attended = nn.Linear(hidden, hidden)
+        self.attended_norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+        self.widen = nn.Linear(hidden, inner)
+        self.narrow = nn.Linear(inner, hidden)
+        self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+
+    def forward(self, states: Tensor, attention_bias: Tensor) -> Tensor:
+        """Return the next states ``(n, tokens, hidden)``."""
+        rows, tokens, hidden = states.shape
+        projected = self.projections(states).view(rows, tokens, 3, self.heads, self.width)
+        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each (n, heads, tokens, width)
+        logits = query @ key.transpose(2, 3) * self.width**-0.5 + attention_bias
+        context = (logits.softmax(dim=3) @ value).transpose(1, 2).reshape(rows, tokens, hidden)
+        states = self.attended_norm(states + self.attended(context))
+        narrowed: Tensor = self.norm(states + self.narrow(functional.gelu(self.widen(states))))
+        return narrowed
+
+
+def mean(states: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean ``(n, hidden)`` of the states where the mask ``(n, tokens)`` is 1."""
+    weights = mask.unsqueeze(2).to(states.dtype)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], bias: CrossBias) -> CrossBiasEncoder:
+    """Return the encoder with a ``BertModel``'s weights, in evaluation mode.
+
+    Raises:
+        KeyError: a weight is missing.
+    """
+    weights = {name.removeprefix("bert."): tensor.float() for name, tensor in weights.items()}
+    encoder = CrossBiasEncoder(config, bias)
+    encoder.load_state_dict(dict(_renamed(weights, config["num_hidden_layers"])))
+    return encoder.eval()
+
+
+EMBEDDINGS = {"word": "word_embeddings", "position": "position_embeddings", "segment": "token_type_embeddings"}
+LAYER = {
+    "attended": "attention.output.dense",
+    "attended_norm": "attention.output.LayerNorm",
+    "widen": "intermediate.dense",
+    "narrow": "output.dense",
+    "norm": "output.LayerNorm",
+}
+
+
+def _renamed(weights: Mapping[str, Tensor], layers: int) -> list[tuple[str, Tensor]]:
+    """Return BERT's weights under this module's names."""
+    pairs = [(f"{ours}.weight", weights[f"embeddings.{theirs}.weight"]) for ours, theirs in EMBEDDINGS.items()]
+    for part in ("weight", "bias"):
+        pairs.append((f"norm.{part}", weights[f"embeddings.LayerNorm.{part}"]))
+        for index in range(layers):
+            theirs = f"encoder.layer.{index}"
+            pairs += [
+                (f"layers.{index}.{ours}.{part}", weights[f"{theirs}.{name}.{part}"]) for ours, name in LAYER.items()
+            ]
+            projections = [weights[f"{theirs}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
+            pairs.append((f"layers.{index}.projections.{part}", torch.cat(projections)))
+    return pairs

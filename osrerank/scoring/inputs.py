@@ -1,0 +1,189 @@
+"""Token sequences for a model: ``[CLS] q [SEP] d [SEP]``, with each text tokenised once.
+
+Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, section 3.2): the
+query has at most 64 tokens with its two specials, the document is cut to fit 512, the query never again. Text that
+spells a special token, such as "[SEP]", is text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Encoding, Tokenizer
+
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.model import TOKENIZER_FILE, LengthRule, ModelCard
+
+CHARACTERS_PER_PIECE = 8
+"""First guess at how much text fills a budget; English has four to five."""
+MOST_CHARACTERS = 1 << 18
+"""Nothing beyond is looked at; a text that needs more for its 512 pieces is white space or one endless word."""
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A text's piece ids, without specials.
+
+    Attributes:
+        ids: int64 ``(pieces,)``.
+        cut: whether the text has more pieces than these.
+    """
+
+    ids: Ids
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The specials around query and document, as the model's tokenizer places them: ``head q middle d tail``.
+
+    Attributes:
+        head, middle, tail: ids.
+        middle_query: how many of ``middle`` belong to the query's segment.
+        document_type: segment id of the document's part: 1 for BERT, 0 for models without segments.
+    """
+
+    head: tuple[int, ...]
+    middle: tuple[int, ...]
+    tail: tuple[int, ...]
+    middle_query: int
+    document_type: int
+
+    @property
+    def specials(self) -> int:
+        """How many specials a sequence has."""
+        return len(self.head) + len(self.middle) + len(self.tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Sequences padded to the longest, all int64 ``(n, tokens)``; the model's own input names."""
+
+    input_ids: Ids
+    attention_mask: Ids
+    token_type_ids: Ids
+
+
+class InputBuilder:
+    """Turns texts into piece ids and piece ids into padded batches.
+
+    Args:
+        tokenizer: the model's; used as it is, so it must neither pad nor truncate.
+        card: the model's lengths and layout.
+        pad_id: id of the padding token.
+        length_rule: instead of the card's.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, card: ModelCard, *, pad_id: int = 0, length_rule: LengthRule | None = None
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._pad_id = pad_id
+        self._template = template(tokenizer, cross_bias=card.layout == "cross-bias")
+        self._query_pieces = card.max_query_tokens - 2
+        self.length_rule = length_rule or card.length_rule
+        self._room = card.max_tokens - self._template.specials - (self.length_rule == "released")
+
+    @classmethod
+    def load(cls, directory: Path, card: ModelCard, *, pad_id: int = 0) -> Self:
+        """Read the directory's tokenizer.
+
+        Raises:
+            ModelLoadError: it cannot be read, or does not join two texts.
+        """
+        file = directory / TOKENIZER_FILE
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+            tokenizer.encode_special_tokens = True
+            return cls(tokenizer, card, pad_id=pad_id)
+        except Exception as error:
+            reason = f"{file} cannot be used as a tokenizer: {error}"
+            raise ModelLoadError(reason, model=card.name, path=str(file)) from error
+
+    def query(self, text: str) -> Pieces:
+        """Return the query's pieces, at most 62 for the usual 64 tokens."""
+        return self._pieces([text], self._query_pieces)[0]
+
+    def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
+        """Return each document's pieces, cut to fit beside the query."""
+        return self._pieces(texts, self._room - len(query.ids))
+
+    def length(self, query: Pieces, document: Pieces) -> int:
+        """Return how many tokens their sequence has."""
+        return self._template.specials + len(query.ids) + len(document.ids)
+
+    def batch(self, query: Pieces, documents: Sequence[Pieces]) -> Batch:
+        """Return the documents' sequences, padded on the right; padding has the document's segment."""
+        around = self._template
+        rows = [(*around.head, *query.ids, *around.middle, *document.ids, *around.tail) for document in documents]
+        shape = (len(rows), max(map(len, rows)))
+        input_ids = np.full(shape, self._pad_id, dtype=np.int64)
+        attention_mask = np.zeros(shape, dtype=np.int64)
+        for index, row in enumerate(rows):
+            input_ids[index, : len(row)] = row
+            attention_mask[index, : len(row)] = 1
+        token_type_ids = np.full(shape, around.document_type, dtype=np.int64)
+        token_type_ids[:, : len(around.head) + len(query.ids) + around.middle_query] = 0
+        return Batch(input_ids, attention_mask, token_type_ids)
+
+    def _pieces(self, texts: Sequence[str], most: int) -> list[Pieces]:
+        """Return the first ``most`` pieces of each text, reading no more of a long text than they need."""
+        reach = CHARACTERS_PER_PIECE * most
+        short = [text for text in texts if len(text) <= reach]
+        encodings = iter(self._tokenizer.encode_batch_fast(short, add_special_tokens=False))
+        return [
+            _cut(next(encodings).ids, most) if len(text) <= reach else self._pieces_of_long(text, most, reach)
+            for text in texts
+        ]
+
+    def _pieces_of_long(self, text: str, most: int, reach: int) -> Pieces:
+        """Tokenise a beginning, longer until it has enough pieces.
+
+        Cutting a text changes pieces of the word it goes through and no others, because words are split before pieces
+        are; so all but the last word's are those of the whole text.
+        """
+        while reach < min(len(text), MOST_CHARACTERS):
+            sure = _without_last_word(self._tokenizer.encode(text[:reach], add_special_tokens=False))
+            if len(sure) > most:
+                return _cut(sure, most)
+            reach *= 4
+        whole = self._tokenizer.encode(text[:MOST_CHARACTERS], add_special_tokens=False).ids
+        pieces = _cut(whole, most)
+        return Pieces(pieces.ids, cut=pieces.cut or len(text) > MOST_CHARACTERS)
+
+
+def template(tokenizer: Tokenizer, *, cross_bias: bool) -> Template:
+    """Return the specials that a tokenizer puts around a pair of texts.
+
+    Raises:
+        ValueError: it puts none.
+    """
+    encoding = tokenizer.encode("a", "b")
+    is_special = encoding.special_tokens_mask
+    texts = [index for index, special in enumerate(is_special) if not special]
+    if len(texts) != 2 or len(encoding.ids) < 5:
+        raise ValueError("it does not put special tokens around a pair of texts (no post-processor)")
+    query_at, document_at = texts
+    head, tail = tuple(encoding.ids[:query_at]), tuple(encoding.ids[document_at + 1 :])
+    middle = tuple(encoding.ids[query_at + 1 : document_at])
+    if cross_bias:
+        return Template(head, (*middle, *head), tail, len(middle), 1)
+    document_type = encoding.type_ids[document_at]
+    middle_query = sum(segment == 0 for segment in encoding.type_ids[query_at + 1 : document_at])
+    return Template(head, middle, tail, middle_query, document_type)
+
+
+def _cut(ids: Sequence[int], most: int) -> Pieces:
+    return Pieces(np.array(ids[:most], dtype=np.int64), cut=len(ids) > most)
+
+
+def _without_last_word(encoding: Encoding) -> list[int]:
+    words = encoding.word_ids
+    return [piece for piece, word in zip(encoding.ids, words, strict=True) if word != words[-1]]

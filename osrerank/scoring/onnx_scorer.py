@@ -1,0 +1,99 @@
+"""The ONNX backend: the default on CPU, and all that a base install needs."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.errors import InferenceError, ModelLoadError
+from osrerank.scoring.inputs import Batch
+from osrerank.scoring.model import ModelCard
+
+PREFERRED = ("int8", "fp32")
+BUDGET_TOKENS = 1024
+"""Small batches keep a layer's states in the processor's cache; measured in docs/models.md."""
+
+
+class OnnxBackend:
+    """An ONNX Runtime session on the CPU.
+
+    Args:
+        session: the ``onnxruntime.InferenceSession``.
+        model: the model's name, for errors.
+        precision: the graph's.
+        file: the graph, relative to the model's directory.
+    """
+
+    budget_tokens = BUDGET_TOKENS
+
+    def __init__(self, session: Any, *, model: str, precision: str, file: str) -> None:
+        self._session: Any = session
+        self._model = model
+        self._inputs = [entry.name for entry in session.get_inputs()]
+        self.precision = precision
+        self.files: Sequence[str] = (file,)
+
+    @classmethod
+    def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
+        """Open the int8 graph where the model has one, else the fp32 one.
+
+        Args:
+            directory: the model's.
+            card: names the graphs.
+            threads: for one call; 0 means the cores that this process may use.
+
+        Raises:
+            ModelLoadError: there is no graph, it cannot be read, or it is not a reranking model's.
+        """
+        precision = next((name for name in PREFERRED if name in card.onnx), None)
+        if precision is None:
+            reason = f"{directory} has no ONNX graph in {', '.join(PREFERRED)}; make one with osrerank export"
+            raise ModelLoadError(reason, model=card.name, path=str(directory))
+        file = card.onnx[precision]
+        session = _open(directory / file, card.name, threads or len(os.sched_getaffinity(0)))
+        _check_signature(session, directory / file, card)
+        return cls(session, model=card.name, precision=precision, file=file)
+
+    def run(self, batch: Batch) -> npt.NDArray[np.float32]:
+        try:
+            outputs = self._session.run(None, {name: getattr(batch, name) for name in self._inputs})
+        except Exception as error:
+            raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
+        logits: npt.NDArray[np.float32] = outputs[0]
+        return logits
+
+    def close(self) -> None:
+        self._session = None
+
+
+def _open(file: Path, model: str, threads: int) -> Any:
+    import onnxruntime  # noqa: PLC0415 - heavy
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if not file.is_file():
+        raise ModelLoadError(f"{file} is missing; the model's card names it", model=model, path=str(file))
+    try:
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        reason = f"{file} cannot be read as an ONNX graph; download or export it again ({error})"
+        raise ModelLoadError(reason, model=model, path=str(file)) from error
+
+
+def _check_signature(session: Any, file: Path, card: ModelCard) -> None:
+    """Refuse a graph whose inputs or output are not those of the card."""
+    unknown = {entry.name for entry in session.get_inputs()} - set(Batch.__slots__)
+    if unknown:
+        raise ModelLoadError(
+            f"{file} has inputs osrerank does not know: {', '.join(unknown)}", model=card.name, path=str(file)
+        )
+    labels = 2 if card.head in {"logits2", "next-sentence"} else 1
+    shape = session.get_outputs()[0].shape
+    if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != labels):
+        reason = f"{file} gives an output of shape {shape}; a head of the form {card.head} gives (n, {labels})"
+        raise ModelLoadError(reason, model=card.name, path=str(file))

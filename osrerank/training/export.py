@@ -1,0 +1,195 @@
+"""From a Hugging Face directory to an osrerank model directory: ONNX graph, tokenizer, card."""
+
+import json
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osrerank._optional import require
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.evaluation.trec import read_qrels
+from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.inputs import Batch
+from osrerank.scoring.model import (
+    CARD_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    Calibration,
+    Layout,
+    ModelCard,
+    read_card,
+    read_json,
+    weight_files,
+)
+from osrerank.training.calibration import fit_scorer, read_labelled
+from osrerank.training.quantise import Recipe, quantise
+
+OPSET = 17
+GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
+NOTICES = ("LICENSE", "NOTICE")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What to make of a checkpoint.
+
+    Attributes:
+        name: the model's name in its card; the output directory's when empty.
+        layout: ``cross-bias`` makes a pair scorer of a bi-encoder; ``standard`` takes a classifier as it is.
+        query_bias: for ``cross-bias``: added where the query looks at the document; a number or ``closed``.
+        document_bias: for ``cross-bias``: the other direction.
+        precision: ``fp32`` or ``int8``.
+        recipe: how int8 is made.
+        keep_weights: whether the safetensors go along, for the torch backend.
+        provenance: for the card.
+    """
+
+    name: str = ""
+    layout: Layout = "standard"
+    query_bias: float | str = -2.0
+    document_bias: float | str = "closed"
+    precision: str = "fp32"
+    recipe: Recipe = field(default_factory=Recipe)
+    keep_weights: bool = False
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+def export_model(
+    source: Path, output: Path, options: ExportOptions | None = None, *, calibrate: tuple[Path, Path] | None = None
+) -> ModelCard:
+    """Write an osrerank model directory; it appears whole or not at all.
+
+    Args:
+        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors.
+        output: the directory to make; it must not exist.
+        options: what to make.
+        calibrate: candidates (JSON lines) and judgments (TREC) of a development set, for the map to probabilities.
+
+    Raises:
+        ConfigError: the output exists.
+        EvaluationError: the development set cannot be read or calibrates nothing.
+        ModelLoadError: the source cannot be read as a model of that layout.
+        MissingDependencyError: the extra ``onnx`` is not installed.
+    """
+    options = options or ExportOptions()
+    require("torch", extra="onnx")
+    require("onnx", extra="onnx")
+    card = _card(source, output.name, options)
+    with new_directory(output) as folder:
+        _copy_descriptions(source, folder, options)
+        _write_graph(source, folder, card, options)
+        write_card(folder, card)
+        if calibrate is not None:
+            card = replace(card, calibration=_calibration(folder, *calibrate))
+            write_card(folder, card)
+    return card
+
+
+def write_card(directory: Path, card: ModelCard) -> None:
+    """Write the card as ``osrerank.json``."""
+    text = json.dumps(card.to_json(), indent=2, ensure_ascii=False, default=dict)
+    (directory / CARD_FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+@contextmanager
+def new_directory(output: Path) -> Iterator[Path]:
+    """Yield a temporary directory beside ``output`` that becomes it at the end, and vanishes on any error.
+
+    Raises:
+        ConfigError: the output exists.
+    """
+    if output.exists():
+        raise ConfigError(
+            f"{output} exists; name a directory that does not, or remove it", setting="output", source="argument"
+        )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
+        folder = Path(parent) / output.name
+        folder.mkdir()
+        yield folder
+        folder.rename(output)
+
+
+def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
+    onnx = {options.precision: GRAPHS[options.precision]}
+    if options.layout == "standard":
+        card = read_card(source, name=options.name or name)
+        return replace(card, onnx=onnx, provenance=options.provenance or card.provenance)
+    config = read_json(source / CONFIG_FILE)
+    if config.get("model_type") != "bert":
+        reason = f"{source / CONFIG_FILE}: model_type is {config.get('model_type')!r}; the layout cross-bias needs bert"
+        raise ModelLoadError(reason, model=name, path=str(source))
+    return ModelCard(
+        name=options.name or name,
+        head="cosine",
+        layout="cross-bias",
+        max_tokens=min(512, int(config["max_position_embeddings"])),
+        segment_rows=int(config["type_vocab_size"]),
+        onnx=onnx,
+        biases={"query": options.query_bias, "document": options.document_bias, "temperature": 20.0},
+        provenance=options.provenance,
+    )
+
+
+def _calibration(folder: Path, candidates: Path, qrels: Path) -> Calibration:
+    scorer = load_scorer(str(folder), backend="onnx")
+    return fit_scorer(scorer, read_labelled(candidates, read_qrels(qrels)))
+
+
+def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> None:
+    """Copy what is needed beside the graph; the tokenizer without padding and truncation, which are ours to do."""
+    tokenizer = read_json(source / TOKENIZER_FILE)
+    tokenizer.update(padding=None, truncation=None)
+    (folder / TOKENIZER_FILE).write_text(
+        json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
+    )
+    shutil.copyfile(source / CONFIG_FILE, folder / CONFIG_FILE)
+    kept = weight_files(source) if options.keep_weights else []
+    for name in [*kept, *(name for name in NOTICES if (source / name).exists())]:
+        shutil.copyfile(source / name, folder / name)
+
+
+def _write_graph(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
+    from osrerank.scoring.torch_scorer import load_network  # noqa: PLC0415 - imports torch
+
+    target = folder / GRAPHS[options.precision]
+    target.parent.mkdir()
+    network = load_network(source, card)
+    if options.precision == "fp32":
+        write_onnx(network, target)
+        return
+    with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
+        fp32 = Path(parent) / "model.onnx"
+        write_onnx(network, fp32)
+        quantise(fp32, target, options.recipe)
+
+
+def write_onnx(network: Any, target: Path) -> None:
+    """Trace a module that takes `Batch`'s fields; rows and tokens stay free."""
+    torch: Any = require("torch", extra="onnx")
+    names = list(Batch.__slots__)
+    rows = np.ones((2, 8), dtype=np.int64)
+    mask, segments = rows.copy(), rows.copy()
+    mask[1, 6:] = 0
+    segments[:, :4] = 0
+    example = tuple(torch.from_numpy(array) for array in (rows, mask, segments))
+    axes = {0: "n", 1: "tokens"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer warns of every branch that it takes, and of its own age
+        torch.onnx.export(
+            network,
+            example,
+            str(target),
+            input_names=names,
+            output_names=["logits"],
+            dynamic_axes={**dict.fromkeys(names, axes), "logits": {0: "n"}},
+            opset_version=OPSET,
+            dynamo=False,
+        )

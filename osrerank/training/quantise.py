@@ -1,0 +1,92 @@
+"""Turn an fp32 ONNX graph into an int8 one: dynamic matrix products, and word embeddings with a scale for each row."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank._optional import require
+
+MIN_TABLE_ROWS = 1024
+"""Smaller tables (positions, segments) stay fp32: they are a few hundred kilobytes at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a graph is quantised; the defaults are the shipped model's, chosen in ``docs/models.md``.
+
+    Attributes:
+        per_channel: one scale for each column of a weight matrix, instead of one for the matrix.
+        reduce_range: weights in 7 bits, so that CPUs without VNNI cannot saturate their 16-bit sums.
+        weights: integer type of the weights.
+        embeddings: ``rows`` gives each word its own scale, ``table`` all words one (ONNX Runtime's), ``fp32`` none.
+    """
+
+    per_channel: bool = True
+    reduce_range: bool = False
+    weights: Literal["int8", "uint8"] = "int8"
+    embeddings: Literal["rows", "table", "fp32"] = "rows"
+
+
+def quantise(source: Path, target: Path, recipe: Recipe | None = None) -> None:
+    """Write the int8 form of an fp32 graph; activations are quantised as they come, one scale a tensor.
+
+    Raises:
+        MissingDependencyError: the extra ``onnx`` is not installed.
+    """
+    recipe = recipe or Recipe()
+    onnx = require("onnx", extra="onnx")
+    quantization: Any = require("onnxruntime.quantization", extra="onnx")
+    operators = ["MatMul", "Gather"] if recipe.embeddings == "table" else ["MatMul"]
+    graph = onnx.load(source)
+    if recipe.embeddings == "rows":
+        quantise_tables(graph)
+    quantization.quantize_dynamic(
+        graph,
+        target,
+        op_types_to_quantize=operators,
+        per_channel=recipe.per_channel,
+        reduce_range=recipe.reduce_range,
+        weight_type=quantization.QuantType.QInt8 if recipe.weights == "int8" else quantization.QuantType.QUInt8,
+    )
+
+
+def quantise_tables(model: Any) -> None:
+    """Replace each large fp32 table that a Gather reads by int8 rows and their scales, in an ``onnx.ModelProto``."""
+    onnx = require("onnx", extra="onnx")
+    graph = model.graph
+    tables = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if len(tensor.dims) == 2 and tensor.dims[0] >= MIN_TABLE_ROWS
+    }
+    nodes = []
+    for node in graph.node:
+        table = tables.pop(node.input[0], None) if node.op_type == "Gather" else None
+        if table is None:
+            nodes.append(node)
+            continue
+        rows, scales = quantise_rows(onnx.numpy_helper.to_array(table))
+        graph.initializer.remove(table)
+        graph.initializer.append(onnx.numpy_helper.from_array(rows, f"{table.name}.int8"))
+        graph.initializer.append(onnx.numpy_helper.from_array(scales, f"{table.name}.scale"))
+        nodes += _gather_rows(onnx.helper.make_node, table.name, node.input[1], node.output[0])
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def quantise_rows(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Return int8 rows and their scales ``(rows, 1)``; each number is at most half a scale from the original."""
+    scales = np.maximum(np.abs(table).max(axis=1, keepdims=True), np.finfo(np.float32).tiny) / np.float32(127)
+    return np.rint(table / scales).astype(np.int8), scales.astype(np.float32)
+
+
+def _gather_rows(make_node: Any, table: str, ids: str, output: str) -> list[Any]:
+    return [
+        make_node("Gather", [f"{table}.int8", ids], [f"{table}.rows"]),
+        make_node("Cast", [f"{table}.rows"], [f"{table}.rows.fp32"], to=1),
+        make_node("Gather", [f"{table}.scale", ids], [f"{table}.scales"]),
+        make_node("Mul", [f"{table}.rows.fp32", f"{table}.scales"], [output]),
+    ]
