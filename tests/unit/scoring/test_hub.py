@@ -105,6 +105,13 @@ def test_a_graph_is_downloaded_and_nothing_else(hub: tuple[str, type[Hub]], tmp_
     assert sorted(handler.asked) == ["config.json", "onnx/model.onnx", "tokenizer.json"]
 
 
+def test_int8_is_downloaded_instead_of_fp32(hub: tuple[str, type[Hub]], tmp_path: Path) -> None:
+    endpoint, handler = hub
+    handler.files["onnx/model_quantized.onnx"] = handler.files["onnx/model.onnx"]
+    assert load(REPOSITORY, "onnx", endpoint, tmp_path) == f"{REPOSITORY} int8 OnnxBackend 1"
+    assert sorted(handler.asked) == ["config.json", "onnx/model_quantized.onnx", "tokenizer.json"]
+
+
 def test_weights_are_downloaded_where_there_is_no_graph(hub: tuple[str, type[Hub]], tmp_path: Path) -> None:
     pytest.importorskip("torch")
     endpoint, handler = hub
