@@ -2,6 +2,8 @@
 
 from osrerank.client import Client, connect
 from osrerank.errors import OsrerankError
+from osrerank.pipeline import Pipeline, Rerank
+from osrerank.stages.mono import MonoStage
 
 __version__ = "0.1.0"
-__all__ = ["Client", "OsrerankError", "connect"]
+__all__ = ["Client", "MonoStage", "OsrerankError", "Pipeline", "Rerank", "connect"]

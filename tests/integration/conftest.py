@@ -1,4 +1,4 @@
-"""Both engines behind one fixture, so that the same test bodies run on the real OpenSearch and on the embedded engine."""
+"""Both engines behind one fixture: the same test bodies run on the real OpenSearch and on the embedded engine."""
 
 import uuid
 from collections.abc import Iterator

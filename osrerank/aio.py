@@ -1,0 +1,122 @@
+"""The same client for asyncio, over ``opensearchpy.AsyncOpenSearch``; needs the ``async`` extra."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from osrerank._optional import require
+from osrerank.client import EMBEDDED, connection_options
+from osrerank.defaults import Defaults
+from osrerank.msearch import MultiSearchCall
+from osrerank.pipeline import Rerank
+from osrerank.reranker import Reranker
+from osrerank.search import RerankArgument, SearchCall, rank_response, rank_texts
+from osrerank.settings import Settings
+from osrerank.types import Ranking, Scorer
+
+require("aiohttp", extra="async")
+
+from opensearchpy import AsyncOpenSearch  # noqa: E402 - defined only where aiohttp is
+
+
+class AsyncClient(AsyncOpenSearch):
+    """An ``opensearchpy.AsyncOpenSearch`` that understands ``await search(..., rerank=True)``.
+
+    Arguments, results and errors are those of ``osrerank.Client``. Models score in a thread: the event loop stays free.
+    """
+
+    def __init__(
+        self,
+        hosts: Any = None,
+        *,
+        settings: Settings | None = None,
+        defaults: Defaults | None = None,
+        scorer: Scorer | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(hosts, **options)
+        self.reranker = Reranker(settings or Settings.load(), scorer)
+        self.defaults = defaults or Defaults.load(self.reranker.settings)
+
+    async def search(
+        self,
+        query: str | Mapping[str, Any] | None = None,
+        *,
+        rerank: RerankArgument = False,
+        index: Any = None,
+        body: Any = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Search, and rerank what is found, as ``Client.search``."""
+        given = {**(params or {}), **options}
+        call = SearchCall.plan(self.reranker, self.defaults.of(index), query, body, given, rerank=rerank)
+        in_url, named = call.split_params(options)
+        response = await super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
+        return await asyncio.to_thread(call.finish, response)
+
+    async def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
+        """Run several searches in one request, and rerank each, as ``Client.msearch``."""
+        if rerank is False:
+            return await super().msearch(body=body, index=index, **options)
+        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank)
+        answer = await super().msearch(body=list(call.lines), index=index, **options)
+        return await asyncio.to_thread(call.finish, answer)
+
+    async def rerank(
+        self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
+    ) -> Ranking:
+        """Rank texts from anywhere, as ``Client.rerank``."""
+        return await asyncio.to_thread(rank_texts, self.reranker, self.defaults.base, query, documents, rerank=options)
+
+    async def rerank_response(
+        self, response: Mapping[str, Any], query: str, *, options: RerankArgument = True
+    ) -> dict[str, Any]:
+        """Rerank the hits of any ``_search`` response, as ``Client.rerank_response``."""
+        return await asyncio.to_thread(
+            rank_response, self.reranker, self.defaults.base, response, query, rerank=options
+        )
+
+    async def warm_up(self) -> None:
+        """Load the model now, so that the first search need not wait for it."""
+        await asyncio.to_thread(self.reranker.warm_up)
+
+    async def close(self) -> None:
+        """Close the connections and release the model."""
+        self.reranker.close()
+        await super().close()
+
+
+def connect_async(
+    url: str | None = None,
+    *,
+    model: str | None = None,
+    backend: str | None = None,
+    redis_url: str | None = None,
+    rerank: Rerank | Mapping[str, Any] | None = None,
+    scorer: Scorer | None = None,
+    **options: Any,
+) -> AsyncClient:
+    """Return an asynchronous client, as ``osrerank.connect`` does a synchronous one."""
+    settings = Settings.load(url=url, model=model, backend=backend, redis_url=redis_url)
+    return AsyncClient(
+        settings=settings,
+        defaults=Defaults.load(settings, rerank),
+        scorer=scorer,
+        **_async_connection_options(settings),
+        **options,
+    )
+
+
+def _async_connection_options(settings: Settings) -> dict[str, Any]:
+    address = settings.url.get_secret_value()
+    if not address.startswith(EMBEDDED):
+        return connection_options(settings)
+    from osrerank.embedded.transport import AsyncEmbeddedTransport  # noqa: PLC0415 - imports tantivy
+
+    return {
+        "transport_class": AsyncEmbeddedTransport,
+        "embedded_path": Path(address.removeprefix(EMBEDDED)).expanduser(),
+    }

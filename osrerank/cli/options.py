@@ -1,0 +1,49 @@
+"""Options that several commands share, and the client they lead to."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from osrerank.client import Client, connect
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+RERANK_NAMES = ("pipeline", "depth", "fields", "deadline_ms", "on_failure")
+
+
+def rerank_options(command: Command) -> Command:
+    """Add the options of a reranked search to a command; `rerank_arguments` reads them."""
+    for option in reversed(
+        (
+            click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or BM25 alone."),
+            click.option("--pipeline", type=click.Choice(["mono"]), help="Stages that rerank.  [default: mono]"),
+            click.option("--depth", type=click.IntRange(1, 10_000), help="Candidates reranked.  [default: 100]"),
+            click.option("--fields", help="Fields that the model reads, comma-separated.  [default: title,text]"),
+            click.option("--deadline-ms", type=click.FloatRange(min=0, min_open=True), help="Time for a search."),
+            click.option("--on-failure", type=click.Choice(["first_pass", "raise"]), help="When reranking fails."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def rerank_arguments(options: dict[str, Any]) -> dict[str, Any] | bool:
+    """Return the `rerank` argument of a search: False, or what was given on the command line."""
+    if not options["do_rerank"]:
+        return False
+    given = {name: options[name] for name in RERANK_NAMES if options.get(name) is not None}
+    if "fields" in given:
+        given["fields"] = tuple(given["fields"].split(","))
+    return given
+
+
+def client_of(context: click.Context, **options: Any) -> Client:
+    """Return the client for the global options."""
+    names = ("url", "redis_url", "model", "backend")
+    return connect(**{name: context.obj[name] for name in names}, **options)
+
+
+def wants_json(context: click.Context) -> bool:
+    """Return whether the output is for a program."""
+    return bool(context.obj["as_json"])

@@ -1,0 +1,71 @@
+"""``osrerank search``: one search, for people or as JSON."""
+
+import json
+from typing import Any
+
+import click
+
+from osrerank.cli.options import client_of, rerank_arguments, rerank_options, wants_json
+
+
+@click.command()
+@click.argument("query")
+@click.option("--index", "-i", required=True, help="Index to search.")
+@click.option("--size", default=10, show_default=True, type=click.IntRange(0, 10_000), help="Hits shown.")
+@click.option("--from", "offset", default=0, show_default=True, type=click.IntRange(0), help="Hits skipped.")
+@click.option("--explain", is_flag=True, help="Say for each hit how it got its place.")
+@click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
+@rerank_options
+@click.pass_context
+def search(context: click.Context, /, query: str, index: str, **options: Any) -> None:
+    """Search INDEX for QUERY and rerank what is found."""
+    arguments = rerank_arguments(options)
+    if arguments is not False and options["explain"]:
+        arguments = {**(arguments if isinstance(arguments, dict) else {}), "explain": True}
+    client = client_of(context)
+    try:
+        response = client.search(query, index=index, size=options["size"], from_=options["offset"], rerank=arguments)
+    finally:
+        client.close()
+    if options["as_json"] or wants_json(context):
+        click.echo(json.dumps(response, ensure_ascii=False, indent=2))
+    else:
+        _show(response, options["offset"])
+
+
+def _show(response: dict[str, Any], offset: int) -> None:
+    from rich.console import Console  # noqa: PLC0415 - only when a person looks
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table("rank", "was", "_score", "id", "text", box=None, header_style="bold")
+    for rank, hit in enumerate(response["hits"]["hits"], start=offset + 1):
+        marks = hit.get("_rerank")
+        before = str(marks["first_pass"]["rank"]) if marks else ""
+        lines = [escape(_snippet(hit)), *(escape(line) for line in (marks or {}).get("explanation", []))]
+        table.add_row(str(rank), before, f"{hit['_score'] or 0:.4f}", escape(hit["_id"]), "\n".join(lines))
+    console = Console()
+    console.print(table)
+    console.print(escape(_status(response)), style="dim", highlight=False)
+
+
+def _snippet(hit: dict[str, Any], length: int = 160) -> str:
+    source = hit.get("_source") or {}
+    text = " ".join(str(source[name]) for name in ("title", "text") if source.get(name)) or json.dumps(source)
+    return text if len(text) <= length else f"{text[:length].rstrip()}…"
+
+
+def _status(response: dict[str, Any]) -> str:
+    total = response["hits"].get("total", {})
+    count = f"{total['value']:,}{'+' if total.get('relation') == 'gte' else ''} hits" if total else "hits"
+    marks = response.get("rerank")
+    if marks is None:
+        return f"{count} in {response['took']} ms, first pass only"
+    if marks["applied"] is False:
+        return f"{count} in {response['took']} ms, not reranked: {marks['reason']}"
+    stages = ", ".join(
+        f"{stage['name']} {stage['inferences']} inferences in {stage['took_ms']:.0f} ms by {stage['model']}"
+        for stage in marks["stages"]
+    )
+    note = f" ({marks['reason']})" if marks["reason"] else ""
+    return f"{count} in {response['took']} ms; {stages}{note}"

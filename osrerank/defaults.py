@@ -1,0 +1,83 @@
+"""What ``rerank=True`` means: for the client, and for each index."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Self
+
+from osrerank.errors import ConfigError
+from osrerank.pipeline import Rerank
+from osrerank.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Options of a search that gives none.
+
+    Attributes:
+        base: of every index without its own.
+        by_index: index name or pattern (``logs-*``) -> its own; the first that fits holds.
+    """
+
+    base: Rerank = field(default_factory=Rerank)
+    by_index: Mapping[str, Rerank] = field(default_factory=dict)
+
+    def of(self, index: Any) -> Rerank:
+        """Return the options of an index; of several indexes only when all of them have the same."""
+        names = index.split(",") if isinstance(index, str) else list(index or [])
+        found = {self._of_one(str(name)) for name in names}
+        return found.pop() if len(found) == 1 else self.base
+
+    def _of_one(self, name: str) -> Rerank:
+        return next((options for pattern, options in self.by_index.items() if fnmatchcase(name, pattern)), self.base)
+
+    @classmethod
+    def load(cls, settings: Settings, over: Rerank | Mapping[str, Any] | None = None) -> Self:
+        """Read the settings file, where one is set.
+
+        Args:
+            settings: names the file.
+            over: options that hold over the file's ``[rerank]``.
+
+        Raises:
+            ConfigError: the file cannot be read, or has a key or value that cannot be used.
+        """
+        content = _read(settings.settings_file) if settings.settings_file else {}
+        base = _options(content.get("rerank", {}), Rerank(), f"{settings.settings_file} [rerank]")
+        if over is not None:
+            base = Rerank.of(over, base) or base
+        by_index = {
+            name: _options(table.get("rerank", {}), base, f"{settings.settings_file} [index.{name!r}.rerank]")
+            for name, table in content.get("index", {}).items()
+        }
+        return cls(base, by_index)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"the settings file {path} cannot be read: {error.strerror}", setting="settings_file", source=str(path)
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the settings file {path} is not TOML: {error}", setting="settings_file", source=str(path)
+        ) from None
+    for key in content:
+        if key not in ("rerank", "index"):
+            raise ConfigError(
+                f"the settings file {path} has {key!r}; known are [rerank] and [index.NAME.rerank]",
+                setting=key,
+                source=str(path),
+            )
+    return content
+
+
+def _options(table: Mapping[str, Any], over: Rerank, source: str) -> Rerank:
+    try:
+        return Rerank.of(table, over) or over
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}", setting=error.setting, source=source) from None

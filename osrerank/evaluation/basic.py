@@ -1,0 +1,28 @@
+"""The demo's two measures, so that a base install can show them; everything else is measured by ir-measures.
+
+nDCG with linear gains and log2(rank + 1) discounts, as trec_eval's `ndcg_cut`; Järvelin, Kekäläinen: Cumulated
+gain-based evaluation of IR techniques, TOIS 2002.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+
+def ndcg(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) -> float:
+    """Return nDCG of document ids in rank order, in [0, 1]; 0 when nothing is relevant."""
+    gains = [max(relevance.get(doc_id, 0), 0) for doc_id in ranked[:cutoff]]
+    ideal = sorted((max(value, 0) for value in relevance.values()), reverse=True)[:cutoff]
+    best = _discounted(ideal)
+    return _discounted(gains) / best if best else 0.0
+
+
+def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) -> float:
+    """Return 1 / rank of the first relevant document, 0 when there is none within the cutoff."""
+    for rank, doc_id in enumerate(ranked[:cutoff], start=1):
+        if relevance.get(doc_id, 0) > 0:
+            return 1 / rank
+    return 0.0
+
+
+def _discounted(gains: Sequence[int]) -> float:
+    return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1))

@@ -1,0 +1,70 @@
+"""Several searches in one request, each reranked: what to send, and what to make of the answers."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from osrerank.defaults import Defaults
+from osrerank.errors import ConfigError
+from osrerank.reranker import Reranker
+from osrerank.search import RerankArgument, SearchCall
+
+
+@dataclass(frozen=True, slots=True)
+class MultiSearchCall:
+    """A multi-search on its way: made by ``plan``, ended by ``finish``.
+
+    Attributes:
+        lines: headers and bodies, in turn.
+    """
+
+    lines: tuple[Mapping[str, Any], ...]
+    _calls: tuple[SearchCall, ...]
+
+    @classmethod
+    def plan(cls, reranker: Reranker, defaults: Defaults, body: Any, index: Any, *, rerank: RerankArgument) -> Self:
+        """Return the call for the body of a multi-search.
+
+        Args:
+            reranker: reranks each answer.
+            defaults: options of each index.
+            body: newline-delimited JSON, or headers and bodies in turn.
+            index: of the searches whose header names none.
+            rerank: as for a search.
+
+        Raises:
+            ConfigError: the body has a header without a body, or a search has no query text.
+        """
+        parts = _parts(body)
+        calls: list[SearchCall] = []
+        lines: list[Mapping[str, Any]] = []
+        for header, content in zip(parts[::2], parts[1::2], strict=True):
+            options = defaults.of(header.get("index", index))
+            call = SearchCall.plan(reranker, options, None, content, {}, rerank=rerank)
+            calls.append(call)
+            # a search of a multi-search has no URL of its own: what would stand there goes into its body
+            lines += [header, {**call.body, **call.params}]
+        return cls(tuple(lines), tuple(calls))
+
+    def finish(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answers, each reranked or marked; those that are errors as they are."""
+        responses = [
+            response if "error" in response else call.finish(response)
+            for call, response in zip(self._calls, answer["responses"], strict=True)
+        ]
+        return {**answer, "responses": responses}
+
+
+def _parts(body: Any) -> list[Mapping[str, Any]]:
+    if isinstance(body, bytes):
+        body = body.decode("utf-8")
+    lines = [line for line in body.split("\n") if line.strip()] if isinstance(body, str) else list(body)
+    parts = [json.loads(line) if isinstance(line, str | bytes) else line for line in lines]
+    if len(parts) % 2:
+        raise ConfigError(
+            f"the multi-search has {len(parts)} lines; each search is a header and a body",
+            setting="body",
+            source="argument",
+        )
+    return parts

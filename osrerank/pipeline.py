@@ -1,0 +1,199 @@
+"""Stages in a row, the options of a reranked search, and what happens when a stage fails.
+
+Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3: H0 retrieves,
+every later stage reorders the top of what came before and leaves the rest below.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from osrerank.errors import ConfigError, DeadlineExceeded, ScoringError, WorkerError
+from osrerank.types import NEVER, Deadline, Ranking, Stage, StageReport
+
+logger = logging.getLogger(__name__)
+
+FailurePolicy = Literal["first_pass", "raise"]
+PIPELINES = ("mono",)
+MAX_DEPTH = 10_000
+"""OpenSearch's default result window: no first pass brings more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerank:
+    """The options of one reranked search.
+
+    Attributes:
+        query: the text that candidates are judged against; taken from the search itself when None.
+        pipeline: ``"mono"``, or a ``Pipeline`` of your own.
+        depth: candidates reranked by the first stage (k0).
+        fields: fields whose text the model reads, dotted paths allowed, joined in this order.
+        separator: what joins the fields' texts, and the values of a list.
+        query_fields: fields that a query given as text is matched against, ``name^boost`` allowed.
+        deadline_ms: time for the whole call, in milliseconds; None for no limit. It never cuts the first pass short.
+        on_failure: ``"first_pass"`` answers with the best order so far, marked; ``"raise"`` raises.
+        cache: whether the score cache is used, where there is one.
+        min_score: least probability, in [0, 1], that a hit must have to be returned; totals stay the first pass's.
+        explain: whether each hit says how it got its place.
+        blend: ``"replace"`` orders by the model alone; ``"weighted"`` and ``"rrf"`` blend in the first pass
+            (``osrerank.stages.interpolate``).
+        blend_weight: share of the first pass in a weighted blend, in [0, 1].
+    """
+
+    query: str | None = None
+    pipeline: "str | Pipeline" = "mono"
+    depth: int = 100
+    fields: tuple[str, ...] = ("title", "text")
+    separator: str = " "
+    query_fields: tuple[str, ...] = ("title", "text")
+    deadline_ms: float | None = None
+    on_failure: FailurePolicy = "first_pass"
+    cache: bool = True
+    min_score: float | None = None
+    explain: bool = False
+    blend: Literal["replace", "weighted", "rrf"] = "replace"
+    blend_weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("fields", "query_fields"):
+            value = getattr(self, name)
+            if isinstance(value, str | list):
+                object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        for name, (fits, expected) in _RULES.items():
+            value = getattr(self, name)
+            if not fits(value):
+                message = f"rerank option {name} is {value!r}; it must be {expected}"
+                raise ConfigError(message, setting=f"rerank.{name}", source="argument")
+
+    @classmethod
+    def of(cls, value: "bool | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
+        """Read the ``rerank`` argument of a search; None means that no reranking was asked for.
+
+        Raises:
+            ConfigError: the value is no bool, mapping or ``Rerank``, or a key or value in it cannot be used.
+        """
+        if isinstance(value, Rerank):
+            return value
+        if isinstance(value, bool):
+            return defaults if value else None
+        if not isinstance(value, Mapping):
+            raise ConfigError(
+                f"rerank is {value!r}; it must be True, False, a dict of options or a Rerank",
+                setting="rerank",
+                source="argument",
+            )
+        known = [field.name for field in fields(cls)]
+        for name in value:
+            if name not in known:
+                raise ConfigError(
+                    f"rerank has no option {name!r}; known are {', '.join(known)}",
+                    setting=f"rerank.{name}",
+                    source="argument",
+                )
+        return replace(defaults, **value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= 1
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
+
+
+# option -> whether a value fits, and what it must be
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "query": (lambda value: value is None or isinstance(value, str), "a text or None"),
+    "pipeline": (
+        lambda value: isinstance(value, Pipeline) or value in PIPELINES,
+        f"{' or '.join(map(repr, PIPELINES))} or a Pipeline",
+    ),
+    "depth": (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_DEPTH,
+        f"a count from 1 to {MAX_DEPTH}",
+    ),
+    "fields": (_are_names, "one or more field names"),
+    "separator": (lambda value: isinstance(value, str), "a text"),
+    "query_fields": (_are_names, "one or more field names"),
+    "deadline_ms": (
+        lambda value: value is None or (_is_number(value) and value > 0),
+        "a positive number of milliseconds or None",
+    ),
+    "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
+    "cache": (lambda value: isinstance(value, bool), "True or False"),
+    "min_score": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
+    "explain": (lambda value: isinstance(value, bool), "True or False"),
+    "blend": (lambda value: value in ("replace", "weighted", "rrf"), '"replace", "weighted" or "rrf"'),
+    "blend_weight": (_is_share, "a share in [0, 1]"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Stages applied one after another; itself a function from a ranking to a ranking.
+
+    Attributes:
+        stages: each reorders the top of what the one before it made.
+    """
+
+    stages: tuple[Stage, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        if not self.stages:
+            raise ValueError("a pipeline needs at least one stage")
+        names = [stage.name for stage in self.stages]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two stages of a pipeline have the same name: {', '.join(names)}")
+
+    @property
+    def depth(self) -> int:
+        """How many candidates the deepest stage looks at."""
+        return max(stage.depth for stage in self.stages)
+
+    def rerank(
+        self, ranking: Ranking, *, deadline: Deadline = NEVER, on_failure: FailurePolicy = "first_pass"
+    ) -> Ranking:
+        """Apply every stage; after one that fails, none.
+
+        Args:
+            ranking: the first pass.
+            deadline: when it has passed, no further stage begins.
+            on_failure: ``"first_pass"`` keeps the best order so far and reports the failure, ``"raise"`` raises it.
+
+        Raises:
+            ScoringError: a stage failed, or no time was left for it, and ``on_failure`` is ``"raise"``.
+            WorkerError: likewise, from workers.
+        """
+        for stage in self.stages:
+            started = time.perf_counter()
+            try:
+                ranking = _apply(stage, ranking, deadline)
+            except (ScoringError, WorkerError) as error:
+                if on_failure == "raise":
+                    raise
+                logger.warning("stage %s was skipped: %s", stage.name, error)
+                took_ms = (time.perf_counter() - started) * 1000
+                return ranking.with_report(
+                    StageReport(name=stage.name, applied=False, reason=str(error), took_ms=took_ms)
+                )
+        return ranking
+
+
+def _apply(stage: Stage, ranking: Ranking, deadline: Deadline) -> Ranking:
+    if deadline.passed:
+        raise DeadlineExceeded(f"the deadline passed before stage {stage.name} began", stage=stage.name)
+    return stage.rerank(ranking, deadline=deadline)
+
+
+def applied(reports: tuple[StageReport, ...]) -> bool | str:
+    """Return whether a ranking was reranked: True, False, or "partial" when a stage was skipped or cut short."""
+    if all(report.applied is True for report in reports):
+        return bool(reports)
+    return "partial" if any(report.applied for report in reports) else False

@@ -1,0 +1,108 @@
+"""From options to ranked candidates: which model, which stages, which cache. Knows nothing of OpenSearch."""
+
+import logging
+import threading
+import time
+
+from osrerank.errors import ModelLoadError
+from osrerank.pipeline import Pipeline, Rerank
+from osrerank.settings import Settings
+from osrerank.stages.interpolate import BlendStage
+from osrerank.stages.mono import MonoStage
+from osrerank.types import Deadline, Ranking, Scorer, StageReport
+
+logger = logging.getLogger(__name__)
+
+RETRY_LOAD_AFTER_S = 30.0
+"""A model that failed to load is not tried again sooner: every search would wait for it."""
+
+
+class Reranker:
+    """Holds the model of a process, loaded once, when it is first needed.
+
+    Safe to use from many threads.
+
+    Args:
+        settings: model, backend, threads, Redis.
+        scorer: scores instead of the model named in the settings; stays the caller's to close.
+    """
+
+    def __init__(self, settings: Settings, scorer: Scorer | None = None) -> None:
+        self.settings = settings
+        self._given = scorer
+        self._lock = threading.Lock()
+        self._loaded: Scorer | None = None
+        self._cached: Scorer | None = None
+        self._failure: ModelLoadError | None = None
+        self._failed_at_s = 0.0
+
+    def depth(self, options: Rerank) -> int:
+        """Return how many candidates the first pass must bring."""
+        return options.pipeline.depth if isinstance(options.pipeline, Pipeline) else options.depth
+
+    def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline) -> Ranking:
+        """Return the ranking after the pipeline of the options.
+
+        Raises:
+            ScoringError: the model cannot be loaded or used, and the options say to raise.
+        """
+        try:
+            pipeline = self._pipeline(options)
+        except ModelLoadError as error:
+            if options.on_failure == "raise":
+                raise
+            logger.warning("the model cannot be loaded, searches keep their first-pass order: %s", error)
+            return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
+        return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure)
+
+    def warm_up(self) -> None:
+        """Load the model and score one pair, so that the first search need not wait for it.
+
+        Raises:
+            ModelLoadError: the model cannot be loaded.
+        """
+        self._scorer(cached=False).score("warm", ["up"], [(0,)])
+
+    def close(self) -> None:
+        """Release the model that this loaded."""
+        with self._lock:
+            for scorer in (self._cached, self._loaded):
+                if scorer is not None:
+                    scorer.close()
+            self._loaded = self._cached = None
+
+    def _pipeline(self, options: Rerank) -> Pipeline:
+        if isinstance(options.pipeline, Pipeline):
+            return options.pipeline
+        mono = MonoStage(self._scorer(cached=options.cache), depth=options.depth)
+        if options.blend == "replace":
+            return Pipeline((mono,))
+        return Pipeline((mono, BlendStage(options.blend, options.blend_weight, depth=options.depth)))
+
+    def _scorer(self, *, cached: bool) -> Scorer:
+        with self._lock:
+            scorer = self._given or self._load()
+            if not cached or self.settings.redis_url is None:
+                return scorer
+            if self._cached is None:
+                from osrerank.scoring.cache import CachedScorer  # noqa: PLC0415 - imports redis
+
+                url = self.settings.redis_url.get_secret_value()
+                self._cached = CachedScorer(scorer, url, ttl_s=self.settings.cache_ttl_s)
+            return self._cached
+
+    def _load(self) -> Scorer:
+        if self._loaded is not None:
+            return self._loaded
+        if self._failure is not None and time.monotonic() - self._failed_at_s < RETRY_LOAD_AFTER_S:
+            raise self._failure
+        from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
+
+        try:
+            self._loaded = load_scorer(
+                self.settings.model, backend=self.settings.backend, threads=self.settings.threads
+            )
+        except ModelLoadError as error:
+            self._failure, self._failed_at_s = error, time.monotonic()
+            raise
+        return self._loaded

@@ -1,0 +1,301 @@
+"""Search response to ranking, and ranking back to search response: pure functions over plain dicts.
+
+They read what every `_search` of OpenSearch and Elasticsearch answers. Nothing passed in is changed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from osrerank.errors import ResponseFormatError
+from osrerank.pipeline import applied
+from osrerank.types import Candidate, Hit, Query, Ranking, StageReport, StageScore
+
+FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The part of a reranked list that the caller asked for.
+
+    Attributes:
+        offset: hits skipped (`from`).
+        size: hits returned at most.
+        borrowed: names in `hit["fields"]` that were requested only to rerank, and are taken out again.
+        min_score: least probability of a hit that is returned; None for all.
+        explain: whether each hit says how it got its place.
+    """
+
+    offset: int = 0
+    size: int = 10
+    borrowed: tuple[str, ...] = ()
+    min_score: float | None = None
+    explain: bool = False
+
+
+def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the raw hits of a response.
+
+    Raises:
+        ResponseFormatError: `$.hits.hits` is not a list of objects with an `_id`.
+    """
+    try:
+        hits = response["hits"]["hits"]
+    except (KeyError, TypeError):
+        raise ResponseFormatError("the response has no $.hits.hits: is it a search's?", path="$.hits.hits") from None
+    if not isinstance(hits, list):
+        raise ResponseFormatError(f"$.hits.hits is a {type(hits).__name__}, not a list", path="$.hits.hits")
+    for place, hit in enumerate(hits):
+        if not isinstance(hit, Mapping) or not isinstance(hit.get("_id"), str):
+            path = f"$.hits.hits[{place}]._id"
+            raise ResponseFormatError(f"{path} is missing: every hit needs its id to be reranked", path=path)
+    return hits
+
+
+def parse_hit(raw: Mapping[str, Any]) -> Hit:
+    """Return a raw hit with its parts named; a hit without `_source` has an empty one."""
+    return Hit(raw["_id"], raw.get("_index", ""), raw.get("_score"), raw.get("_source") or {}, raw)
+
+
+def candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one id for each hit, unique among them: `_id`; `_index/_id`, or even its place, where that repeats."""
+    plain = [hit["_id"] for hit in hits]
+    if len(set(plain)) == len(plain):
+        return plain
+    qualified = [f"{hit.get('_index', '')}/{hit['_id']}" for hit in hits]
+    if len(set(qualified)) == len(qualified):
+        return qualified
+    return [f"{doc_id}#{place}" for place, doc_id in enumerate(qualified)]
+
+
+def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], separator: str = " ") -> Ranking:
+    """Return a response's hits as the first-pass ranking.
+
+    Args:
+        response: what a search answered; its hits in the first pass's order.
+        query: what they are to be judged against.
+        fields: fields whose text a model reads, in order; looked up in `_source`, then in the hit's `fields`.
+        separator: joins the texts of several fields and of list values.
+
+    Raises:
+        ResponseFormatError: it is not a search response.
+    """
+    raw_hits = hits_of(response)
+    candidates = []
+    for rank, (doc_id, raw) in enumerate(zip(candidate_ids(raw_hits), raw_hits, strict=True), start=1):
+        hit = parse_hit(raw)
+        score = float(hit.score or 0.0)
+        trace = (StageScore(FIRST_PASS, score, rank, squash(score)),)
+        candidates.append(Candidate(doc_id, text_of(hit, fields, separator), score, rank, trace))
+    return Ranking(query, tuple(candidates))
+
+
+def squash(score: float) -> float:
+    """Map a first-pass score to [0, 1), never decreasing: s / (1 + s), and 0 below 0."""
+    return score / (1.0 + score) if score > 0 else 0.0
+
+
+def text_of(hit: Hit, fields: Sequence[str], separator: str = " ") -> str | None:
+    """Return the text of a hit's fields, joined; None when it has none of them.
+
+    Args:
+        hit: the hit.
+        fields: `path.of.a.field` in `_source` or the hit's `fields`; `highlight:field` for its highlighted fragments,
+            the markup as it came; `inner_hits:name.path` for a field of the inner hits of that name.
+        separator: joins the texts of several fields and of list values.
+    """
+    texts = [_field_texts(hit, field) for field in fields]
+    if all(values is None for values in texts):
+        return None
+    return separator.join(value for values in texts for value in values or () if value)
+
+
+def _field_texts(hit: Hit, field: str) -> list[str] | None:
+    """Return a field's texts; None when the hit does not have the field."""
+    kind, _, name = field.rpartition(":")
+    if kind == "highlight":
+        fragments = (hit.raw.get("highlight") or {}).get(name)
+        return None if fragments is None else list(_flatten(fragments))
+    if kind == "inner_hits":
+        name, _, path = name.partition(".")
+        inner = ((hit.raw.get("inner_hits") or {}).get(name) or {}).get("hits", {}).get("hits", [])
+        texts = [_field_texts(parse_hit({"_id": "", **part}), path) for part in inner]
+        found = [value for values in texts if values is not None for value in values]
+        return found or None
+    extra = hit.raw.get("fields") or {}
+    values = _values(hit.source, field.split(".")) or list(_flatten(extra.get(field)))
+    return values if values or field in extra or _present(hit.source, field.split(".")) else None
+
+
+def _values(source: Any, path: Sequence[str]) -> list[str]:
+    """Return the texts at a dotted path, through lists of objects and keys that contain dots."""
+    if isinstance(source, list):
+        return [value for item in source for value in _values(item, path)]
+    if not path:
+        return list(_flatten(source))
+    if not isinstance(source, Mapping):
+        return []
+    for length in range(1, len(path) + 1):
+        key = ".".join(path[:length])
+        if key in source and (found := _values(source[key], path[length:])):
+            return found
+    return []
+
+
+def _present(source: Any, path: Sequence[str]) -> bool:
+    if isinstance(source, list):
+        return any(_present(item, path) for item in source)
+    if not path:
+        return isinstance(source, str)
+    if not isinstance(source, Mapping):
+        return False
+    return any(
+        _present(source[key], path[length:])
+        for length in range(1, len(path) + 1)
+        if (key := ".".join(path[:length])) in source
+    )
+
+
+def _flatten(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _flatten(item)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_ms: float) -> dict[str, Any]:
+    """Return a new response: the ranking's page of the same hits.
+
+    `_score` is the number of rerank stages that a hit passed plus the last one's value in [0, 1), so it never increases
+    down the list and is never negative. Totals, aggregations, suggestions and all else are the first pass's.
+
+    Args:
+        response: what the first pass answered.
+        ranking: its hits, reranked.
+        page: which of them to return.
+        rerank_ms: wall time of reranking, added to `took`.
+    """
+    raw_hits = hits_of(response)
+    by_id = dict(zip(candidate_ids(raw_hits), raw_hits, strict=True))
+    kept = [candidate for candidate in ranking.candidates if _passes(candidate, page.min_score)]
+    shown = kept[page.offset : page.offset + page.size]
+    scores = [final_score(candidate) for candidate in kept[:1]]
+    hits = {
+        **response["hits"],
+        "max_score": scores[0] if scores else None,
+        "hits": [_merged_hit(by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in shown],
+    }
+    return {
+        **response,
+        "took": int(response.get("took", 0) + round(rerank_ms)),
+        "hits": hits,
+        "rerank": summary(ranking.reports, response.get("took", 0)),
+    }
+
+
+def unchanged(
+    response: Mapping[str, Any], reason: str, *, reports: Iterable[StageReport] = (), page: Page | None = None
+) -> dict[str, Any]:
+    """Return a new response with the first pass's order and scores, that says why it was not reranked.
+
+    Args:
+        response: what the first pass answered.
+        reason: why.
+        reports: of the stages that were tried.
+        page: the part to cut out, where more was requested than the caller asked for.
+    """
+    marked = {**response, "rerank": {**summary(tuple(reports), response.get("took", 0)), "reason": reason}}
+    if page is not None:
+        hits = hits_of(response)[page.offset : page.offset + page.size]
+        returned = [_without_borrowed(hit, page.borrowed) for hit in hits]
+        marked["hits"] = {**response["hits"], "hits": returned}
+    return marked
+
+
+def summary(reports: tuple[StageReport, ...], first_pass_took_ms: int) -> dict[str, Any]:
+    """Return `response["rerank"]`: whether the order is the models', why not, and what each stage did."""
+    return {
+        "applied": applied(reports),
+        "reason": "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason) or None,
+        "first_pass_took_ms": first_pass_took_ms,
+        "stages": [_stage_summary(report) for report in reports],
+    }
+
+
+def _stage_summary(report: StageReport) -> dict[str, Any]:
+    return {
+        "name": report.name,
+        "applied": report.applied,
+        "reason": report.reason or None,
+        "model": report.model or None,
+        "candidates": report.candidates,
+        "inferences": report.inferences,
+        "cached": report.cached,
+        "truncated": report.truncated,
+        "failed": report.failed,
+        "took_ms": round(report.took_ms, 3),
+    }
+
+
+def final_score(candidate: Candidate) -> float:
+    """Return what `_score` shows: rerank stages passed, plus the last stage's value in [0, 1)."""
+    return len(candidate.trace) - 1 + candidate.trace[-1].unit
+
+
+def _passes(candidate: Candidate, min_score: float | None) -> bool:
+    if min_score is None:
+        return True
+    return len(candidate.trace) > 1 and candidate.trace[-1].unit >= min_score
+
+
+def _merged_hit(
+    raw: Mapping[str, Any], candidate: Candidate, page: Page, reports: tuple[StageReport, ...]
+) -> dict[str, Any]:
+    marks: dict[str, Any] = {
+        entry.stage: {"score": entry.score, "rank": entry.rank, **entry.parts} for entry in candidate.trace
+    }
+    if candidate.failure:
+        marks["failure"] = candidate.failure
+    if page.explain:
+        marks["explanation"] = explain(candidate, reports)
+    return {**_without_borrowed(raw, page.borrowed), "_score": final_score(candidate), "_rerank": marks}
+
+
+def _without_borrowed(raw: Mapping[str, Any], borrowed: tuple[str, ...]) -> dict[str, Any]:
+    hit = dict(raw)
+    if borrowed and "fields" in hit:
+        fields = {name: value for name, value in hit["fields"].items() if name not in borrowed}
+        if fields:
+            hit["fields"] = fields
+        else:
+            del hit["fields"]
+    return hit
+
+
+def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
+    """Return how a candidate got its place, one sentence for each stage."""
+    models = {report.name: report for report in reports}
+    sentences = []
+    previous: int | None = None
+    for entry in candidate.trace:
+        parts = ", ".join(f"{name} {value:.4f}" for name, value in entry.parts.items())
+        values = parts or f"score {entry.score:.4f}"
+        by = f" by {models[entry.stage].model}" if entry.stage in models and models[entry.stage].model else ""
+        moved = "" if previous is None or previous == entry.rank else f", {_moved(previous, entry.rank)}"
+        sentences.append(f"{entry.stage}: rank {entry.rank}{moved}, {values}{by}")
+        previous = entry.rank
+    if candidate.failure:
+        sentences.append(f"not scored: {candidate.failure}")
+    if candidate.rank != previous:
+        sentences.append(f"placed below the scored candidates, at rank {candidate.rank}")
+    stages = len(candidate.trace) - 1
+    last = candidate.trace[-1]
+    sentences.append(f"_score {final_score(candidate):.6f} = {stages} stages passed + {last.unit:.6f} of {last.stage}")
+    return sentences
+
+
+def _moved(before: int, after: int) -> str:
+    return f"up {before - after} from {before}" if after < before else f"down {after - before} from {before}"

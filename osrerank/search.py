@@ -1,0 +1,198 @@
+"""One reranked search without its input and output: what to send, and what to make of the answer.
+
+The synchronous and the asynchronous client are thin shells around this.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from osrerank.errors import ConfigError
+from osrerank.metrics import count_search
+from osrerank.pipeline import Rerank
+from osrerank.reranker import Reranker
+from osrerank.response import FIRST_PASS, Page, hits_of, merge, parse, squash, unchanged
+from osrerank.retrieval.first_pass import FirstPass, plan
+from osrerank.retrieval.query_text import build_query, find_query_text
+from osrerank.stages.mono import NO_TEXT
+from osrerank.types import Candidate, Deadline, Query, Ranking, StageScore
+
+logger = logging.getLogger(__name__)
+
+QUERY_ID = "search"
+"""The id of a query that came without one."""
+
+RerankArgument = bool | Mapping[str, Any] | Rerank
+"""What `rerank=` of a search may be; `Rerank.of` reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchCall:
+    """A search on its way: made by ``plan``, ended by ``finish``.
+
+    Attributes:
+        body: what to send.
+        params: what to send in the URL.
+    """
+
+    body: Any
+    params: dict[str, Any]
+    _reranker: Reranker
+    _options: Rerank | None
+    _first_pass: FirstPass | None
+    _text: str
+    _deadline: Deadline
+
+    @classmethod
+    def plan(
+        cls,
+        reranker: Reranker,
+        defaults: Rerank,
+        query: str | Mapping[str, Any] | None,
+        body: Any,
+        params: Mapping[str, Any],
+        *,
+        rerank: RerankArgument,
+    ) -> Self:
+        """Return the call for the arguments of a search.
+
+        Raises:
+            ConfigError: the rerank options cannot be used, or no query text can be told from the query.
+            ValueError: both a query and a body with a query are given.
+        """
+        options = Rerank.of(rerank, defaults)
+        body = _with_query(query, body, (options or defaults).query_fields)
+        if options is None:
+            return cls(body, dict(params), reranker, None, None, "", Deadline())
+        content = _decoded(body)
+        text = query if isinstance(query, str) else None
+        first_pass = plan(content, params, options, reranker.depth(options))
+        if not first_pass.refusal:
+            text = options.query if options.query is not None else text
+            text = find_query_text(content) if text is None else text
+        deadline = Deadline.after_ms(options.deadline_ms)
+        return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline)
+
+    def split_params(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the parameters as opensearch-py's ``params`` and as its keyword arguments, which it checks by name."""
+        named = {name: value for name, value in self.params.items() if name in options}
+        return {name: value for name, value in self.params.items() if name not in named}, named
+
+    def finish(self, response: Any) -> Any:
+        """Return the response reranked, or marked with why it is not; as it is where reranking was not asked for."""
+        if self._options is None or self._first_pass is None:
+            return response
+        first_pass = self._first_pass
+        started = time.perf_counter()
+        if first_pass.refusal:
+            result = unchanged(response, first_pass.refusal)
+        else:
+            result = _reranked(
+                self._reranker, self._options, response, self._text, first_pass.page, deadline=self._deadline
+            )
+        count_search(time.perf_counter() - started, applied=result["rerank"]["applied"])
+        if result["rerank"]["applied"] is not True:
+            logger.info("search not wholly reranked: %s", result["rerank"]["reason"])
+        return result
+
+
+def _reranked(
+    reranker: Reranker, options: Rerank, response: Mapping[str, Any], text: str, page: Page, *, deadline: Deadline
+) -> dict[str, Any]:
+    """Return a page of the response reranked, or of the first pass with the reason why it is not."""
+    started = time.perf_counter()
+    hits = hits_of(response)
+    if not hits:
+        return unchanged(response, "there are no hits", page=page)
+    if not text.strip():
+        return unchanged(response, "the query text is empty", page=page)
+    ranking = parse(response, Query(QUERY_ID, text), options.fields, options.separator)
+    if all(candidate.text is None for candidate in ranking.candidates):
+        return unchanged(response, _no_text(options, hits), page=page)
+    ranking = reranker.rerank(ranking, options, deadline)
+    if not any(report.applied for report in ranking.reports):
+        reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
+        return unchanged(response, reason, reports=ranking.reports, page=page)
+    return merge(response, ranking, page, rerank_ms=(time.perf_counter() - started) * 1000)
+
+
+def _with_query(query: str | Mapping[str, Any] | None, body: Any, fields: Sequence[str]) -> Any:
+    """Return the body with the query in it."""
+    if query is None:
+        return body
+    clause = build_query(query, fields) if isinstance(query, str) else dict(query)
+    content = _decoded(body)
+    if "query" in content:
+        raise ValueError("search got a query and a body that has one too: give one of them")
+    return {**content, "query": clause}
+
+
+def _decoded(body: Any) -> Mapping[str, Any]:
+    if body is None:
+        return {}
+    if isinstance(body, str | bytes):
+        try:
+            body = json.loads(body)
+        except ValueError as error:
+            raise ConfigError(f"the search body is not JSON: {error}", setting="body", source="argument") from None
+    if hasattr(body, "to_dict"):
+        body = body.to_dict()
+    if not isinstance(body, Mapping):
+        raise ConfigError(
+            f"the search body is a {type(body).__name__}; it must be an object", setting="body", source="argument"
+        )
+    return body
+
+
+def _no_text(options: Rerank, hits: Sequence[Mapping[str, Any]]) -> str:
+    """Return why no hit could be read, with the fields that there are."""
+    present = sorted({name for hit in hits for name in (hit.get("_source") or {})})
+    there = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
+    return f"{NO_TEXT} ({', '.join(options.fields)}): {there}; name the right ones as rerank={{'fields': [...]}}"
+
+
+def rank_response(
+    reranker: Reranker, defaults: Rerank, response: Mapping[str, Any], query: str, *, rerank: RerankArgument
+) -> dict[str, Any]:
+    """Return any search response with all its hits reranked.
+
+    Raises:
+        ResponseFormatError: it is not a search response.
+    """
+    options = Rerank.of(rerank, defaults) or defaults
+    response = getattr(response, "body", response)  # elasticsearch-py wraps its dicts
+    page = Page(0, len(hits_of(response)), (), options.min_score, options.explain)
+    return _reranked(reranker, options, response, query, page, deadline=Deadline.after_ms(options.deadline_ms))
+
+
+def rank_texts(
+    reranker: Reranker,
+    defaults: Rerank,
+    query: str,
+    documents: Sequence[str | Mapping[str, Any]],
+    *,
+    rerank: RerankArgument,
+) -> Ranking:
+    """Return texts from anywhere as a ranking, reranked.
+
+    Raises:
+        ConfigError: the options cannot be used, or a document has no text.
+    """
+    options = Rerank.of(rerank, defaults) or defaults
+    candidates = [_candidate(place, document, options.separator) for place, document in enumerate(documents)]
+    ranking = Ranking(Query(QUERY_ID, query), tuple(candidates))
+    return reranker.rerank(ranking, options, Deadline.after_ms(options.deadline_ms))
+
+
+def _candidate(place: int, document: str | Mapping[str, Any], separator: str) -> Candidate:
+    fields = {"text": document} if isinstance(document, str) else document
+    text = fields.get("text")
+    if not isinstance(text, str):
+        raise ConfigError(f"document {place} has no text", setting=f"documents[{place}].text", source="argument")
+    score = float(fields.get("score") or 0.0)
+    doc_id = str(fields.get("id", place))
+    full = separator.join(part for part in (fields.get("title"), text) if part)
+    return Candidate(doc_id, full, score, place + 1, (StageScore(FIRST_PASS, score, place + 1, squash(score)),))

@@ -1,0 +1,114 @@
+"""Pointwise reranking: each candidate is scored by itself.
+
+Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2; H1 of Nogueira, Yang, Cho, Lin:
+Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.2.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.stages.ordering import Judged, reorder
+from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores, StageReport
+
+BELOW_ONE = math.nextafter(1.0, 0.0)
+NO_TEXT = "no text in the fields that were asked for"
+
+
+@dataclass(frozen=True, slots=True)
+class MonoStage:
+    """monoBERT: one forward pass for each of the top ``depth`` candidates.
+
+    A candidate without text, or that the model cannot score, stays below the scored ones in its old order, with its
+    ``failure`` set. When the deadline cuts the stage short, the candidates reached, a prefix, are reordered among
+    themselves and the others stay below.
+
+    Attributes:
+        scorer: scores ``(i,)`` tuples.
+        depth: how many candidates are scored (k0).
+        name: how the stage is called in traces and reports.
+    """
+
+    scorer: Scorer
+    depth: int = 100
+    name: str = "mono"
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
+        """Return the ranking with its top ``depth`` in the order of the model.
+
+        Raises:
+            DeadlineExceeded: no candidate could be scored in time.
+            InferenceError: no candidate could be scored at all, or a score is not a number.
+        """
+        started = time.perf_counter()
+        block = ranking.candidates[: self.depth]
+        readable = [candidate for candidate in block if candidate.text is not None]
+        if not readable:
+            reason = NO_TEXT if block else "no candidates"
+            return ranking.with_report(StageReport(self.name, applied=False, reason=reason, candidates=len(block)))
+        texts = [candidate.text or "" for candidate in readable]
+        scores = self.scorer.score(
+            ranking.query.text, texts, [(place,) for place in range(len(texts))], deadline=deadline
+        )
+        if scores.reached == 0:
+            raise DeadlineExceeded("the deadline passed before any candidate was scored", stage=self.name)
+        reached = len(block) if scores.reached == len(readable) else readable[scores.reached].rank - 1
+        judged = self._judge(readable, scores)
+        judged_ids = {item.candidate.doc_id for item in judged}
+        failures = {readable[place].doc_id: why for place, why in scores.failures.items()}
+        unscored = [
+            replace(candidate, failure=failures.get(candidate.doc_id, NO_TEXT))
+            for candidate in block[:reached]
+            if candidate.doc_id not in judged_ids
+        ]
+        candidates = reorder(ranking, self.name, judged, (*unscored, *ranking.candidates[reached:]))
+        took_ms = (time.perf_counter() - started) * 1000
+        report = self._report(len(block), reached, scores, len(unscored), took_ms)
+        return Ranking(ranking.query, candidates, (*ranking.reports, report))
+
+    def _judge(self, readable: Sequence[Candidate], scores: Scores) -> list[Judged]:
+        places = [place for place in range(scores.reached) if place not in scores.failures]
+        if not places:
+            why = next(iter(scores.failures.values()))
+            raise InferenceError(f"no candidate could be scored: {why}", stage=self.name, model=self.scorer.model)
+        logits = scores.values[places]
+        if not np.isfinite(logits).all():
+            doc_id = readable[places[int(np.flatnonzero(~np.isfinite(logits))[0])]].doc_id
+            raise InferenceError(
+                f"model {self.scorer.model} gave document {doc_id!r} a score that is not a number",
+                stage=self.name,
+                model=self.scorer.model,
+            )
+        probabilities = self.scorer.probabilities(logits)
+        return [
+            Judged(
+                readable[place],
+                score=float(logit),
+                unit=min(float(probability), BELOW_ONE),
+                parts={"logit": float(logit), "probability": float(probability)},
+            )
+            for place, logit, probability in zip(places, logits, probabilities, strict=True)
+        ]
+
+    def _report(self, asked: int, reached: int, scores: Scores, failed: int, took_ms: float) -> StageReport:
+        reasons = []
+        if reached < asked:
+            reasons.append(f"the deadline passed after {reached} of {asked} candidates")
+        if failed:
+            reasons.append(f"{failed} candidates could not be scored")
+        return StageReport(
+            name=self.name,
+            applied="partial" if reasons else True,
+            reason="; ".join(reasons),
+            model=self.scorer.model,
+            candidates=asked,
+            inferences=scores.inferences,
+            cached=scores.cached,
+            truncated=scores.truncated,
+            failed=failed,
+            took_ms=took_ms,
+        )

@@ -1,0 +1,91 @@
+"""Scorers for tests: ours and our users'. They need no model."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.errors import InferenceError
+from osrerank.types import NEVER, Deadline, Scores
+
+
+def overlap(query: str, document: str) -> float:
+    """Return the share of the query's words that the document has, in [0, 1]."""
+    words = set(query.lower().split())
+    return len(words & set(document.lower().split())) / max(len(words), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionScorer:
+    """Scores each document with a function of query and text; `(i, j)` tuples with the difference of the two scores.
+
+    Attributes:
+        function: query, document -> logit.
+        unscorable: texts that fail, each by itself.
+        seconds_per_pair: time that each pair takes.
+        broken: whether every call raises.
+    """
+
+    function: Callable[[str, str], float] = overlap
+    unscorable: frozenset[str] = frozenset()
+    seconds_per_pair: float = 0.0
+    broken: bool = False
+
+    @property
+    def model(self) -> str:
+        return "testing/function"
+
+    def score(
+        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
+    ) -> Scores:
+        """Score the tuples one by one, as long as the deadline has not passed."""
+        if self.broken:
+            raise InferenceError("this scorer is broken on purpose", model=self.model)
+        values = np.full(len(tuples), np.nan, dtype=np.float32)
+        failures = {}
+        reached = 0
+        for place, indices in enumerate(tuples):
+            if deadline.passed:
+                break
+            if self.seconds_per_pair:
+                time.sleep(self.seconds_per_pair)
+            reached += 1
+            if self.unscorable & {documents[index] for index in indices}:
+                failures[place] = "unscorable on purpose"
+                continue
+            logits = [self.function(query, documents[index]) for index in indices]
+            values[place] = logits[0] - sum(logits[1:])
+        return Scores(values, failures, reached, inferences=reached - len(failures))
+
+    def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+
+class CannedTransport:
+    """An opensearch-py transport that answers every request with one response and remembers what was asked.
+
+    Args:
+        hosts: ignored.
+        answer: the response, or an exception to raise.
+        options: ignored.
+    """
+
+    def __init__(self, hosts: Any = None, *, answer: Any = None, **options: Any) -> None:  # noqa: ARG002 - its contract
+        self.answer = answer
+        self.requests: list[dict[str, Any]] = []
+
+    def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **options: Any) -> Any:
+        """Remember the request and give the answer."""
+        self.requests.append({"method": method, "url": url, "params": dict(params or {}), "body": body, **options})
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""

@@ -1,0 +1,33 @@
+"""Rankings and responses for tests."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from osrerank.response import FIRST_PASS, squash
+from osrerank.types import Candidate, Query, Ranking, StageScore
+
+
+def ranking_of(texts: Sequence[str | None], query: str = "low blood pressure") -> Ranking:
+    """A first pass of texts, in order, with falling scores and the ids d0, d1, ..."""
+    candidates = []
+    for rank, text in enumerate(texts, start=1):
+        score = float(len(texts) - rank + 1)
+        trace = (StageScore(FIRST_PASS, score, rank, squash(score)),)
+        candidates.append(Candidate(f"d{rank - 1}", text, score, rank, trace))
+    return Ranking(Query("q", query), tuple(candidates))
+
+
+def response_of(texts: Sequence[str], **extra: Any) -> dict[str, Any]:
+    """A search response with those texts in the field `text`, in order."""
+    hits = [
+        {"_index": "test", "_id": f"d{place}", "_score": float(len(texts) - place), "_source": {"text": text}}
+        for place, text in enumerate(texts)
+    ]
+    total = {"value": len(texts), "relation": "eq"}
+    return {
+        "took": 3,
+        "timed_out": False,
+        "_shards": {"total": 1, "successful": 1, "skipped": 0, "failed": 0},
+        "hits": {"total": total, "max_score": float(len(texts)) if texts else None, "hits": hits},
+        **extra,
+    }

@@ -1,0 +1,197 @@
+"""The search call, without a server."""
+
+import copy
+
+import opensearchpy
+import pytest
+from prometheus_client import REGISTRY
+
+from osrerank import Client, Rerank, connect
+from osrerank.errors import ConfigError, InferenceError, ResponseFormatError
+from osrerank.testing import CannedTransport, FunctionScorer
+from tests.rankings import response_of
+
+BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
+
+
+def client_for(answer, scorer=BY_LENGTH, **options):
+    return connect("http://localhost:9", scorer=scorer, transport_class=CannedTransport, answer=answer, **options)
+
+
+def asked(client):
+    return client.transport.requests[-1]
+
+
+def ids(response):
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def test_client_is_an_opensearch_client():
+    assert isinstance(client_for({}), opensearchpy.OpenSearch)
+    assert isinstance(client_for({}), Client)
+
+
+def test_one_argument_changes_the_order():
+    client = client_for(response_of(["a", "bbb", "cc"]))
+    response = client.search("low blood", index="i", rerank=True)
+    assert ids(response) == ["d1", "d2", "d0"]
+    assert response["rerank"]["applied"] is True
+    assert asked(client)["url"] == "/i/_search"
+    assert asked(client)["body"]["size"] == 100
+    assert asked(client)["params"]["search_pipeline"] == "_none"
+    assert len(client.transport.requests) == 1
+
+
+def test_without_rerank_everything_is_opensearchpys():
+    answer = response_of(["a", "bbb"])
+    client = client_for(answer)
+    assert client.search(index="i", body={"query": {"match_all": {}}}, size=3, from_=2) is answer
+    request = asked(client)
+    assert request["body"] == {"query": {"match_all": {}}}
+    assert request["params"] == {"size": "3", "from": "2"} or request["params"] == {"size": b"3", "from": b"2"}
+
+
+def test_text_without_rerank_is_a_plain_bm25_search():
+    client = client_for(response_of(["a"]))
+    assert "rerank" not in client.search("low", index="i")
+    assert asked(client)["body"]["query"]["multi_match"]["query"] == "low"
+
+
+def test_clause_and_body_forms():
+    client = client_for(response_of(["a", "bbb"]))
+    for arguments in (
+        {"query": {"match": {"text": "low"}}},
+        {"body": {"query": {"match": {"text": "low"}}}},
+        {"body": '{"query": {"match": {"text": "low"}}}'},
+        {"query": {"term": {"tag": "x"}}, "rerank": {"query": "low"}},
+    ):
+        assert ids(client.search(**{"index": "i", "rerank": True, **arguments})) == ["d1", "d0"]
+
+
+def test_query_twice_is_a_mistake():
+    with pytest.raises(ValueError, match="give one of them"):
+        client_for({}).search("low", body={"query": {"match_all": {}}}, rerank=True)
+
+
+def test_body_beside_a_text_query():
+    client = client_for(response_of(["a"]))
+    client.search("low", index="i", body={"aggs": {"k": {"terms": {"field": "k"}}}}, rerank=True)
+    assert set(asked(client)["body"]) == {"aggs", "query", "from", "size"}
+
+
+@pytest.mark.parametrize("body", [b"{", "[1]", 7])
+def test_body_that_is_no_object(body):
+    with pytest.raises(ConfigError, match="body"):
+        client_for({}).search(index="i", body=body, rerank=True)
+
+
+def test_malformed_option_sends_nothing():
+    client = client_for({})
+    with pytest.raises(ConfigError, match="depht"):
+        client.search("low", index="i", rerank={"depht": 3})
+    assert client.transport.requests == []
+
+
+def test_defaults_of_the_client():
+    client = client_for(response_of(["a"]), rerank={"depth": 7, "query_fields": "body", "fields": "text"})
+    client.search("low", index="i", rerank=True)
+    assert asked(client)["body"]["size"] == 10
+    assert asked(client)["body"]["query"] == {"match": {"body": {"query": "low"}}}
+    client.search("low", index="i", size=3, rerank={"depth": 5})
+    assert asked(client)["body"]["size"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer", "reason"),
+    [
+        ({"size": 0}, response_of(["a"]), "size is 0"),
+        ({"scroll": "1m"}, response_of(["a"]), "scroll"),
+        ({"body": {"sort": ["date"]}}, response_of(["a"]), "sorted by something else"),
+        ({"from_": 9_999}, response_of(["a"]), "result window"),
+        ({}, response_of([]), "there are no hits"),
+        ({"rerank": {"query": "  "}}, response_of(["a"]), "query text is empty"),
+        ({"rerank": {"fields": ["body"]}}, response_of(["a"]), "the hits have text"),
+    ],
+)
+def test_not_reranked_says_why(arguments, answer, reason):
+    response = client_for(copy.deepcopy(answer)).search("low", **{"index": "i", "rerank": True, **arguments})
+    assert response["rerank"]["applied"] is False
+    assert reason in response["rerank"]["reason"]
+    assert response["hits"]["hits"] == answer["hits"]["hits"]
+
+
+def test_empty_query_is_a_marked_first_pass():
+    response = client_for(response_of([])).search("", index="i", rerank=True)
+    assert response["rerank"]["applied"] is False
+
+
+def test_failed_scorer_keeps_the_first_pass_marked_logged_and_counted(caplog):
+    client = client_for(response_of(["a", "bbb"]), scorer=FunctionScorer(broken=True))
+    before = REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "false"}) or 0
+    with caplog.at_level("INFO", logger="osrerank"):
+        response = client.search("low blood", index="i", rerank=True)
+    assert ids(response) == ["d0", "d1"]
+    assert [hit["_score"] for hit in response["hits"]["hits"]] == [2.0, 1.0]
+    assert response["rerank"]["applied"] is False
+    assert "on purpose" in response["rerank"]["reason"]
+    assert "on purpose" in caplog.text
+    assert "low blood" not in caplog.text
+    assert REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "false"}) == before + 1
+
+
+def test_failed_scorer_raises_on_request():
+    client = client_for(response_of(["a"]), scorer=FunctionScorer(broken=True))
+    with pytest.raises(InferenceError):
+        client.search("low", index="i", rerank={"on_failure": "raise"})
+
+
+def test_deadline_gives_a_partial_answer():
+    scorer = FunctionScorer(lambda _q, text: float(len(text)), seconds_per_pair=0.05)
+    client = client_for(response_of([str(n) for n in range(60)]), scorer=scorer)
+    response = client.search("low", index="i", rerank={"deadline_ms": 300})
+    assert response["rerank"]["applied"] == "partial"
+    assert "deadline" in response["rerank"]["reason"]
+    assert response["took"] < 2_000
+
+
+def test_model_that_cannot_be_loaded_is_marked_or_raised(tmp_path):
+    client = connect(
+        "http://localhost:9",
+        model=str(tmp_path / "nothing"),
+        transport_class=CannedTransport,
+        answer=response_of(["a", "b"]),
+    )
+    response = client.search("low", index="i", rerank=True)
+    assert response["rerank"]["applied"] is False
+    assert "nothing" in response["rerank"]["reason"]
+    with pytest.raises(Exception, match="nothing"):
+        client.search("low", index="i", rerank={"on_failure": "raise"})
+
+
+def test_errors_of_opensearch_pass_through():
+    error = opensearchpy.NotFoundError(404, "index_not_found_exception", {})
+    with pytest.raises(opensearchpy.NotFoundError):
+        client_for(error).search("low", index="i", rerank=True)
+
+
+def test_what_is_no_search_response_is_an_error():
+    with pytest.raises(ResponseFormatError):
+        client_for({"acknowledged": True}).search("low", index="i", rerank=True)
+
+
+def test_unknown_argument_is_passed_on_to_opensearchpy():
+    with pytest.raises(TypeError, match="unheard_of"):
+        client_for({}).search("low", index="i", unheard_of=1, rerank=True)
+
+
+def test_texts_from_elsewhere():
+    client = client_for({})
+    ranking = client.rerank("low", ["a", {"id": "x", "text": "bbb", "title": "t", "score": 2}])
+    assert [(candidate.doc_id, candidate.text) for candidate in ranking.candidates] == [("x", "t bbb"), ("0", "a")]
+    with pytest.raises(ConfigError, match="document 1 has no text"):
+        client.rerank("low", ["a", {"id": "x"}])
+    assert client.rerank("low", []).reports[0].reason == "no candidates"
+
+
+def test_rerank_defaults_object():
+    assert client_for({}, rerank=Rerank(depth=3)).defaults.base.depth == 3

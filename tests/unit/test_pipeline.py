@@ -1,0 +1,96 @@
+"""Options, stages in a row, failure policy."""
+
+import pytest
+
+from osrerank import MonoStage, Pipeline, Rerank
+from osrerank.errors import ConfigError, InferenceError
+from osrerank.pipeline import applied
+from osrerank.testing import FunctionScorer
+from osrerank.types import Deadline, StageReport
+from tests.rankings import ranking_of
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"depht": 10}, "depht"),
+        ({"depth": 0}, "depth"),
+        ({"depth": True}, "depth"),
+        ({"depth": "ten"}, "depth"),
+        ({"depth": 10_001}, "depth"),
+        ({"fields": []}, "fields"),
+        ({"fields": [1]}, "fields"),
+        ({"pipeline": "quattro"}, "pipeline"),
+        ({"deadline_ms": 0}, "deadline_ms"),
+        ({"on_failure": "ignore"}, "on_failure"),
+        ({"min_score": 1.5}, "min_score"),
+        ({"cache": "yes"}, "cache"),
+        ({"separator": None}, "separator"),
+        ({"query": 7}, "query"),
+    ],
+)
+def test_malformed_option_is_named(options, named):
+    with pytest.raises(ConfigError, match=named) as caught:
+        Rerank.of(options, Rerank())
+    assert caught.value.setting == f"rerank.{named}"
+
+
+def test_rerank_of_something_else_is_an_error():
+    with pytest.raises(ConfigError, match="'yes'"):
+        Rerank.of("yes", Rerank())
+
+
+def test_dict_is_read_over_the_defaults():
+    defaults = Rerank(depth=7, fields=("body",))
+    assert Rerank.of({"depth": 9, "fields": "title"}, defaults) == Rerank(depth=9, fields=("title",))
+    assert Rerank.of(True, defaults) is defaults
+    assert Rerank.of(False, defaults) is None
+
+
+def test_pipeline_needs_stages_with_names_of_their_own():
+    with pytest.raises(ValueError, match="at least one"):
+        Pipeline(())
+    stage = MonoStage(FunctionScorer())
+    with pytest.raises(ValueError, match="same name"):
+        Pipeline((stage, stage))
+
+
+def test_stages_follow_each_other():
+    first = MonoStage(FunctionScorer(lambda _q, text: -len(text)), depth=4, name="short")
+    second = MonoStage(FunctionScorer(lambda _q, text: len(text)), depth=2, name="long")
+    ranking = Pipeline((first, second)).rerank(ranking_of(["ccc", "a", "dddd", "bb", "eeeee"]))
+    assert [candidate.text for candidate in ranking.candidates] == ["bb", "a", "ccc", "dddd", "eeeee"]
+    assert [len(candidate.trace) for candidate in ranking.candidates] == [3, 3, 2, 2, 1]
+    assert [report.name for report in ranking.reports] == ["short", "long"]
+
+
+def test_failed_stage_keeps_the_order_so_far_and_ends_the_pipeline():
+    works = MonoStage(FunctionScorer(lambda _q, text: -len(text)), name="works")
+    broken = MonoStage(FunctionScorer(broken=True), name="broken")
+    never = MonoStage(FunctionScorer(), name="never")
+    ranking = Pipeline((works, broken, never)).rerank(ranking_of(["bb", "a"]))
+    assert [candidate.text for candidate in ranking.candidates] == ["a", "bb"]
+    assert [(report.name, report.applied) for report in ranking.reports] == [("works", True), ("broken", False)]
+    assert "on purpose" in ranking.reports[1].reason
+    assert applied(ranking.reports) == "partial"
+
+
+def test_failed_stage_raises_where_that_is_the_policy():
+    pipeline = Pipeline((MonoStage(FunctionScorer(broken=True)),))
+    with pytest.raises(InferenceError, match="on purpose"):
+        pipeline.rerank(ranking_of(["a"]), on_failure="raise")
+
+
+def test_no_stage_begins_after_the_deadline():
+    ranking = Pipeline((MonoStage(FunctionScorer()),)).rerank(ranking_of(["a", "b"]), deadline=Deadline(0.0))
+    assert applied(ranking.reports) is False
+    assert "before stage mono began" in ranking.reports[0].reason
+
+
+def test_applied_of_reports():
+    yes, no, some = (StageReport("x", applied=value) for value in (True, False, "partial"))
+    assert applied((yes, yes)) is True
+    assert applied((yes, some)) == "partial"
+    assert applied((yes, no)) == "partial"
+    assert applied((no,)) is False
+    assert applied(()) is False

@@ -1,0 +1,139 @@
+"""Hits to ranking, ranking to response."""
+
+import copy
+
+import pytest
+
+from osrerank import MonoStage
+from osrerank.errors import ResponseFormatError
+from osrerank.response import Page, final_score, merge, parse, parse_hit, text_of, unchanged
+from osrerank.testing import FunctionScorer
+from osrerank.types import Query
+from tests.rankings import response_of
+
+QUERY = Query("q", "low blood pressure")
+BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
+
+
+def hit(source=None, **raw):
+    return parse_hit({"_id": "1", "_source": source or {}, **raw})
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "text"),
+    [
+        ({"title": "T", "text": "B"}, ["title", "text"], "T|B"),
+        ({"text": "B"}, ["title", "text"], "B"),
+        ({"title": "", "text": "B"}, ["title", "text"], "B"),
+        ({"title": "T"}, ["text"], None),
+        ({"text": ""}, ["text"], ""),
+        ({"text": ["a", "b"]}, ["text"], "a|b"),
+        ({"a": {"b": "x"}}, ["a.b"], "x"),
+        ({"a.b": "x"}, ["a.b"], "x"),
+        ({"a": [{"b": "x"}, {"b": ["y", "z"]}, {"c": "n"}]}, ["a.b"], "x|y|z"),
+        ({"year": 1999, "flag": True}, ["year", "flag"], "1999"),
+        ({"text": None}, ["text"], None),
+        ({"text": {"sub": "x"}}, ["text"], None),
+    ],
+)
+def test_text_of_fields(source, fields, text):
+    assert text_of(hit(source), fields, "|") == text
+
+
+def test_text_from_the_fields_api():
+    assert text_of(hit(fields={"text": ["a", "b"]}), ["title", "text"], "|") == "a|b"
+
+
+@pytest.mark.parametrize(
+    ("response", "path"),
+    [
+        ({}, "$.hits.hits"),
+        ({"hits": []}, "$.hits.hits"),
+        ({"hits": {"hits": {}}}, "$.hits.hits"),
+        ({"hits": {"hits": [{"_id": "a"}, {"_score": 1}]}}, "$.hits.hits[1]._id"),
+    ],
+)
+def test_what_is_no_search_response(response, path):
+    with pytest.raises(ResponseFormatError) as caught:
+        parse(response, QUERY, ["text"])
+    assert caught.value.path == path
+
+
+def test_same_id_in_two_indexes_is_two_candidates():
+    response = response_of(["a", "b"])
+    for place, hit in enumerate(response["hits"]["hits"]):
+        hit.update(_id="same", _index=f"i{place}")
+    ranking = MonoStage(BY_LENGTH).rerank(parse(response, QUERY, ["text"]))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["i0/same", "i1/same"]
+    merged = merge(response, ranking, Page(), rerank_ms=0)
+    assert [hit["_index"] for hit in merged["hits"]["hits"]] == ["i0", "i1"]
+
+
+def test_merge_keeps_everything_else_and_changes_nothing_in_place():
+    response = response_of(["a", "bbb", "cc"], aggregations={"kinds": {"buckets": []}}, suggest={"s": []})
+    response["hits"]["hits"][1]["highlight"] = {"text": ["<em>b</em>"]}
+    before = copy.deepcopy(response)
+    ranking = MonoStage(BY_LENGTH, depth=2).rerank(parse(response, QUERY, ["text"]))
+    merged = merge(response, ranking, Page(), rerank_ms=12.4)
+    assert response == before
+    assert [hit["_id"] for hit in merged["hits"]["hits"]] == ["d1", "d0", "d2"]
+    assert merged["took"] == 15
+    assert merged["rerank"]["first_pass_took_ms"] == 3
+    assert merged["hits"]["total"] == before["hits"]["total"]
+    assert merged["aggregations"] == before["aggregations"]
+    assert merged["suggest"] == before["suggest"]
+    top = merged["hits"]["hits"][0]
+    assert top["highlight"] == {"text": ["<em>b</em>"]}
+    assert top["_source"] is response["hits"]["hits"][1]["_source"]
+    assert top["_rerank"]["first_pass"] == {"score": 2.0, "rank": 2}
+    assert top["_rerank"]["mono"]["rank"] == 1
+    assert merged["hits"]["max_score"] == top["_score"]
+
+
+def test_final_scores_count_stages_and_never_increase():
+    response = response_of(["a", "bbb", "cc", "d"])
+    ranking = parse(response, QUERY, ["text"])
+    ranking = MonoStage(BY_LENGTH, depth=3, name="one").rerank(ranking)
+    ranking = MonoStage(BY_LENGTH, depth=2, name="two").rerank(ranking)
+    scores = [final_score(candidate) for candidate in ranking.candidates]
+    assert [int(score) for score in scores] == [2, 2, 1, 0]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_borrowed_fields_are_given_back():
+    response = response_of(["a"])
+    response["hits"]["hits"][0]["fields"] = {"text": ["a"], "date": ["1999"]}
+    ranking = MonoStage(BY_LENGTH).rerank(parse(response, QUERY, ["text"]))
+    merged = merge(response, ranking, Page(borrowed=("text",)), rerank_ms=0)
+    assert merged["hits"]["hits"][0]["fields"] == {"date": ["1999"]}
+    merged = merge(response, ranking, Page(borrowed=("text", "date")), rerank_ms=0)
+    assert "fields" not in merged["hits"]["hits"][0]
+    kept = unchanged(response, "why", page=Page(borrowed=("text", "date")))
+    assert "fields" not in kept["hits"]["hits"][0]
+
+
+def test_min_score_drops_what_is_less_probable_or_unscored():
+    response = response_of(["aaaa", "", "b"])
+    ranking = MonoStage(FunctionScorer(lambda _q, text: len(text) - 1.0), depth=2).rerank(
+        parse(response, QUERY, ["text"])
+    )
+    merged = merge(response, ranking, Page(min_score=0.5), rerank_ms=0)
+    assert [hit["_id"] for hit in merged["hits"]["hits"]] == ["d0"]
+    assert merged["hits"]["total"]["value"] == 3
+
+
+def test_explanation_tells_each_step():
+    ranking = MonoStage(BY_LENGTH, depth=2).rerank(parse(response_of(["a", "bbb", "c"]), QUERY, ["text"]))
+    merged = merge(response_of(["a", "bbb", "c"]), ranking, Page(explain=True), rerank_ms=0)
+    first, _, last = (hit["_rerank"]["explanation"] for hit in merged["hits"]["hits"])
+    assert first[0].startswith("first_pass: rank 2, score 2.0000")
+    assert first[1].startswith("mono: rank 1, up 1 from 2, logit 3.0000")
+    assert last[-1] == "_score 0.500000 = 0 stages passed + 0.500000 of first_pass"
+
+
+def test_unchanged_is_cut_and_marked():
+    response = response_of(["a", "b", "c"])
+    marked = unchanged(response, "because", page=Page(offset=1, size=1))
+    assert [hit["_id"] for hit in marked["hits"]["hits"]] == ["d1"]
+    assert marked["hits"]["hits"][0]["_score"] == 2.0
+    assert marked["rerank"] == {"applied": False, "reason": "because", "first_pass_took_ms": 3, "stages": []}
