@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import osrerank
 from osrerank.errors import ModelLoadError
 
-SHIPPED = Path(osrerank.__file__).parent / "models"
+SHIPPED = Path(__file__).parent.parent / "models"
 SHIPPED_PREFIX = "osrerank/"
 HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
 DESCRIPTIONS = (

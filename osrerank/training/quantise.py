@@ -25,7 +25,7 @@ class Recipe:
     """
 
     per_channel: bool = True
-    reduce_range: bool = False
+    reduce_range: bool = True
     weights: Literal["int8", "uint8"] = "int8"
     embeddings: Literal["rows", "table", "fp32"] = "rows"
 
