@@ -51,7 +51,7 @@ def index_body(loader: Loader, options: IndexOptions, meta: dict[str, Any]) -> d
 
 
 def settings_when_loaded(options: IndexOptions) -> dict[str, Any]:
-    """Return the settings that end the loading: refresh as the server does by default, and replicas."""
+    """Return the settings that end the loading: refresh every second, the default, and replicas."""
     if options.replicas is None:
-        return {"index": {"refresh_interval": None, "auto_expand_replicas": "0-1"}}
-    return {"index": {"refresh_interval": None, "number_of_replicas": options.replicas}}
+        return {"index": {"refresh_interval": "1s", "auto_expand_replicas": "0-1"}}
+    return {"index": {"refresh_interval": "1s", "number_of_replicas": options.replicas}}

@@ -60,7 +60,7 @@ def test_a_load_stopped_by_a_bad_record_goes_on(engine: OpenSearch, index_name: 
     assert len(indexed_ids(engine, index_name)) == 30
     summary = load_passages(engine, index_name, path, skip_bad=1)
     assert (summary.read, summary.indexed, summary.skipped, summary.resumed_from) == (51, 50, 1, 30)
-    assert "line 31" in summary.problems[0]
+    assert "line 31" in summary.notes[0]
 
 
 def test_duplicate_ids_are_named(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_settings_while_loading_and_after(opensearch_url: str, tmp_path: Path) -
         assert settings["similarity"] == {"default": {"type": "BM25", "k1": "0.82", "b": "0.68"}}
         load_passages(client, "settings", path, skip_bad=1, force_merge=True)
         settings = client.indices.get_settings(index="settings")["settings"]["settings"]["index"]
-        assert "refresh_interval" not in settings
+        assert settings["refresh_interval"] == "1s"
         assert client.cluster.health(index="settings")["status"] == "green"
         assert len(client.cat.segments(index="settings", format="json", h="segment")) == 1
     finally:
