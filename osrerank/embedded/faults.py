@@ -1,0 +1,74 @@
+"""What the engine answers when it cannot do what was asked: OpenSearch's own error bodies, with its status codes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class Fault(Exception):  # noqa: N818 - never leaves the engine: the transport turns it into opensearch-py's own errors
+    """An error response in the making.
+
+    Attributes:
+        status: the HTTP status.
+        kind: OpenSearch's ``type``, such as ``parsing_exception``.
+        reason: one sentence with the clause or name and, where there is one, the fix.
+        extra: further keys of the error object, such as ``index``.
+    """
+
+    def __init__(self, status: int, kind: str, reason: str, extra: Mapping[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.kind = kind
+        self.reason = reason
+        self.extra = dict(extra or {})
+
+    def cause(self) -> Json:
+        """Return the error object as it stands in a bulk item or a root cause."""
+        return {"type": self.kind, "reason": self.reason, **self.extra}
+
+    def body(self) -> Json:
+        """Return the whole response body."""
+        return {"error": {"root_cause": [self.cause()], **self.cause()}, "status": self.status}
+
+
+def parsing(reason: str) -> Fault:
+    """Return the fault for a body that says something impossible."""
+    return Fault(400, "parsing_exception", reason)
+
+
+def illegal(reason: str) -> Fault:
+    """Return the fault for an argument that cannot be used."""
+    return Fault(400, "illegal_argument_exception", reason)
+
+
+def unsupported(what: str, instead: str = "") -> Fault:
+    """Return the fault for what OpenSearch can do and this engine cannot; ``what`` names the clause in brackets."""
+    return parsing(f"the embedded engine does not support {what}; {instead or 'use an OpenSearch server for it'}")
+
+
+def no_field_data(path: str) -> Fault:
+    """Return the 400 for sorting or counting by a text field."""
+    return illegal(
+        "Text fields are not optimised for operations that require per-document field data like aggregations and"
+        f" sorting: use a keyword field instead of [{path}]"
+    )
+
+
+def no_such_index(name: str) -> Fault:
+    """Return the 404 of an unknown index or alias."""
+    place = {"index": name, "resource.id": name, "resource.type": "index_or_alias", "index_uuid": "_na_"}
+    return Fault(404, "index_not_found_exception", f"no such index [{name}]", place)
+
+
+def index_exists(name: str, uuid: str) -> Fault:
+    """Return the 400 of an index created twice."""
+    reason = f"index [{name}/{uuid}] already exists"
+    return Fault(400, "resource_already_exists_exception", reason, {"index": name, "index_uuid": uuid})
+
+
+def only(clause: str, body: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    """Refuse a clause that has a key beyond those allowed, naming both."""
+    for key in body:
+        if key not in allowed:
+            raise parsing(f"[{clause}] does not support [{key}] in the embedded engine; it knows {sorted(allowed)}")

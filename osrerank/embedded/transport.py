@@ -1,0 +1,106 @@
+"""Reach the engine through opensearch-py: connections that call it where others would send HTTP."""
+
+import asyncio
+import json
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from opensearchpy import AsyncTransport, Transport
+from opensearchpy.connection import Connection
+
+from osrerank.embedded.engine import Engine
+from osrerank.embedded.faults import Fault
+from osrerank.embedded.rest import Response, answer
+from osrerank.embedded.shard import BROKEN
+
+JSON = "application/json; charset=UTF-8"
+Reply = tuple[int, dict[str, str], str]
+"""Status, headers and body of an HTTP answer."""
+
+
+class EmbeddedConnection(Connection):
+    """A connection to the engine of a folder; errors, retries and decoding are opensearch-py's own.
+
+    Args:
+        embedded_path: the folder; made at the first request if absent.
+    """
+
+    def __init__(self, *, embedded_path: Path, **options: Any) -> None:
+        super().__init__(**{key: value for key, value in options.items() if key != "metrics"})
+        self._folder = Path(embedded_path)
+        self.host = f"embedded:{self._folder}"
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The folder's engine, opened at first use."""
+        if self._engine is None:
+            self._engine = Engine.shared(self._folder)
+        return self._engine
+
+    def perform_request(
+        self,
+        method: str,
+        url: str,
+        params: Mapping[str, Any] | None = None,
+        body: bytes | None = None,
+        timeout: float | None = None,  # noqa: ARG002 - opensearch-py's signature; what runs in this process cannot be left waiting
+        ignore: Collection[int] = (),
+        headers: Mapping[str, str] | None = None,  # noqa: ARG002 - opensearch-py's signature
+    ) -> Reply:
+        began = time.perf_counter()
+        response = self._answer(method, url, params or {}, body)
+        is_text = isinstance(response.body, str)
+        text = response.body if is_text else json.dumps(response.body, ensure_ascii=False)
+        kind = "text/plain; charset=UTF-8" if is_text else JSON
+        passed = time.perf_counter() - began
+        full = f"{self.host}{url}"
+        if not 200 <= response.status < 300 and response.status not in ignore:
+            self.log_request_fail(method, full, url, body, passed, response.status, text)
+            self._raise_error(response.status, text, kind.partition(";")[0])
+        self.log_request_success(method, full, url, body, response.status, text, passed)
+        self._raise_warnings(response.warnings)
+        return response.status, {"content-type": kind}, text
+
+    def _answer(self, method: str, url: str, params: Mapping[str, Any], body: bytes | None) -> Response:
+        try:
+            text = body.decode("utf-8", "surrogatepass") if body else ""
+            return answer(self.engine, method, url, params, text)
+        except Fault as fault:
+            return Response(fault.body(), fault.status)
+        except BROKEN as error:  # tantivy's: a file that went away or was damaged while it was in use
+            cause = f"{type(error).__name__}: {error}"
+            broken = Fault(
+                500, "search_engine_exception", f"the search index in {self._folder} failed ({cause}): try again"
+            )
+            return Response(broken.body(), broken.status)
+
+    def close(self) -> None:
+        """Let go of the engine; the last connection of the process commits what is pending and closes it."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.release()
+
+
+class EmbeddedTransport(Transport):
+    """opensearch-py's transport over ``EmbeddedConnection``; ``embedded_path`` names the folder."""
+
+    DEFAULT_CONNECTION_CLASS = EmbeddedConnection
+
+
+class AsyncEmbeddedConnection(EmbeddedConnection):
+    """The same for ``AsyncOpenSearch``: requests run in a worker thread."""
+
+    async def perform_request(self, *args: Any, **options: Any) -> Reply:  # type: ignore[override] # as opensearch-py's own
+        return await asyncio.to_thread(super().perform_request, *args, **options)
+
+    async def close(self) -> None:  # type: ignore[override] # as opensearch-py's own
+        await asyncio.to_thread(super().close)
+
+
+class AsyncEmbeddedTransport(AsyncTransport):
+    """opensearch-py's asynchronous transport over ``AsyncEmbeddedConnection``."""
+
+    DEFAULT_CONNECTION_CLASS = AsyncEmbeddedConnection  # type: ignore[assignment] # it need not be aiohttp's
