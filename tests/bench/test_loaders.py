@@ -120,13 +120,14 @@ def test_reader(tmp_path: Path, name: str) -> None:
 def test_end_to_end(opensearch_url: str, tmp_path: Path) -> None:
     count = RECORDS // 5
     path = synthesised(tmp_path / "collection.tsv", tsv, count)
-    client = OpenSearch([opensearch_url], maxsize=8, timeout=60)
+    client = OpenSearch([opensearch_url], pool_maxsize=8, timeout=60)
 
     def with_helper() -> None:
         text = {"type": "text", "analyzer": "english"}
         client.indices.create(index="helper", body={"mappings": {"properties": {"text": text, "title": text}}})
-        rows = (line.rstrip("\n").split("\t") for line in path.open(encoding="utf-8"))
-        helpers.bulk(client, ({"_index": "helper", "_id": row[0], "text": row[1], "title": ""} for row in rows))
+        with path.open(encoding="utf-8") as file:
+            rows = (line.rstrip("\n").split("\t") for line in file)
+            helpers.bulk(client, ({"_index": "helper", "_id": row[0], "text": row[1], "title": ""} for row in rows))
         client.indices.refresh(index="helper")
 
     def with_loader() -> None:
@@ -144,43 +145,49 @@ def test_end_to_end(opensearch_url: str, tmp_path: Path) -> None:
     print(f"\n{best:,.0f} documents/s, helpers.bulk {plain:,.0f}; {best / plain:.2f} times")
 
 
-MEASURED = """
-import resource, sys
+# The peak of the process itself: what getrusage tells includes the process that started it.
+PEAK = """
+from pathlib import Path
+print([row.split()[1] for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("VmHWM")][0])
+"""
+READING = """
+import sys
 from index_loaders.base import read_records
 from index_loaders.bulk import BulkOptions
 from index_loaders.reading import Reading
 from index_loaders.registry import LOADERS
 from index_loaders.sources import open_sources
 reading = Reading(read_records(LOADERS["msmarco-passage"], open_sources([sys.argv[1]])))
-count = sum(len(batch.entries) for batch in reading.batches(BulkOptions()))
-print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+assert sum(len(batch.entries) for batch in reading.batches(BulkOptions())) == int(sys.argv[2])
+"""
+LOADING = """
+import sys
+from osrerank.cli import cli
+arguments = ["index", "msmarco-passage", sys.argv[1], "--index", "memory-" + sys.argv[2], "--url", sys.argv[3]]
+cli.main(arguments, standalone_mode=False)
 """
 
 
+def peak_mib(script: str, *arguments: str) -> float:
+    command = [sys.executable, "-c", script + PEAK, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=servers.ROOT)
+    return int(done.stdout.splitlines()[-1]) / 1024
+
+
 def test_peak_memory_of_reading(tmp_path: Path) -> None:
-    peaks = {}
+    peaks = []
     for count in (100_000, 1_000_000):
         path = synthesised(tmp_path / f"{count}.tsv", tsv, count)
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True, cwd=servers.ROOT
-        )
-        read, peak_kib = map(int, done.stdout.split())
-        assert read == count
-        peaks[count] = peak_kib / 1024
-    print(f"\npeak memory {peaks[100_000]:.1f} MiB at 100,000 records, {peaks[1_000_000]:.1f} at 1,000,000")
+        peaks.append(peak_mib(READING, str(path), str(count)))
+    print(f"\nreading: peak memory {peaks[0]:.1f} MiB at 100,000 records, {peaks[1]:.1f} at 1,000,000")
 
 
 def test_peak_memory_of_a_load(opensearch_url: str, tmp_path: Path) -> None:
-    peaks = {}
+    peaks = []
     for count in (100_000, 1_000_000):
         path = synthesised(tmp_path / f"{count}.tsv", tsv, count)
-        index = f"memory-{count}"
-        arguments = ["index", "msmarco-passage", str(path), "--index", index, "--url", opensearch_url]
-        process = subprocess.Popen([sys.executable, "-m", "osrerank", *arguments], cwd=servers.ROOT)
-        _pid, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0
-        peaks[count] = usage.ru_maxrss / 1024
+        peaks.append(peak_mib(LOADING, str(path), str(count), opensearch_url))
         with OpenSearch([opensearch_url]) as client:
-            client.indices.delete(index=index)
-    print(f"\npeak memory {peaks[100_000]:.1f} MiB at 100,000 documents, {peaks[1_000_000]:.1f} at 1,000,000")
+            assert client.count(index=f"memory-{count}")["count"] == count
+            client.indices.delete(index=f"memory-{count}")
+    print(f"\nload: peak memory {peaks[0]:.1f} MiB at 100,000 documents, {peaks[1]:.1f} at 1,000,000")

@@ -11,6 +11,7 @@ from index_loaders.job import LoadOptions, Summary, load
 from index_loaders.patience import Patience
 from index_loaders.registry import LOADERS
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
+from tests.unit.index_loaders.test_readers import GOLDEN
 
 pytestmark = pytest.mark.integration
 
@@ -97,6 +98,31 @@ def test_a_foreign_document_is_noticed(engine: OpenSearch, index_name: str, tmp_
     engine.index(index=index_name, id="foreign", body={"text": "not of this collection"})
     with pytest.raises(LoaderError, match="holds 1 documents more than the collection"):
         load_passages(engine, index_name, path, skip_bad=1)
+
+
+def test_fields_as_they_come(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    rows = [
+        {"_id": "a", "text": "x", "title": "Rivers", "metadata": {"year": 1999, "url": "u"}},
+        {"_id": "b", "text": "y"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert load(engine, index_name, LOADERS["beir"], [str(path)]).indexed == 2
+    assert engine.get(index=index_name, id="a")["_source"] == {"title": "Rivers", "text": "x", "year": 1999, "url": "u"}
+    hits = engine.search(index=index_name, body={"query": {"match": {"title": "river"}}})["hits"]["hits"]
+    assert [hit["_id"] for hit in hits] == ["a"]
+    hits = engine.search(index=index_name, body={"query": {"range": {"year": {"gte": 1999}}}})["hits"]["hits"]
+    assert [hit["_id"] for hit in hits] == ["a"]
+
+
+@pytest.mark.parametrize("loader", sorted(LOADERS))
+def test_every_loader_s_index_can_be_made(engine: OpenSearch, index_name: str, tmp_path: Path, loader: str) -> None:
+    path = tmp_path / "corpus"
+    _loader, content, count, _first, last = GOLDEN[next(case for case in GOLDEN if GOLDEN[case][0] == loader)]
+    path.write_bytes(content)
+    assert load(engine, index_name, LOADERS[loader], [str(path)]).indexed == count
+    source = engine.get(index=index_name, id=last.doc_id)["_source"]
+    assert source == {"title": last.title, "text": last.text, **last.metadata}
 
 
 def test_refused_documents_are_reported(opensearch_url: str, tmp_path: Path) -> None:
