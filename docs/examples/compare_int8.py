@@ -59,7 +59,7 @@ def quality(scorer: LocalScorer, candidates: Path, qrels: Path) -> float:
 
 
 def speeds(scorers: dict[str, LocalScorer], candidates: Path) -> dict[str, float]:
-    """Return pairs a second, the median over queries; the scorers take turns, so that a busy machine is busy for all."""
+    """Return pairs a second, the median over queries; scorers take turns, so a busy machine is busy for all."""
     found: dict[str, list[float]] = {name: [] for name in scorers}
     for _query_id, query, _doc_ids, texts in read(candidates)[:SPEED_QUERIES]:
         for name, scorer in scorers.items():

@@ -6,7 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class IdentifiedScorer(Scorer, Protocol):
     """A scorer that can tell its scores from those of another model, precision or input policy."""
 
