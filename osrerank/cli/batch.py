@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from osrerank.errors import EvaluationError
 from osrerank.evaluation.batch import Failure, run_of, run_queries
 from osrerank.evaluation.checkpoint import Checkpoint
 from osrerank.evaluation.records import Record
@@ -41,7 +42,7 @@ def execute(batch: Batch, output: Path, *, tag: str, skip_failed: bool) -> None:
     """Run the batch and write the TREC run and its side file.
 
     Raises:
-        click.exceptions.Exit: with code 1, when queries failed; they are listed on stderr.
+        EvaluationError: queries failed; they are listed on stderr.
     """
     side_file = output.with_name(f"{output.name}.jsonl")
     ids = [query.query_id for query in batch.queries]
@@ -66,8 +67,9 @@ def execute(batch: Batch, output: Path, *, tag: str, skip_failed: bool) -> None:
             nothing = f", {empty} of them found nothing" if empty else ""
             click.echo(f"{output}: {len(run.rankings)} queries{nothing}; scores and timings in {side_file}", err=True)
     if failures:
-        _list(failures, output, written=skip_failed)
-        raise click.exceptions.Exit(1)
+        _list(failures)
+        outcome = f"{output} was written without them" if skip_failed else f"{output} was not written"
+        raise EvaluationError(f"{len(failures)} queries failed; {outcome}; the same command tries them again")
 
 
 def digest(queries: Sequence[Query]) -> str:
@@ -90,10 +92,8 @@ def _progress(total: int, done: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def _list(failures: Sequence[Failure], output: Path, *, written: bool) -> None:
+def _list(failures: Sequence[Failure]) -> None:
     for failure in failures[:SHOWN_FAILURES]:
         click.echo(f"query {failure.query_id}: {failure.reason}", err=True)
     if len(failures) > SHOWN_FAILURES:
         click.echo(f"... and {len(failures) - SHOWN_FAILURES} more", err=True)
-    outcome = f"{output} was written without them" if written else f"{output} was not written"
-    click.echo(f"Error: {len(failures)} queries failed; {outcome}; the same command tries them again", err=True)

@@ -87,6 +87,8 @@ def _read_corpus(path: Path, wanted: Iterable[str]) -> dict[str, dict[str, Any]]
         if doc_id is None:
             raise EvaluationError(f"{path}, line {number}: the document has no id")
         if doc_id in wanted:
+            if not isinstance(value.get("text"), str):
+                raise EvaluationError(f"{path}, line {number}: document {doc_id} has no text")
             documents[doc_id] = _document(doc_id, value)
     return documents
 
