@@ -1,1 +1,1 @@
-"""Loaders: published collections, streamed into OpenSearch."""
+"""Loaders: published collections, streamed into OpenSearch or the embedded engine."""

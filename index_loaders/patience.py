@@ -1,0 +1,72 @@
+"""Waiting out a server that is busy, restarting or gone for a while."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from opensearchpy.exceptions import ConnectionError as NoConnection
+from opensearchpy.exceptions import SSLError, TransportError
+
+from osrerank.errors import LoaderError
+
+T = TypeVar("T")
+
+RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a call is repeated.
+
+    Attributes:
+        first_s: the pause before the first repetition; doubled each time, with up to a half more at random.
+        longest_s: the longest pause.
+        give_up_s: how long one call is repeated before it counts as failed.
+        timeout_s: how long one attempt may take.
+    """
+
+    first_s: float = 0.2
+    longest_s: float = 5.0
+    give_up_s: float = 300.0
+    timeout_s: float = 90.0
+
+    def call(self, attempt: Callable[[], T]) -> T:
+        """Return what the attempt returns, once it does.
+
+        Raises:
+            LoaderError: the server was busy or away for ``give_up_s`` seconds.
+            TransportError: it refused the request for another reason.
+        """
+        wait = self.waits()
+        while True:
+            try:
+                return attempt()
+            except TransportError as error:
+                if not passing(error):
+                    raise
+                wait(str(error.error))
+
+    def waits(self, server: str = "OpenSearch") -> Callable[[str], None]:
+        """Return a function that sleeps longer each time it is called, and raises once the time is up."""
+        pause_s, give_up_at = self.first_s, time.monotonic() + self.give_up_s
+
+        def wait(reason: str) -> None:
+            nonlocal pause_s
+            if time.monotonic() + pause_s > give_up_at:
+                raise LoaderError(
+                    f"{server} has not answered for {self.give_up_s:g} s ({reason}); "
+                    "what has been done is kept: give the same command again to go on"
+                )
+            time.sleep(pause_s * random.uniform(1, 1.5))  # noqa: S311 - spreads retries, guards nothing
+            pause_s = min(2 * pause_s, self.longest_s)
+
+        return wait
+
+
+def passing(error: TransportError) -> bool:
+    """Whether the same request may succeed later."""
+    if isinstance(error, SSLError):
+        return False
+    return isinstance(error, NoConnection) or error.status_code in RETRIED_STATUSES

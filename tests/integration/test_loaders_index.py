@@ -1,0 +1,176 @@
+"""Loads into both engines: exact counts, resume, refusals, duplicates."""
+
+import json
+from pathlib import Path
+
+import pytest
+from opensearchpy import OpenSearch
+
+from index_loaders.bulk import BulkOptions
+from index_loaders.job import LoadOptions, Summary, load
+from index_loaders.mapping import IndexOptions
+from index_loaders.patience import Patience
+from index_loaders.registry import LOADERS
+from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
+from tests.unit.index_loaders.test_readers import GOLDEN
+
+pytestmark = pytest.mark.integration
+
+SMALL = BulkOptions(max_documents=7, patience=Patience(give_up_s=20))
+
+
+def collection(folder: Path, count: int, *, name: str = "collection.tsv") -> Path:
+    path = folder / name
+    path.write_text("".join(f"{number}\tpassage number {number} about topic{number % 7}\n" for number in range(count)))
+    return path
+
+
+def load_passages(engine: OpenSearch, index: str, path: Path, **options: object) -> Summary:
+    options.setdefault("bulk", SMALL)
+    return load(engine, index, LOADERS["msmarco-passage"], [str(path)], options=LoadOptions(**options))
+
+
+def indexed_ids(engine: OpenSearch, index: str) -> list[str]:
+    engine.indices.refresh(index=index)
+    body = {"query": {"match_all": {}}, "size": 10_000, "_source": False}
+    return sorted((hit["_id"] for hit in engine.search(index=index, body=body)["hits"]["hits"]), key=int)
+
+
+def test_every_document_is_indexed_and_found(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    summary = load_passages(engine, index_name, collection(tmp_path, 100))
+    assert (summary.read, summary.indexed, summary.skipped, summary.failed) == (100, 100, 0, 0)
+    assert indexed_ids(engine, index_name) == [str(number) for number in range(100)]
+    assert engine.get(index=index_name, id="99")["_source"] == {"title": "", "text": "passage number 99 about topic1"}
+    hits = engine.search(index=index_name, body={"query": {"match": {"text": "topic3 numbers"}}, "size": 100})
+    assert hits["hits"]["total"]["value"] == 100  # "numbers" is stemmed
+    assert hits["hits"]["hits"][0]["_source"]["text"].endswith("topic3")
+
+
+def test_the_same_command_again_changes_nothing(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    path = collection(tmp_path, 20)
+    load_passages(engine, index_name, path)
+    again = load_passages(engine, index_name, path)
+    assert (again.read, again.indexed, again.resumed_from) == (20, 20, 20)
+    with pytest.raises(LoaderError, match=r"holds another load .*k1=0.82, b=0.68, shards=1"):
+        load(
+            engine, index_name, LOADERS["msmarco-passage"], [str(path)], options=LoadOptions(index=IndexOptions(k1=1.2))
+        )
+    engine.delete(index=index_name, id="7", refresh=True)
+    with pytest.raises(LoaderError, match="was loaded with 20 documents and holds 19: something else changed it"):
+        load_passages(engine, index_name, path)
+
+
+def test_a_load_stopped_by_a_bad_record_goes_on(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    path = collection(tmp_path, 50)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:30], "no tab here\n", *lines[30:]]))
+    with pytest.raises(CorpusFormatError, match=r"collection.tsv, line 31: expected pid TAB passage, found 1 fields"):
+        load_passages(engine, index_name, path)
+    assert len(indexed_ids(engine, index_name)) == 30
+    summary = load_passages(engine, index_name, path, skip_bad=1)
+    assert (summary.read, summary.indexed, summary.skipped, summary.resumed_from) == (51, 50, 1, 30)
+    assert any("line 31" in note for note in summary.notes)
+    again = load_passages(engine, index_name, path)
+    assert (again.read, again.indexed, again.skipped) == (51, 50, 1)
+
+
+def test_duplicate_ids_are_named(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    path = collection(tmp_path, 30)
+    with path.open("a") as file:
+        file.write("4\tanother text\n17\tanother text\n")
+    with pytest.raises(CorpusFormatError, match=r"2 documents have an id.*'4' \(records 5 and 31\), '17' \(records 18"):
+        load_passages(engine, index_name, path)
+    summary = load_passages(engine, index_name, path, skip_bad=2)
+    assert (summary.read, summary.indexed, summary.duplicates) == (32, 30, 2)
+
+
+def test_an_index_of_another_is_not_touched(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    engine.indices.create(index=index_name, body={"mappings": {"properties": {"text": {"type": "text"}}}})
+    with pytest.raises(
+        LoaderError, match=r"exists and was not made by osrerank index; choose another --index, give --rec"
+    ):
+        load_passages(engine, index_name, collection(tmp_path, 5))
+    assert load_passages(engine, index_name, collection(tmp_path, 5), recreate=True).indexed == 5
+
+
+def test_an_index_of_another_load_is_not_touched(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    load_passages(engine, index_name, collection(tmp_path, 5))
+    with pytest.raises(LoaderError, match=r"holds another load \(loader msmarco-passage, files collection.tsv"):
+        load_passages(engine, index_name, collection(tmp_path, 6))
+
+
+def test_a_foreign_document_is_noticed(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    path = collection(tmp_path, 5)
+    with path.open("a") as file:
+        file.write("bad\n")
+    with pytest.raises(CorpusFormatError):
+        load_passages(engine, index_name, path)
+    engine.index(index=index_name, id="foreign", body={"text": "not of this collection"})
+    with pytest.raises(LoaderError, match="holds 1 documents more than the collection"):
+        load_passages(engine, index_name, path, skip_bad=1)
+
+
+def test_fields_as_they_come(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    rows = [
+        {"_id": "a", "text": "x", "title": "Rivers", "metadata": {"year": 1999, "url": "u"}},
+        {"_id": "b", "text": "y"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert load(engine, index_name, LOADERS["beir"], [str(path)]).indexed == 2
+    assert engine.get(index=index_name, id="a")["_source"] == {"title": "Rivers", "text": "x", "year": 1999, "url": "u"}
+    hits = engine.search(index=index_name, body={"query": {"match": {"title": "river"}}})["hits"]["hits"]
+    assert [hit["_id"] for hit in hits] == ["a"]
+    hits = engine.search(index=index_name, body={"query": {"range": {"year": {"gte": 1999}}}})["hits"]["hits"]
+    assert [hit["_id"] for hit in hits] == ["a"]
+
+
+@pytest.mark.parametrize("loader", sorted(LOADERS))
+def test_every_loader_s_index_can_be_made(engine: OpenSearch, index_name: str, tmp_path: Path, loader: str) -> None:
+    path = tmp_path / "corpus"
+    _loader, content, count, _first, last = GOLDEN[next(case for case in GOLDEN if GOLDEN[case][0] == loader)]
+    path.write_bytes(content)
+    assert load(engine, index_name, LOADERS[loader], [str(path)]).indexed == count
+    source = engine.get(index=index_name, id=last.doc_id)["_source"]
+    assert source == {"title": last.title, "text": last.text, **last.metadata}
+
+
+def test_refused_documents_are_reported(opensearch_url: str, tmp_path: Path) -> None:
+    client = OpenSearch([opensearch_url])
+    path = tmp_path / "corpus.jsonl"
+    rows = [{"id": str(number), "text": "text", "year": number} for number in range(20)]
+    rows[11]["year"] = {"not": "a number"}
+    rows[13]["id"] = "x" * 600  # ids may have 512 bytes
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    try:
+        with pytest.raises(BulkIndexError, match="refused 2 documents; the first is '11'") as caught:
+            load(client, "refused", LOADERS["jsonl"], [str(path)], options=LoadOptions(bulk=SMALL))
+        assert (caught.value.ok, caught.value.failed) == (18, 2)
+        assert [refusal["_id"] for refusal in caught.value.first] == ["11", "x" * 600]
+        options = LoadOptions(bulk=SMALL, skip_bad=2)
+        summary = load(client, "refused", LOADERS["jsonl"], [str(path)], options=options)
+        assert (summary.read, summary.indexed, summary.failed, summary.resumed_from) == (20, 18, 2, 7)
+    finally:
+        client.indices.delete(index="refused", ignore_unavailable=True)
+        client.close()
+
+
+def test_settings_while_loading_and_after(opensearch_url: str, tmp_path: Path) -> None:
+    client = OpenSearch([opensearch_url])
+    path = collection(tmp_path, 5)
+    with path.open("a") as file:
+        file.write("bad\n")
+    try:
+        with pytest.raises(CorpusFormatError):
+            load_passages(client, "settings", path)
+        settings = client.indices.get_settings(index="settings")["settings"]["settings"]["index"]
+        assert (settings["refresh_interval"], settings["number_of_replicas"]) == ("-1", "0")
+        assert settings["similarity"] == {"default": {"type": "BM25", "k1": "0.82", "b": "0.68"}}
+        load_passages(client, "settings", path, skip_bad=1, force_merge=True)
+        settings = client.indices.get_settings(index="settings")["settings"]["settings"]["index"]
+        assert settings["refresh_interval"] == "1s"
+        assert client.cluster.health(index="settings")["status"] == "green"
+        assert len(client.cat.segments(index="settings", format="json", h="segment")) == 1
+    finally:
+        client.indices.delete(index="settings", ignore_unavailable=True)
+        client.close()
