@@ -241,8 +241,8 @@ class Engine:
                 for live, rows in batches.items():
                     self.store.put(live.row, rows)
             for live, rows in batches.items():
-                self._limit_writers(live)
                 try:
+                    self._limit_writers(live)
                     live.feed(rows)
                 except Fault as fault:  # the documents are safe in the store; the next refresh tries again
                     log.warning("documents of [%s] wait to become searchable: %s", live.row.name, fault.reason)

@@ -215,11 +215,7 @@ def _search(request: Request) -> Response:
 
 
 def _check_search_params(params: Mapping[str, str]) -> None:
-    if params.get("search_pipeline", "_none") != "_none":
-        raise illegal(
-            f"Pipeline {params['search_pipeline']} is not defined: the embedded engine has no search pipelines;"
-            " give _none"
-        )
+    search.check_pipeline(params.get("search_pipeline", "_none"))
     if params.get("search_type", "query_then_fetch") not in ("query_then_fetch", "dfs_query_then_fetch"):
         raise illegal(f"No search type for [{params['search_type']}]")
 

@@ -25,7 +25,7 @@ COUNTED = 10_000
 _BODY = frozenset(
     {"query", "from", "size", "_source", "fields", "highlight", "aggs", "aggregations", "sort", "track_total_hits",
      "min_score", "post_filter", "timeout", "search_after", "track_scores", "explain", "version", "seq_no_primary_term",
-     "profile"}
+     "profile", "search_pipeline"}
 )  # fmt: skip
 _OFF_ONLY = ("explain", "version", "seq_no_primary_term", "profile")
 """Known to OpenSearch and answered here only when they ask for nothing."""
@@ -69,6 +69,7 @@ def plan(body: Json, params: Mapping[str, str]) -> Plan:
     for key in body:
         if key not in _BODY:
             raise parsing(f"unknown key [{key}] for the embedded engine's search; it knows {sorted(_BODY)}")
+    check_pipeline(body.get("search_pipeline", "_none"))
     merged = {
         **body,
         **{key: params[key] for key in ("from", "size", "track_total_hits", "track_scores") if key in params},
@@ -288,6 +289,14 @@ def _whole(given: Any, name: str) -> int:
     if number < 0:
         raise illegal(f"[{name}] parameter cannot be negative, found [{number}]")
     return number
+
+
+def check_pipeline(name: Any) -> None:
+    """Refuse any search pipeline but ``_none``: there are none here."""
+    if name != "_none":
+        raise illegal(
+            f"Pipeline {name} is not defined: the embedded engine has no search pipelines; give search_pipeline=_none"
+        )
 
 
 def _flag(given: Any, name: str) -> bool:
