@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from osrerank import __version__
 from osrerank.embedded import values
 from osrerank.embedded.engine import Engine, refresh_interval_s
 from osrerank.embedded.faults import Fault, Json, illegal, only
@@ -33,7 +32,7 @@ def information(engine: Engine) -> Json:
         "version": {
             "distribution": "opensearch",
             "number": OPENSEARCH_VERSION,
-            "build_type": f"osrerank {__version__}",
+            "build_type": "embedded",
         },
         "tagline": f"The embedded engine of osrerank, in {engine.folder}",
     }

@@ -143,12 +143,16 @@ class Engine:
             if self._due(live):
                 with self.writing():
                     live.refresh()
-        elif live.behind and not self.store.read_only and self._writer.try_acquire():
-            self._recover(live)
+        else:
+            self._recover_if_behind(live)
 
-    def _recover(self, live: LiveIndex) -> None:
+    def _recover_if_behind(self, live: LiveIndex) -> None:
         """Make searchable what a writer left behind that is gone, and leave writing to others again."""
-        with self.writing():
+        if not live.behind or self.store.read_only:
+            return
+        with self._write_lock:
+            if self._writer.held or not self._writer.try_acquire():
+                return
             self._settle()
             live.refresh()
             live.close_writer()
@@ -249,7 +253,11 @@ class Engine:
             self._start_refresher()
 
     def refresh(self, live: LiveIndex) -> None:
-        """Make an index's documents visible to searches now."""
+        """Make an index's documents visible to searches now; while another process writes, that is left to it."""
+        if not self._writer.held:
+            self._recover_if_behind(live)
+            if live.dirty_since is None:
+                return
         if live.dirty_since is None and live.row.layout == layout_of(live.fields):
             return
         with self.writing():

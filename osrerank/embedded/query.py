@@ -10,6 +10,17 @@ from tantivy import Occur
 from tantivy import Query as TQuery
 
 from osrerank.embedded import values
+from osrerank.embedded.clauses import (
+    as_number,
+    best_of,
+    boost_of,
+    boosted,
+    idf,
+    listed,
+    minimum_should_match,
+    single_field,
+    within,
+)
 from osrerank.embedded.faults import Fault, Json, only, parsing, unsupported
 from osrerank.embedded.index import Snapshot
 from osrerank.embedded.mapping import Field
@@ -74,14 +85,14 @@ class Compiler:
     # Full text
 
     def _match(self, body: Json) -> TQuery:
-        path, options = _single("match", body, "query", _MATCH)
+        path, options = single_field("match", body, "query", _MATCH)
         return self._match_field(path, options, "match")
 
     def _match_field(self, path: str, options: Json, clause: str) -> TQuery:
-        boost = _boost(options)
+        boost = boost_of(options)
         field = self._snapshot.fields.by_path.get(path)
         if path == ID:
-            return _boosted(self._ids({"values": [options["query"]]}), boost)
+            return boosted(self._ids({"values": [options["query"]]}), boost)
         if field is None or path not in self._names:
             return self._unknown(field)
         if field.column != "text":
@@ -89,9 +100,7 @@ class Compiler:
         terms = self._analysed(field, options)
         if not terms:
             return (
-                _boosted(TQuery.all_query(), boost)
-                if options.get("zero_terms_query") == "all"
-                else TQuery.empty_query()
+                boosted(TQuery.all_query(), boost) if options.get("zero_terms_query") == "all" else TQuery.empty_query()
             )
         self._note(path, terms)
         counts = Counter(terms)
@@ -133,7 +142,7 @@ class Compiler:
 
     def _match_phrase(self, body: Json) -> TQuery:
         allowed = frozenset({"query", "slop", "boost", "analyzer", "zero_terms_query"})
-        path, options = _single("match_phrase", body, "query", allowed)
+        path, options = single_field("match_phrase", body, "query", allowed)
         return self._phrase_field(path, options)
 
     def _phrase_field(self, path: str, options: Json) -> TQuery:
@@ -153,7 +162,7 @@ class Compiler:
         self._note(path, terms)
         first = found[0][0]
         phrase = TQuery.phrase_query(self._schema, self._names[path], [(place - first, term) for place, term in found])
-        return TQuery.boost_query(phrase, _boost(options) * self._phrase_weight(path, terms))
+        return TQuery.boost_query(phrase, boost_of(options) * self._phrase_weight(path, terms))
 
     def _phrase_weight(self, path: str, terms: Iterable[str]) -> float:
         every, having = self._snapshot.present(EVERY), self._snapshot.having_terms(path)
@@ -174,7 +183,7 @@ class Compiler:
             for path, boost in self._weighted_fields(body.get("fields"))
         ]
         tie = 1.0 if kind == "most_fields" else float(body.get("tie_breaker", 0.0))
-        return _boosted(_best(queries, tie), _boost(body))
+        return boosted(best_of(queries, tie), boost_of(body))
 
     def _match_best(self, path: str, options: Json) -> TQuery:
         return self._match_field(path, options, "multi_match")
@@ -188,25 +197,25 @@ class Compiler:
             known = self._snapshot.fields.matching(pattern)
             paths = [one.path for one in known if "*" not in pattern or one.column in ("text", "keyword")]
             for path in paths or ([] if "*" in pattern else [pattern]):
-                weighted[path] = weighted.get(path, 1.0) * _number(factor or "1", f"boost of [{name}]")
+                weighted[path] = weighted.get(path, 1.0) * as_number(factor or "1", f"boost of [{name}]")
         return list(weighted.items())
 
     # Exact values
 
     def _term(self, body: Json) -> TQuery:
-        path, options = _single("term", body, "value", frozenset({"value", "boost", "case_insensitive"}))
+        path, options = single_field("term", body, "value", frozenset({"value", "boost", "case_insensitive"}))
         if options.get("case_insensitive"):
             raise unsupported("[case_insensitive] in [term]")
         if path == ID:
-            return _boosted(self._ids({"values": [options["value"]]}), _boost(options))
+            return boosted(self._ids({"values": [options["value"]]}), boost_of(options))
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
             return self._unknown(field)
         if field.column == "text":
             term = values.as_text(options["value"])
             self._note(path, [term])
-            return self._text_term(path, term, _boost(options))
-        return self._exact(field, options["value"], _boost(options))
+            return self._text_term(path, term, boost_of(options))
+        return self._exact(field, options["value"], boost_of(options))
 
     def _exact(self, field: Field, value: Any, boost: float) -> TQuery:
         """Return an exact value's clause: booleans score by rarity, as in OpenSearch 3, all others score the boost."""
@@ -243,7 +252,7 @@ class Compiler:
 
     def _terms(self, body: Json) -> TQuery:
         options = dict(body)
-        boost = _boost(options)
+        boost = boost_of(options)
         options.pop("boost", None)
         if len(options) != 1:
             raise parsing("[terms] query requires one field name with its list of terms")
@@ -251,7 +260,7 @@ class Compiler:
         if not isinstance(wanted, list):
             raise unsupported("[terms] lookup", "give the list of terms")
         if path == ID:
-            return _boosted(self._ids({"values": wanted}), boost)
+            return boosted(self._ids({"values": wanted}), boost)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
             return self._unknown(field)
@@ -264,7 +273,7 @@ class Compiler:
         only("ids", body, frozenset({"values", "boost"}))
         wanted = body.get("values", [])
         found = [str(one) for one in (wanted if isinstance(wanted, list) else [wanted])]
-        return TQuery.const_score_query(TQuery.term_set_query(self._schema, ID, found), _boost(body))
+        return TQuery.const_score_query(TQuery.term_set_query(self._schema, ID, found), boost_of(body))
 
     def _exists(self, body: Json) -> TQuery:
         only("exists", body, frozenset({"field", "boost"}))
@@ -277,10 +286,10 @@ class Compiler:
             if one.path == path or one.path.startswith(f"{path}.")
         ]
         query = TQuery.term_set_query(self._schema, PRESENT, inside or [path])
-        return TQuery.const_score_query(query, _boost(body))
+        return TQuery.const_score_query(query, boost_of(body))
 
     def _prefix(self, body: Json) -> TQuery:
-        path, options = _single("prefix", body, "value", frozenset({"value", "boost"}))
+        path, options = single_field("prefix", body, "value", frozenset({"value", "boost"}))
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
             return self._unknown(field)
@@ -290,11 +299,13 @@ class Compiler:
             raise Fault(400, "query_shard_exception", reason, {"index": self._snapshot.name})
         found = [term for term, _ in self._snapshot.searcher.terms_with_prefix(self._names[path], options["value"])]
         self._note(path, found)
-        return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._names[path], found), _boost(options))
+        return TQuery.const_score_query(
+            TQuery.term_set_query(self._schema, self._names[path], found), boost_of(options)
+        )
 
     def _range(self, body: Json) -> TQuery:
         allowed = frozenset({"gte", "gt", "lte", "lt", "boost", "format"})
-        path, options = _single("range", body, None, allowed)
+        path, options = single_field("range", body, None, allowed)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
             return self._unknown(field)
@@ -302,7 +313,7 @@ class Compiler:
             raise unsupported(
                 f"the date format [{options['format']}] in [range]", f"use one of {sorted(values.FORMATS)}"
             )
-        return self._range_query(field, options, _boost(options))
+        return self._range_query(field, options, boost_of(options))
 
     def _range_query(self, field: Field, options: Json, boost: float) -> TQuery:
         if field.column == "text":
@@ -350,7 +361,7 @@ class Compiler:
     def _keyword_range(self, field: Field, options: Json) -> TQuery:
         name = self._names[field.path]
         terms = (term for term, _ in self._snapshot.searcher.terms_with_prefix(name, ""))
-        kept = [term for term in terms if _within(term, options)]
+        kept = [term for term in terms if within(term, options)]
         return TQuery.term_set_query(self._schema, name, kept)
 
     # Compound
@@ -367,12 +378,12 @@ class Compiler:
             "adjust_pure_negative",
         }
         only("bool", body, frozenset(known))
-        must = [(Occur.Must, self.compile(one)) for one in _listed(body.get("must"))]
-        must += [(Occur.Must, TQuery.const_score_query(self.compile(one), 0.0)) for one in _listed(body.get("filter"))]
-        should = [(Occur.Should, self.compile(one)) for one in _listed(body.get("should"))]
-        must_not = [(Occur.MustNot, self._silent(one)) for one in _listed(body.get("must_not", body.get("mustNot")))]
+        must = [(Occur.Must, self.compile(one)) for one in listed(body.get("must"))]
+        must += [(Occur.Must, TQuery.const_score_query(self.compile(one), 0.0)) for one in listed(body.get("filter"))]
+        should = [(Occur.Should, self.compile(one)) for one in listed(body.get("should"))]
+        must_not = [(Occur.MustNot, self._silent(one)) for one in listed(body.get("must_not", body.get("mustNot")))]
         if not (must or should or must_not):
-            return _boosted(TQuery.all_query(), _boost(body))
+            return boosted(TQuery.all_query(), boost_of(body))
         if not (must or should):
             must = [(Occur.Must, TQuery.const_score_query(TQuery.all_query(), 0.0))]
         given = body.get("minimum_should_match")
@@ -387,7 +398,7 @@ class Compiler:
             if should
             else TQuery.boolean_query(clauses)
         )
-        return _boosted(query, _boost(body))
+        return boosted(query, boost_of(body))
 
     def _silent(self, query: Json) -> TQuery:
         """Compile a clause whose terms are not to be highlighted."""
@@ -400,18 +411,18 @@ class Compiler:
         only("constant_score", body, frozenset({"filter", "boost"}))
         if "filter" not in body:
             raise parsing("[constant_score] requires a 'filter' element")
-        return TQuery.const_score_query(self.compile(body["filter"]), _boost(body))
+        return TQuery.const_score_query(self.compile(body["filter"]), boost_of(body))
 
     def _dis_max(self, body: Json) -> TQuery:
         only("dis_max", body, frozenset({"queries", "tie_breaker", "boost"}))
-        queries = [self.compile(one) for one in _listed(body.get("queries"))]
+        queries = [self.compile(one) for one in listed(body.get("queries"))]
         if not queries:
             raise parsing("[dis_max] requires 'queries' field with at least one clause")
-        return _boosted(_best(queries, float(body.get("tie_breaker", 0.0))), _boost(body))
+        return boosted(best_of(queries, float(body.get("tie_breaker", 0.0))), boost_of(body))
 
     def _match_all(self, body: Json) -> TQuery:
         only("match_all", body, frozenset({"boost"}))
-        return TQuery.const_score_query(TQuery.all_query(), _boost(body))
+        return TQuery.const_score_query(TQuery.all_query(), boost_of(body))
 
     def _match_none(self, body: Json) -> TQuery:
         only("match_none", body, frozenset({"boost"}))
@@ -428,89 +439,3 @@ class Compiler:
 
     def _note(self, path: str, terms: Iterable[str]) -> None:
         self.terms.setdefault(path, set()).update(terms)
-
-
-def idf(documents: int, frequency: int) -> float:
-    """Return BM25's inverse document frequency of a term that so many of the documents have."""
-    return math.log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
-
-
-def minimum_should_match(given: Any, clauses: int, where: str) -> int:
-    """Return how many of the optional clauses must match, for a number, a percentage or conditions like ``2<75%``."""
-    if given is None:
-        return 0
-    text = str(given).strip()
-    try:
-        if "<" not in text:
-            return max(0, _share(text, clauses))
-        chosen = clauses
-        for condition in text.split():
-            limit, _, share = condition.partition("<")
-            if clauses <= int(limit):
-                break
-            chosen = _share(share, clauses)
-        return max(0, min(chosen, clauses))
-    except ValueError:
-        raise parsing(f"[{where}] has a [minimum_should_match] that cannot be read: {text!r}") from None
-
-
-def _share(text: str, clauses: int) -> int:
-    if text.endswith("%"):
-        percent = int(text[:-1])
-        part = int(clauses * abs(percent) / 100)
-        return clauses - part if percent < 0 else part
-    number = int(text)
-    return clauses + number if number < 0 else number
-
-
-def _single(clause: str, body: Json, value_key: str | None, allowed: frozenset[str]) -> tuple[str, Json]:
-    """Return the field and options of a clause of one field; a bare value stands for ``{value_key: value}``."""
-    if len(body) != 1:
-        raise parsing(f"[{clause}] query takes one field, found {sorted(body)}")
-    ((path, options),) = body.items()
-    if not isinstance(options, dict):
-        if value_key is None or isinstance(options, list):
-            raise parsing(f"[{clause}] query malformed: the options of [{path}] are {options!r:.100}")
-        return path, {value_key: options}
-    only(clause, options, allowed)
-    if value_key is not None and options.get(value_key) is None:
-        raise parsing(f"[{clause}] query on [{path}] has no [{value_key}]")
-    return path, options
-
-
-def _listed(clauses: Any) -> list[Any]:
-    return clauses if isinstance(clauses, list) else [] if clauses is None else [clauses]
-
-
-def _number(text: Any, what: str) -> float:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        raise parsing(f"the {what} is not a number: {text!r:.50}") from None
-
-
-def _boost(body: Json) -> float:
-    boost = _number(body.get("boost", 1.0), "boost")
-    if boost < 0:
-        raise parsing(f"negative [boost] are not allowed in the query, found [{boost}]")
-    return boost
-
-
-def _boosted(query: TQuery, boost: float) -> TQuery:
-    return query if boost == 1.0 else TQuery.boost_query(query, boost)
-
-
-def _best(queries: list[TQuery], tie: float) -> TQuery:
-    if not queries:
-        return TQuery.empty_query()
-    return queries[0] if len(queries) == 1 else TQuery.disjunction_max_query(queries, tie_breaker=tie)
-
-
-def _within(term: str, options: Json) -> bool:
-    tests: Mapping[str, Callable[[str, str], bool]] = {
-        "gte": lambda one, bound: one >= bound,
-        "gt": lambda one, bound: one > bound,
-        "lte": lambda one, bound: one <= bound,
-        "lt": lambda one, bound: one < bound,
-    }
-    return all(test(term, str(options[name])) for name, test in tests.items() if options.get(name) is not None)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.embedded import values
+from osrerank.embedded.clauses import minimum_should_match
 from osrerank.embedded.faults import Fault
 from osrerank.embedded.mapping import Fields, merge
-from osrerank.embedded.query import minimum_should_match
 from osrerank.embedded.source import source_filter
 
 
