@@ -20,6 +20,8 @@ PROVENANCE = {
     "choice_of_g": "g = -2 was chosen on TREC DL 2019 passages: the measure on that set is optimistic",
     "calibration_data": "300 SQuAD v1.1 train questions (seed 1), BM25's top 20 of the train paragraphs, the "
     "question's own paragraph relevant; the base model has seen SQuAD",
+    "measures": "nDCG@10: TREC DL 2019 passages, BM25's top 100: .6601 (BM25 .5058); SQuAD dev, 100 questions, BM25's "
+    "top 20: .8059 (BM25 .8980), so add the BM25 score where questions repeat the words of their documents",
     "licence": "Apache-2.0",
 }
 

@@ -57,9 +57,10 @@ def main() -> None:
         for own, question in random.Random(options.seed).sample(questions, options.questions):
             words = index.parse_query(" ".join(re.findall(r"\w+", question["question"].lower())), ["text"])
             hits = search.search(words, options.depth).hits
-            doc_ids = [search.doc(address)["doc_id"][0] for _, address in hits]
-            line = {"query_id": question["id"], "query": question["question"].strip()}
-            line["candidates"] = [{"doc_id": doc_id, "text": texts[doc_id]} for doc_id in doc_ids]
+            line = {"query_id": question["id"], "query": question["question"].strip(), "candidates": []}
+            for score, address in hits:
+                doc_id = search.doc(address)["doc_id"][0]
+                line["candidates"].append({"doc_id": doc_id, "text": texts[doc_id], "score": score})
             candidates.write(f"{json.dumps(line, ensure_ascii=False)}\n")
             qrels.write(f"{question['id']} 0 {own} 1\n")
 
