@@ -48,8 +48,8 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
     if options["as_json"] or (defaults or {}).get("as_json"):
         click.echo(json.dumps(asdict(summary)))
         return
-    for problem in summary.problems:
-        click.echo(problem, err=True)
+    for note in summary.notes:
+        click.echo(note, err=True)
     click.echo(str(summary))
 
 

@@ -20,7 +20,7 @@ from osrerank.errors import ConfigError
 def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
     """Load what the command line names."""
     loader = LOADERS[options["loader"]]
-    client = connect(options["url"], maxsize=options["in_flight"] + 2)
+    client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)
     try:
         with load_progress(files_of(options["paths"], loader.files)) as report:
             return load(

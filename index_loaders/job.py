@@ -2,10 +2,12 @@
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from opensearchpy import OpenSearch
+from opensearchpy.exceptions import OpenSearchWarning
 
 from index_loaders.base import Loader, Record, read_records
 from index_loaders.bulk import Batch, BulkOptions, Outcome, Rejection, send_all
@@ -55,7 +57,7 @@ class Summary:
         duplicates: records whose id another record had before.
         resumed_from: records that an earlier run had brought in.
         took_s: wall time of this run.
-        problems: the first problems tolerated, one line each.
+        notes: what the engine warned of, and the first problems tolerated, one line each.
     """
 
     read: int
@@ -65,7 +67,7 @@ class Summary:
     duplicates: int = 0
     resumed_from: int = 0
     took_s: float = 0.0
-    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         resumed = f" ({self.resumed_from:,} of them by an earlier run)" if self.resumed_from else ""
@@ -116,6 +118,7 @@ class _Load:
         self._files = files_of(paths, loader.files)
         self._meter = Meter()
         self._present: list[str] = []
+        self._warned: list[str] = []
         self._rejected: list[Rejection] = []
 
     def run(self) -> Summary:
@@ -141,13 +144,20 @@ class _Load:
         if self._options.recreate:
             self._patience.call(lambda: self._client.indices.delete(index=self._index, ignore_unavailable=True))
         if not self._patience.call(lambda: self._client.indices.exists(index=self._index)):
-            body = index_body(self._loader, self._options.index, fresh.as_meta())
-            self._patience.call(lambda: self._client.indices.create(index=self._index, body=body))
+            self._create(fresh)
             return fresh
         kept = read_state(self._client, self._index, self._patience)
         if kept is None or not kept.same_load(fresh):
             raise LoaderError(_taken(self._index, kept))
         return kept
+
+    def _create(self, state: LoadState) -> None:
+        """Make the index; keep what the engine warns of, such as a similarity that it does not have."""
+        body = index_body(self._loader, self._options.index, state.as_meta())
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", OpenSearchWarning)
+            self._patience.call(lambda: self._client.indices.create(index=self._index, body=body))
+        self._warned += [str(warning.message) for warning in warned]
 
     def _send(self, reading: Reading, state: LoadState) -> LoadState:
         """Send what is missing; keep in the index how far it has come, at every few seconds and at the end."""
@@ -197,7 +207,7 @@ class _Load:
             len(self._rejected),
             duplicates,
             resumed_from,
-            problems=tuple(problems),
+            notes=tuple(self._warned + problems),
         )
 
     def _duplicates(self, count: int) -> str:

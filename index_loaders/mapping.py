@@ -6,7 +6,6 @@ from typing import Any
 from index_loaders.base import Loader
 
 _LOADING = {"refresh_interval": "-1", "number_of_replicas": 0}
-_KEYWORD_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +42,12 @@ def index_body(loader: Loader, options: IndexOptions, meta: dict[str, Any]) -> d
         "dynamic": loader.open_fields,
         "properties": {"title": text, "text": text, **loader.fields},
     }
-    if loader.open_fields:
-        keyword = {"type": "keyword", "ignore_above": _KEYWORD_BYTES}
-        mappings["dynamic_templates"] = [{"strings": {"match_mapping_type": "string", "mapping": keyword}}]
     settings = {"number_of_shards": options.shards, "similarity": {"default": similarity}, **_LOADING}
     return {"settings": {"index": settings}, "mappings": mappings}
 
 
 def settings_when_loaded(options: IndexOptions) -> dict[str, Any]:
-    """Return the settings that end the loading: refresh as the server does by default, and replicas."""
+    """Return the settings that end the loading: refresh every second, the default, and replicas."""
     if options.replicas is None:
-        return {"index": {"refresh_interval": None, "auto_expand_replicas": "0-1"}}
-    return {"index": {"refresh_interval": None, "number_of_replicas": options.replicas}}
+        return {"index": {"refresh_interval": "1s", "auto_expand_replicas": "0-1"}}
+    return {"index": {"refresh_interval": "1s", "number_of_replicas": options.replicas}}

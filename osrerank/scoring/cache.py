@@ -6,7 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +30,6 @@ Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
 
 
-class IdentifiedScorer(Scorer, Protocol):
-    """A scorer that can tell its scores from those of another model, precision or input policy."""
-
-    @property
-    def identity(self) -> str:
-        """What determines a score beside the texts."""
-
-
 class CachedScorer:
     """A scorer that asks Redis first and tells it afterwards: one MGET and one pipeline of SET a call.
 
@@ -48,7 +40,7 @@ class CachedScorer:
         rest_s: how long Redis is left alone after a failure, in seconds.
     """
 
-    def __init__(self, scorer: IdentifiedScorer, redis: str | Any, *, ttl_s: int, rest_s: float = REST_S) -> None:
+    def __init__(self, scorer: Scorer, redis: str | Any, *, ttl_s: int, rest_s: float = REST_S) -> None:
         self._scorer = scorer
         self._redis = connect(redis) if isinstance(redis, str) else redis
         self._ttl_s = ttl_s
@@ -60,7 +52,6 @@ class CachedScorer:
 
     @property
     def identity(self) -> str:
-        """What determines a score beside the texts."""
         return self._scorer.identity
 
     def score(

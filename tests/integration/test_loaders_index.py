@@ -11,6 +11,7 @@ from index_loaders.job import LoadOptions, Summary, load
 from index_loaders.patience import Patience
 from index_loaders.registry import LOADERS
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
+from tests.unit.index_loaders.test_readers import GOLDEN
 
 pytestmark = pytest.mark.integration
 
@@ -60,7 +61,7 @@ def test_a_load_stopped_by_a_bad_record_goes_on(engine: OpenSearch, index_name: 
     assert len(indexed_ids(engine, index_name)) == 30
     summary = load_passages(engine, index_name, path, skip_bad=1)
     assert (summary.read, summary.indexed, summary.skipped, summary.resumed_from) == (51, 50, 1, 30)
-    assert "line 31" in summary.problems[0]
+    assert "line 31" in summary.notes[0]
 
 
 def test_duplicate_ids_are_named(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
@@ -99,6 +100,31 @@ def test_a_foreign_document_is_noticed(engine: OpenSearch, index_name: str, tmp_
         load_passages(engine, index_name, path, skip_bad=1)
 
 
+def test_fields_as_they_come(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    rows = [
+        {"_id": "a", "text": "x", "title": "Rivers", "metadata": {"year": 1999, "url": "u"}},
+        {"_id": "b", "text": "y"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert load(engine, index_name, LOADERS["beir"], [str(path)]).indexed == 2
+    assert engine.get(index=index_name, id="a")["_source"] == {"title": "Rivers", "text": "x", "year": 1999, "url": "u"}
+    hits = engine.search(index=index_name, body={"query": {"match": {"title": "river"}}})["hits"]["hits"]
+    assert [hit["_id"] for hit in hits] == ["a"]
+    hits = engine.search(index=index_name, body={"query": {"range": {"year": {"gte": 1999}}}})["hits"]["hits"]
+    assert [hit["_id"] for hit in hits] == ["a"]
+
+
+@pytest.mark.parametrize("loader", sorted(LOADERS))
+def test_every_loader_s_index_can_be_made(engine: OpenSearch, index_name: str, tmp_path: Path, loader: str) -> None:
+    path = tmp_path / "corpus"
+    _loader, content, count, _first, last = GOLDEN[next(case for case in GOLDEN if GOLDEN[case][0] == loader)]
+    path.write_bytes(content)
+    assert load(engine, index_name, LOADERS[loader], [str(path)]).indexed == count
+    source = engine.get(index=index_name, id=last.doc_id)["_source"]
+    assert source == {"title": last.title, "text": last.text, **last.metadata}
+
+
 def test_refused_documents_are_reported(opensearch_url: str, tmp_path: Path) -> None:
     client = OpenSearch([opensearch_url])
     path = tmp_path / "corpus.jsonl"
@@ -132,7 +158,7 @@ def test_settings_while_loading_and_after(opensearch_url: str, tmp_path: Path) -
         assert settings["similarity"] == {"default": {"type": "BM25", "k1": "0.82", "b": "0.68"}}
         load_passages(client, "settings", path, skip_bad=1, force_merge=True)
         settings = client.indices.get_settings(index="settings")["settings"]["settings"]["index"]
-        assert "refresh_interval" not in settings
+        assert settings["refresh_interval"] == "1s"
         assert client.cluster.health(index="settings")["status"] == "green"
         assert len(client.cat.segments(index="settings", format="json", h="segment")) == 1
     finally:

@@ -13,6 +13,7 @@ import pytest
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import TransportError
 
+from osrerank import connect
 from tests import servers
 
 pytestmark = pytest.mark.integration
@@ -152,3 +153,33 @@ def test_opensearch_killed_twice(passages: Path, tmp_path: Path) -> None:
             client = OpenSearch([url])
             assert_exact(client, "survivor")
             client.close()
+
+
+@pytest.mark.parametrize(
+    "point", [0.6, pytest.param(0.3, marks=pytest.mark.slow), pytest.param(0.9, marks=pytest.mark.slow)]
+)
+def test_loader_killed_over_the_embedded_engine(passages: Path, tmp_path: Path, point: float) -> None:
+    """Killed by the clock: the folder belongs to one process, nobody else can look into it."""
+    began = time.monotonic()
+    finish(command(passages, "whole", f"embedded:{tmp_path / 'timed'}"))
+    whole_s = time.monotonic() - began
+    url = f"embedded:{tmp_path / 'killed'}"
+    for _kill in range(2):
+        with running(command(passages, "killed", url)):
+            time.sleep(point * whole_s)
+    summary = finish(command(passages, "killed", url))
+    assert (summary["read"], summary["indexed"]) == (DOCUMENTS, DOCUMENTS)
+    client = connect(url)
+    found = {}
+    for begin in range(0, DOCUMENTS, 2000):
+        ids = [str(number) for number in range(begin, min(begin + 2000, DOCUMENTS))]
+        found.update(
+            {item["_id"]: item["_source"]["text"] for item in client.mget(index="killed", body={"ids": ids})["docs"]}
+        )
+    assert found == {str(number): text(number) for number in range(DOCUMENTS)}
+    assert client.count(index="killed")["count"] == DOCUMENTS
+    hits = client.search(index="killed", body={"query": {"match": {"text": "passage"}}, "track_total_hits": True})[
+        "hits"
+    ]
+    assert hits["total"]["value"] == DOCUMENTS
+    client.close()

@@ -1,4 +1,4 @@
-"""Bulk requests against a server that is busy, slow, too small or refuses: nothing is lost and nothing is sent twice."""
+"""Bulk requests against a server that is busy, slow, too small or refuses: nothing is lost, nothing is there twice."""
 
 import json
 import threading
@@ -47,8 +47,6 @@ class FaultyServer:
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
-
-            do_PUT = do_POST
 
             def log_message(self, *_arguments: object) -> None:
                 pass
