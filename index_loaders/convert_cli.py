@@ -87,13 +87,14 @@ def candidates(
 @convert.command("trec-car-queries")
 @_paths
 @_level
+@click.option("--style", type=click.Choice(["headings", "dl4marco"]), default="headings", show_default=True)
 @_output
-def trec_car_queries(paths: tuple[str, ...], level: Any, output: Path) -> None:
+def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, output: Path) -> None:
     """Write TREC-CAR's queries, from outlines or pages, as queries.tsv."""
     from index_loaders import trec_car_topics as car  # noqa: PLC0415 - loaded when asked for
     from index_loaders.layout import write_queries  # noqa: PLC0415
 
-    _said(write_queries(car.queries(car.read_sections(paths), level), output), "queries", output)
+    _said(write_queries(car.queries(car.read_sections(paths), level, style=style), output), "queries", output)
 
 
 @convert.command("trec-car-qrels")

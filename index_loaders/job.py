@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import OpenSearchWarning
+from opensearchpy.exceptions import OpenSearchWarning, RequestError
 
 from index_loaders.base import Loader, Record, read_records
 from index_loaders.bulk import Batch, BulkOptions, Outcome, Rejection, send_all
 from index_loaders.duplicates import name_duplicates
 from index_loaders.encoding import repaired
-from index_loaders.mapping import IndexOptions, index_body, settings_when_loaded
+from index_loaders.mapping import IndexOptions, fixed_options, index_body, settings_when_loaded
 from index_loaders.reading import Reading
 from index_loaders.sources import STDIN, Meter, files_of, open_sources
 from index_loaders.state import LoadState, read_state
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
 
 _FIRST = 5
+_EXISTS = "resource_already_exists_exception"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +120,30 @@ class _Load:
         self._meter = Meter()
         self._present: list[str] = []
         self._warned: list[str] = []
-        self._rejected: list[Rejection] = []
+        self._failed = 0
+        self._refused: list[Rejection] = []
 
     def run(self) -> Summary:
         began = time.monotonic()
         state = self._begin()
         if state.complete:
-            return Summary(read=state.records, indexed=self._count(), resumed_from=state.records)
+            return self._already_complete(state)
         reading = Reading(self._records(self._meter), skip_bad=self._options.skip_bad)
         reached = self._send(reading, state)
         if reading.stopped is not None:
             raise reading.stopped
         summary = self._checked(reading, state.records)
-        self._finish(dataclasses.replace(reached, records=reading.read, complete=True))
+        self._finish(reached, summary)
         return dataclasses.replace(summary, took_s=time.monotonic() - began)
+
+    def _already_complete(self, state: LoadState) -> Summary:
+        expected = state.records - state.skipped - state.failed - state.duplicates
+        if (indexed := self._count()) != expected:
+            raise LoaderError(
+                f"index {self._index} was loaded with {expected} documents and holds {indexed}: "
+                "something else changed it; use another --index, or --recreate"
+            )
+        return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
 
     def _records(self, meter: Meter | None = None) -> Iterator[Record]:
         records = read_records(self._loader, open_sources(self._files, self._loader.files, meter))
@@ -140,12 +151,13 @@ class _Load:
 
     def _begin(self) -> LoadState:
         """Make the index, or return the state of the load that it belongs to."""
-        fresh = LoadState.begin(self._loader.name, self._files, ("repair_encoding",) * self._options.repair_encoding)
+        fixed = fixed_options(self._loader, self._options.index)
+        fixed += ("repair_encoding",) * self._options.repair_encoding
+        fresh = LoadState.begin(self._loader.name, self._files, fixed)
         if self._options.recreate:
             self._patience.call(lambda: self._client.indices.delete(index=self._index, ignore_unavailable=True))
         if not self._patience.call(lambda: self._client.indices.exists(index=self._index)):
             self._create(fresh)
-            return fresh
         kept = read_state(self._client, self._index, self._patience)
         if kept is None or not kept.same_load(fresh):
             raise LoaderError(_taken(self._index, kept))
@@ -156,7 +168,11 @@ class _Load:
         body = index_body(self._loader, self._options.index, state.as_meta())
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", OpenSearchWarning)
-            self._patience.call(lambda: self._client.indices.create(index=self._index, body=body))
+            try:
+                self._patience.call(lambda: self._client.indices.create(index=self._index, body=body))
+            except RequestError as error:
+                if error.error != _EXISTS:  # a repeated request whose first answer was lost made it
+                    raise
         self._warned += [str(warning.message) for warning in warned]
 
     def _send(self, reading: Reading, state: LoadState) -> LoadState:
@@ -177,7 +193,8 @@ class _Load:
         return state
 
     def _note(self, batch: Batch, outcome: Outcome) -> None:
-        self._rejected += outcome.rejected
+        self._failed += len(outcome.rejected)
+        self._refused += outcome.rejected[: max(0, _FIRST - len(self._refused))]
         self._present += outcome.present[: max(0, _FIRST - len(self._present))]
         if len(outcome.rejected) == len(batch.entries) > 1:
             raise self._bulk_error(f"OpenSearch refused all {len(batch.entries)} documents of a request")
@@ -186,9 +203,9 @@ class _Load:
         """Compare the index's count with what was read; name the difference."""
         self._patience.call(lambda: self._client.indices.refresh(index=self._index))
         indexed = self._count()
-        duplicates = reading.read - reading.skipped - len(self._rejected) - indexed
+        duplicates = reading.read - reading.skipped - self._failed - indexed
         problems = [str(error) for error in reading.errors]
-        problems += [f"OpenSearch refused {refusal.doc_id!r}: {refusal.reason}" for refusal in self._rejected[:_FIRST]]
+        problems += [f"OpenSearch refused {refusal.doc_id!r}: {refusal.reason}" for refusal in self._refused]
         if duplicates < 0:
             raise LoaderError(
                 f"index {self._index} holds {-duplicates} documents more than the collection; "
@@ -196,15 +213,15 @@ class _Load:
             )
         if duplicates:
             problems.append(self._duplicates(duplicates))
-        if len(self._rejected) + reading.skipped > self._options.skip_bad and self._rejected:
-            raise self._bulk_error(f"OpenSearch refused {len(self._rejected)} documents")
-        if duplicates + len(self._rejected) + reading.skipped > self._options.skip_bad:
+        if self._failed and self._failed + reading.skipped > self._options.skip_bad:
+            raise self._bulk_error(f"OpenSearch refused {self._failed} documents")
+        if duplicates + self._failed + reading.skipped > self._options.skip_bad:
             raise CorpusFormatError(f"{problems[-1]}; to accept this, give --skip-bad")
         return Summary(
             reading.read,
             indexed,
             reading.skipped,
-            len(self._rejected),
+            self._failed,
             duplicates,
             resumed_from,
             notes=tuple(self._warned + problems),
@@ -215,25 +232,33 @@ class _Load:
         return f"{count} documents have an id that came before and were left out: {', '.join(names) or 'not named'}"
 
     def _bulk_error(self, what: str) -> BulkIndexError:
-        first = self._rejected[0]
+        first = self._refused[0]
         return BulkIndexError(
             f"{what}; the first is {first.doc_id!r}: {first.reason} (the same command tries them again, "
             "--skip-bad N tolerates N)",
             ok=self._count(),
-            failed=len(self._rejected),
-            first=[refusal.as_dict() for refusal in self._rejected[:_FIRST]],
+            failed=self._failed,
+            first=[refusal.as_dict() for refusal in self._refused],
         )
 
     def _count(self) -> int:
         return int(self._patience.call(lambda: self._client.count(index=self._index))["count"])
 
-    def _finish(self, state: LoadState) -> None:
+    def _finish(self, reached: LoadState, summary: Summary) -> None:
         """Give the index its settings for searching, then mark the load as complete."""
         if self._options.force_merge:
             merge = {"max_num_segments": 1, "request_timeout": 24 * 3600}
             self._patience.call(lambda: self._client.indices.forcemerge(index=self._index, params=merge))
         settings = settings_when_loaded(self._options.index)
         self._patience.call(lambda: self._client.indices.put_settings(index=self._index, body=settings))
+        state = dataclasses.replace(
+            reached,
+            records=summary.read,
+            complete=True,
+            skipped=summary.skipped,
+            failed=summary.failed,
+            duplicates=summary.duplicates,
+        )
         state.write(self._client, self._index, self._patience)
 
 
@@ -242,7 +267,7 @@ def _taken(index: str, kept: LoadState | None) -> str:
     if kept is None:
         whose = "was not made by osrerank index"
     else:
-        whose = f"holds another load (loader {kept.loader}, files {', '.join(kept.files[:_FIRST])})"
+        whose = f"holds another load (loader {kept.loader}, files {', '.join((*kept.files[:_FIRST], *kept.options))})"
     return (
         f"index {index} exists and {whose}; choose another --index, give --recreate to delete it and load anew, "
         "or give the files and options it was begun with"

@@ -31,19 +31,28 @@ def index_body(loader: Loader, options: IndexOptions, meta: dict[str, Any]) -> d
     The built-in ``english`` analyzer is Anserini's chain: standard tokenizer, possessives, lower case, Lucene's 33
     stop words, Porter.
     """
-    similarity = {
-        "type": "BM25",
-        "k1": loader.k1 if options.k1 is None else options.k1,
-        "b": loader.b if options.b is None else options.b,
-    }
     text = {"type": "text", "analyzer": "english"}
     mappings: dict[str, Any] = {
         "_meta": meta,
         "dynamic": loader.open_fields,
         "properties": {"title": text, "text": text, **loader.fields},
     }
-    settings = {"number_of_shards": options.shards, "similarity": {"default": similarity}, **_LOADING}
+    settings = {"number_of_shards": options.shards, "similarity": {"default": _similarity(loader, options)}, **_LOADING}
     return {"settings": {"index": settings}, "mappings": mappings}
+
+
+def fixed_options(loader: Loader, options: IndexOptions) -> tuple[str, ...]:
+    """Name what cannot be changed once the index is there, so that a load goes on only with the same."""
+    similarity = _similarity(loader, options)
+    return (f"k1={similarity['k1']:g}", f"b={similarity['b']:g}", f"shards={options.shards}")
+
+
+def _similarity(loader: Loader, options: IndexOptions) -> dict[str, Any]:
+    return {
+        "type": "BM25",
+        "k1": loader.k1 if options.k1 is None else options.k1,
+        "b": loader.b if options.b is None else options.b,
+    }
 
 
 def settings_when_loaded(options: IndexOptions) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def _members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[Sourc
     found = False
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
-            archive.members = []  # type: ignore[attr-defined]  # tarfile keeps every member it has seen: memory grows with the archive
+            archive.members = []  # type: ignore[attr-defined]  # tarfile keeps every member: memory would grow
             if not member.isfile() or not _wanted(Path(member.name).name, patterns):
                 continue
             found = True

@@ -24,9 +24,12 @@ class LoadState:
     Attributes:
         loader: the loader's name.
         files: the collection's files, each ``name:bytes``; names without folders, so that they may move.
-        options: the options that change documents, such as ``repair_encoding``.
+        options: the options that change the index or its documents, such as ``k1=0.9``.
         records: records read so far of which every document is in the index.
         complete: whether the load has ended and its count was right.
+        skipped: bad records, once complete.
+        failed: documents that OpenSearch refused, once complete.
+        duplicates: records with an id that came before, once complete.
     """
 
     loader: str
@@ -34,6 +37,9 @@ class LoadState:
     options: tuple[str, ...] = ()
     records: int = 0
     complete: bool = False
+    skipped: int = 0
+    failed: int = 0
+    duplicates: int = 0
 
     @classmethod
     def begin(cls, loader: str, files: Sequence[str], options: tuple[str, ...] = ()) -> Self:

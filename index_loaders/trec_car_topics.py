@@ -4,7 +4,7 @@ A query is a page or one of its sections; its id is the page id and the heading 
 hold a '/', so headings are taken from the outline and never by splitting an id.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from index_loaders.trec_car import OUTLINES, PAGES, read_items
 from osrerank.types import Query
 
 Level = Literal["hierarchical", "toplevel", "article"]
+Style = Literal["headings", "dl4marco"]
 _SECTION, _PARAGRAPH = 0, 1
 
 
@@ -67,10 +68,12 @@ def _sections(path: tuple[Heading, ...], skeleton: Iterable[Any]) -> Iterator[Se
             yield from _sections((*path, Heading(heading, heading_id.decode())), children)
 
 
-def queries(sections: Iterable[Section], level: Level) -> Iterator[Query]:
-    """Yield the queries of a level, each once, in the outline's order; the text is the page's name and the headings.
+def queries(sections: Iterable[Section], level: Level, *, style: Style = "headings") -> Iterator[Query]:
+    """Yield the queries of a level, each once, in the outline's order.
 
-    ``hierarchical`` is every section below a page, ``toplevel`` the first headings, ``article`` the pages.
+    ``hierarchical`` is every section below a page, ``toplevel`` the first headings, ``article`` the pages. The style
+    ``headings`` gives the page's name and the headings as the text; ``dl4marco`` what Nogueira and Cho (2019) fed to
+    BERT: the id without ``enwiki:``, with spaces for ``%20`` and ``/``, its other escapes left.
     """
     seen: set[str] = set()
     for section in sections:
@@ -78,7 +81,18 @@ def queries(sections: Iterable[Section], level: Level) -> Iterator[Query]:
         wanted = {"hierarchical": depth > 0, "toplevel": depth == 1, "article": depth == 0}[level]
         if wanted and section.query_id not in seen:
             seen.add(section.query_id)
-            yield Query(section.query_id, " ".join(heading.text for heading in section.path))
+            yield Query(section.query_id, _TEXTS[style](section))
+
+
+def _from_headings(section: Section) -> str:
+    return " ".join(heading.text for heading in section.path)
+
+
+def _from_id(section: Section) -> str:
+    return section.query_id.removeprefix("enwiki:").replace("%20", " ").replace("/", " ")
+
+
+_TEXTS: dict[Style, Callable[[Section], str]] = {"headings": _from_headings, "dl4marco": _from_id}
 
 
 def judgments(sections: Iterable[Section], level: Level) -> list[Judgment]:

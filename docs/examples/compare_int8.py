@@ -21,55 +21,81 @@ from osrerank.training.quantise import Recipe
 from osrerank.types import Run, ScoredDocument
 
 MEASURE = "nDCG@10"
+SPEED_QUERIES = 5
 CHANNELS = Recipe(reduce_range=False)
 VARIANTS = {
-    "fp32": None,
-    "one scale a matrix, one for the words": replace(CHANNELS, per_channel=False, embeddings="table"),
-    "one scale a matrix": replace(CHANNELS, per_channel=False),
-    "per channel": CHANNELS,
-    "per channel, unsigned weights": replace(CHANNELS, weights="uint8"),
     "per channel, 7 bits (shipped)": Recipe(),
+    "per channel": CHANNELS,
+    "one scale a matrix": replace(CHANNELS, per_channel=False),
+    "one scale a matrix, one for all words": replace(CHANNELS, per_channel=False, embeddings="table"),
+    "per channel, unsigned weights": replace(CHANNELS, weights="uint8"),
     "per channel, 7 bits, narrowing matrices in fp32": Recipe(keep_fp32=("narrow",)),
+    "fp32": None,
 }
 
 
-def rerank(scorer: LocalScorer, candidates: Path) -> tuple[Run, float]:
-    """Return the reranked run, and the median over queries of pairs scored a second."""
-    rankings, speeds = {}, []
-    for line in candidates.read_text(encoding="utf-8").splitlines():
-        query = json.loads(line)
-        texts = [f"{entry.get('title', '')} {entry['text']}".strip() for entry in query["candidates"]]
-        started = time.perf_counter()
-        values = scorer.score(query["query"], texts, [(index,) for index in range(len(texts))]).values
-        speeds.append(len(texts) / (time.perf_counter() - started))
-        scored = zip(query["candidates"], values.tolist(), strict=True)
-        documents = [ScoredDocument(entry["doc_id"], value) for entry, value in scored]
-        rankings[query["query_id"]] = tuple(sorted(documents, key=lambda document: -document.score))
-    return Run(rankings), statistics.median(speeds)
+def read(candidates: Path) -> list[tuple[str, str, list[str], list[str]]]:
+    """Return each line's query id, query, doc ids and texts."""
+    lines = map(json.loads, candidates.read_text(encoding="utf-8").splitlines())
+    return [
+        (
+            line["query_id"],
+            line["query"],
+            [entry["doc_id"] for entry in line["candidates"]],
+            [f"{entry.get('title', '')} {entry['text']}".strip() for entry in line["candidates"]],
+        )
+        for line in lines
+    ]
+
+
+def quality(scorer: LocalScorer, candidates: Path, qrels: Path) -> float:
+    """Return the measure of the candidates in the scorer's order."""
+    rankings = {}
+    for query_id, query, doc_ids, texts in read(candidates):
+        values = scorer.score(query, texts, [(index,) for index in range(len(texts))]).values
+        scored = [ScoredDocument(doc_id, value) for doc_id, value in zip(doc_ids, values.tolist(), strict=True)]
+        rankings[query_id] = tuple(sorted(scored, key=lambda document: -document.score))
+    return evaluate(read_qrels(qrels), Run(rankings), [MEASURE]).overall[MEASURE]
+
+
+def speeds(scorers: dict[str, LocalScorer], candidates: Path) -> dict[str, float]:
+    """Return pairs a second, the median over queries; scorers take turns, so a busy machine is busy for all."""
+    found: dict[str, list[float]] = {name: [] for name in scorers}
+    for _query_id, query, _doc_ids, texts in read(candidates)[:SPEED_QUERIES]:
+        for name, scorer in scorers.items():
+            started = time.perf_counter()
+            scorer.score(query, texts, [(index,) for index in range(len(texts))])
+            found[name].append(len(texts) / (time.perf_counter() - started))
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def export(source: Path, folder: Path) -> dict[str, LocalScorer]:
+    """Write each variant's model directory and load it."""
+    scorers = {}
+    for index, (name, recipe) in enumerate(VARIANTS.items()):
+        precision = "fp32" if recipe is None else "int8"
+        made = ExportOptions(layout="cross-bias", precision=precision, recipe=recipe or Recipe())
+        export_model(source, folder / str(index), made)
+        scorers[name] = load_scorer(str(folder / str(index)))
+    return scorers
 
 
 def main() -> None:
-    """Export each variant into a temporary directory, rerank each collection with it, write a line."""
+    """Export the variants into a temporary directory, time them in turns, measure each on each collection."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path)
-    parser.add_argument("collections", nargs="+", help="CANDIDATES.jsonl:QRELS")
+    parser.add_argument("collections", nargs="+", help="CANDIDATES.jsonl:QRELS; the first one is timed")
     options = parser.parse_args()
-    for name, recipe in VARIANTS.items():
-        cells = [name]
-        with tempfile.TemporaryDirectory() as folder:
-            precision = "fp32" if recipe is None else "int8"
-            made = ExportOptions(layout="cross-bias", precision=precision, recipe=recipe or Recipe())
-            export_model(options.source, Path(folder) / "model", made)
-            size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-            cells.append(f"{size / 1e6:.1f}")
-            scorer = load_scorer(str(Path(folder) / "model"))
-            for collection in options.collections:
-                candidates, qrels = map(Path, collection.split(":"))
-                run, speed = rerank(scorer, candidates)
-                measured = evaluate(read_qrels(qrels), run, [MEASURE])
-                cells += [f"{measured.overall[MEASURE]:.4f}", f"{speed:.0f}"]
-        sys.stdout.write(f"| {' | '.join(cells)} |\n")
-        sys.stdout.flush()
+    collections = [tuple(map(Path, collection.split(":"))) for collection in options.collections]
+    with tempfile.TemporaryDirectory() as folder:
+        scorers = export(options.source, Path(folder))
+        timed = speeds(scorers, collections[0][0])
+        for index, (name, scorer) in enumerate(scorers.items()):
+            size = sum(file.stat().st_size for file in (Path(folder) / str(index)).rglob("*") if file.is_file())
+            measured = [f"{quality(scorer, candidates, qrels):.4f}" for candidates, qrels in collections]
+            cells = [name, f"{size / 1e6:.1f}", f"{timed[name] / timed['fp32']:.2f}", f"{timed[name]:.0f}", *measured]
+            sys.stdout.write(f"| {' | '.join(cells)} |\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

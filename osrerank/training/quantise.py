@@ -43,6 +43,8 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None) -> None:
     quantization: Any = require("onnxruntime.quantization", extra="onnx")
     operators = ["MatMul", "Gather"] if recipe.embeddings == "table" else ["MatMul"]
     graph = onnx.load(source)
+    # Shapes are inferred either way; without this mark the quantiser advises on the root logger to do that first.
+    graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
     if recipe.embeddings == "rows":
         quantise_tables(graph)
     quantization.quantize_dynamic(

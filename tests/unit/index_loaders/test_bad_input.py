@@ -104,6 +104,13 @@ class TestTrecCar:
         with pytest.raises(CorpusFormatError, match="the list of items does not end: the file is truncated"):
             read(LOADERS["trec-car"], car_v2(list(PARAGRAPHS))[:-1])
 
+    @pytest.mark.parametrize("window_bytes", [1, 2, 7, 50, 64])
+    def test_items_of_any_size(self, read: Read, monkeypatch: pytest.MonkeyPatch, window_bytes: int) -> None:
+        whole = read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20))
+        monkeypatch.setattr("index_loaders.trec_car._WINDOW_BYTES", window_bytes)
+        assert read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20)) == whole
+        assert len(whole) == 40
+
     def test_pages_instead_of_paragraphs(self, read: Read) -> None:
         with pytest.raises(CorpusFormatError, match="this file holds pages, not paragraphs"):
             read(LOADERS["trec-car"], car_v2([[0, "Page", b"Page", []]], kind=0))

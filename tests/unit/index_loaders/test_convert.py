@@ -187,6 +187,8 @@ class TestTrecCar:
             "Yin/yang & co Empty",
         ]
         assert [query.text for query in queries(read_sections([pages]), "article")] == ["Yin/yang & co"]
+        (query,) = queries(read_sections([pages]), "article", style="dl4marco")
+        assert query.text == "Yin yang & co"
 
     def test_judgments(self, pages: str) -> None:
         page = "Yin/yang%20&%20co"

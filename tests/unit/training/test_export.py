@@ -43,10 +43,11 @@ def test_a_classifier_becomes_a_directory_of_ours(tmp_path: Path) -> None:
     np.testing.assert_allclose(values(tmp_path / "made"), values(CLASSIFIER), atol=1e-5)
 
 
-def test_int8_stays_near(tmp_path: Path) -> None:
+def test_int8_stays_near(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     export_model(BI_ENCODER, tmp_path / "made", ExportOptions(layout="cross-bias", precision="int8"))
     scorer = load_scorer(str(tmp_path / "made"))
     assert "/int8/" in scorer.identity
+    assert not caplog.records
     exact = values(BI_ENCODER)
     assert np.abs(values(tmp_path / "made") - exact).max() < 0.25 * np.ptp(exact)
 
