@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from osrerank.evaluation.batch import Failure, run_of, run_queries
 from osrerank.evaluation.checkpoint import Checkpoint
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.trec import write_run
+from osrerank.pipeline import Rerank
+from osrerank.search import RerankArgument
+from osrerank.settings import Settings
 from osrerank.types import Query
 
 SHOWN_FAILURES = 10
@@ -76,6 +79,15 @@ def digest(queries: Sequence[Query]) -> str:
     """Return a fingerprint of a query set: ids, texts and their order."""
     content = "\n".join(f"{query.query_id}\t{query.text}" for query in queries)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def resolved(arguments: RerankArgument, defaults: Rerank, settings: Settings) -> dict[str, Any]:
+    """Return every option and setting that an order depends on, the settings file's among them, by name."""
+    options = Rerank.of(arguments, defaults)
+    if options is None:
+        return {"rerank": False, "rerank.query_fields": defaults.query_fields}
+    named = {f"rerank.{name}": value for name, value in asdict(options).items() if name != "cache"}
+    return {"rerank": True, **named, "model": settings.model, "backend": settings.backend}
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
 def _batch(reranker: Any, options: dict[str, Any]) -> Any:
     """Return the candidates' queries with the reranking that answers them."""
-    from osrerank.cli.batch import Batch  # noqa: PLC0415 - numpy
+    from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
     from osrerank.defaults import Defaults  # noqa: PLC0415 - its twin
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
     from osrerank.search import rank_texts  # noqa: PLC0415 - its twin
@@ -67,7 +67,7 @@ def _batch(reranker: Any, options: dict[str, Any]) -> Any:
         ranking = rank_texts(reranker, defaults, query.text, documents[query.query_id], rerank=arguments)
         return Record.from_ranking(query.query_id, ranking, started_s)
 
-    depends_on = {"rerank": arguments, "model": reranker.settings.model, "candidates": _digest(lists)}
+    depends_on = {"candidates": _digest(lists), **resolved(arguments, defaults, reranker.settings)}
     return Batch([one.query for one in lists], search, depends_on, reranked=True)
 
 

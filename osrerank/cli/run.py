@@ -40,7 +40,7 @@ def run(context: click.Context, /, **options: Any) -> None:
 
     client = client_of(context)
     try:
-        batch = _batch(context, client, options)
+        batch = _batch(client, options)
         execute(
             batch, options["output"], tag=options["tag"] or options["output"].stem, skip_failed=options["skip_failed"]
         )
@@ -48,9 +48,9 @@ def run(context: click.Context, /, **options: Any) -> None:
         client.close()
 
 
-def _batch(context: click.Context, client: Any, options: dict[str, Any]) -> Any:
+def _batch(client: Any, options: dict[str, Any]) -> Any:
     """Return the query set with the search that answers it."""
-    from osrerank.cli.batch import Batch  # noqa: PLC0415 - numpy
+    from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.queries import read_queries  # noqa: PLC0415 - its twin
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
 
@@ -63,11 +63,6 @@ def _batch(context: click.Context, client: Any, options: dict[str, Any]) -> Any:
         response = client.search(query.text, index=index, size=size, rerank=arguments, **source)
         return Record.from_response(query.query_id, response, started_s)
 
-    depends_on = {"index": index, "hits": size, "rerank": arguments, "model": _model(context) if reranked else None}
+    order = resolved(arguments, client.defaults.of(index), client.reranker.settings)
+    depends_on = {"index": index, "hits": size, **order}
     return Batch(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
-
-
-def _model(context: click.Context) -> str:
-    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
-
-    return Settings.load(model=context.obj["model"]).model
