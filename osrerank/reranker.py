@@ -66,9 +66,8 @@ class Reranker:
     def close(self) -> None:
         """Release the model that this loaded."""
         with self._lock:
-            for scorer in (self._cached, self._loaded):
-                if scorer is not None:
-                    scorer.close()
+            if self._loaded is not None:
+                (self._cached or self._loaded).close()
             self._loaded = self._cached = None
 
     def _pipeline(self, options: Rerank) -> Pipeline:

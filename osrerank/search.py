@@ -163,6 +163,7 @@ def rank_response(
         ResponseFormatError: it is not a search response.
     """
     options = Rerank.of(rerank, defaults) or defaults
+    response = getattr(response, "body", response)  # elasticsearch-py wraps its dicts
     page = Page(0, len(hits_of(response)), (), options.min_score, options.explain)
     return _reranked(reranker, options, response, query, page, deadline=Deadline.after_ms(options.deadline_ms))
 

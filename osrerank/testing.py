@@ -38,6 +38,10 @@ class FunctionScorer:
     def model(self) -> str:
         return "testing/function"
 
+    @property
+    def identity(self) -> str:
+        return f"{self.model}/{id(self.function)}"
+
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:

@@ -226,6 +226,10 @@ class Scorer(Protocol):
     def model(self) -> str:
         """The model's name, for reports."""
 
+    @property
+    def identity(self) -> str:
+        """What determines a score beside the texts: model digest, precision, input policy. Part of a cache's key."""
+
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:

@@ -122,9 +122,8 @@ class Engine:
             live = self._live.get(row.id)
             if live is None:
                 live = self._live[row.id] = LiveIndex(self.store, row)
-            else:
-                live.sync(row)
-            return live
+        live.sync()
+        return live
 
     def searchable(self, expression: str | None) -> list[LiveIndex]:
         """Return the indices to search, each brought up to date where this process may do so."""
@@ -140,9 +139,20 @@ class Engine:
                 if not live.usable:
                     log.warning("building the search index of [%s] again from the store", live.row.name)
                     live.rebuild()
-        elif not self.store.read_only and self._due(live) and self._writer.try_acquire():
-            with self.writing():
-                live.refresh()
+        elif self._writer.held:
+            if self._due(live):
+                with self.writing():
+                    live.refresh()
+        elif live.behind and not self.store.read_only and self._writer.try_acquire():
+            self._recover(live)
+
+    def _recover(self, live: LiveIndex) -> None:
+        """Make searchable what a writer left behind that is gone, and leave writing to others again."""
+        with self.writing():
+            self._settle()
+            live.refresh()
+            live.close_writer()
+            self._writer.release()
 
     def _due(self, live: LiveIndex) -> bool:
         interval = refresh_interval_s(live.row.settings)
@@ -219,7 +229,7 @@ class Engine:
             checked(changed["mappings"], changed["settings"])
             with self.store.transaction():
                 row = self.store.update(live.row, **changed)
-            live.sync(row)
+            live.sync()
             if row.layout != layout_of(live.fields):
                 live.dirty_since = live.dirty_since or time.monotonic()
                 self._start_refresher()

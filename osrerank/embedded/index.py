@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import shutil
 import threading
 import time
@@ -16,7 +17,7 @@ import tantivy
 from osrerank.embedded.analysis import Analyzers
 from osrerank.embedded.mapping import Field, Fields, analyzers_named
 from osrerank.embedded.shard import BROKEN, HAS_TERMS, PRESENT, Shard
-from osrerank.embedded.store import IndexRow, Row, Store
+from osrerank.embedded.store import IndexRow, Row, Store, storage_fault
 from osrerank.embedded.text import Analyzer
 
 log = logging.getLogger(__name__)
@@ -80,15 +81,18 @@ class LiveIndex:
         self._loaded: tuple[int, int] = (0, 0)
         self._fed_seq = row.indexed_seq
         self.last_seq = store.last_seq(row)
-        self.dirty_since: float | None = None if self.last_seq == row.indexed_seq else time.monotonic()
+        self.dirty_since: float | None = None
 
     @property
     def row(self) -> IndexRow:
         return self._row
 
-    def sync(self, row: IndexRow) -> None:
-        """Take note of the index's latest row."""
-        with self._lock:
+    def sync(self) -> None:
+        """Take note of the index's latest row in the store."""
+        with self._lock:  # before the store's lock, here and everywhere
+            row = self._store.indices().get(self._row.name)
+            if row is None or row.id != self._row.id:
+                return
             if row.mappings != self._row.mappings or row.settings != self._row.settings:
                 self.fields, self.analyzers = checked(row.mappings, row.settings)
             self._row = row
@@ -98,34 +102,65 @@ class LiveIndex:
         self.last_seq = self._store.last_seq(self._row)
         self._fed_seq = self._row.indexed_seq
         if self.last_seq > self._row.indexed_seq:
-            self.dirty_since = time.monotonic()
+            self.dirty_since = -math.inf  # longer than any interval
 
     def snapshot(self) -> Snapshot:
         """Return the index as of its last refresh."""
         with self._lock:
-            row = self._row
-            if self._shard is None or self._loaded != (row.generation, row.indexed_seq):
-                self._load(row)
-            assert self._shard is not None
-            return Snapshot(row.name, self.fields, self.analyzers, self._shard, self._shard.searcher)
+            while self._shard is None or self._loaded != (self._row.generation, self._row.indexed_seq):
+                generation = self._row.generation
+                try:
+                    self._load(self._row)
+                except BROKEN:
+                    self.sync()
+                    if self._row.generation == generation:
+                        raise  # damaged; otherwise another process has just built it again
+            return Snapshot(self._row.name, self.fields, self.analyzers, self._shard, self._shard.searcher)
 
     def _load(self, row: IndexRow) -> None:
         """Open the search index, or look again at one that is open."""
-        if self._shard is None or self._loaded[0] != row.generation:
-            self._shard = Shard(self._folder(row), row.layout)
-        else:
+        if self._shard is not None and self._shard.folder is not None and self._loaded[0] == row.generation:
             self._shard.reload()
+        else:
+            self._shard = self._opened(row)
         self._loaded = (row.generation, row.indexed_seq)
+
+    def _opened(self, row: IndexRow) -> Shard:
+        """Return the search index on disk, or an empty one in memory as long as nobody has written any."""
+        if self._store.read_only:
+            return self._in_memory(row)
+        folder = self._folder(row)
+        if not (folder / "meta.json").exists():
+            if row.indexed_seq:
+                raise FileNotFoundError(f"{folder / 'meta.json'} is missing")
+            return Shard(None, row.layout)
+        return Shard(folder, row.layout)
+
+    def _in_memory(self, row: IndexRow) -> Shard:
+        """Return the search index built in memory, for a read-only folder: tantivy writes lock files to read."""
+        shard = Shard(None, layout_of(self.fields))
+        shard.open_writer()
+        for rows in self._store.since(row, 0):
+            self._feed(shard, rows, replay=False)
+        shard.commit()
+        shard.close_writer()
+        shard.reload()
+        return shard
 
     @property
     def usable(self) -> bool:
         """Whether the search index can be opened and holds what the store says it holds."""
         try:
-            snapshot = self.snapshot()
+            self.snapshot()
         except BROKEN as error:
             log.warning("the search index of [%s] is damaged (%s)", self._row.name, error)
             return False
-        return self._row.indexed_seq == 0 or snapshot.shard.folder.exists()
+        return True
+
+    @property
+    def behind(self) -> bool:
+        """Whether the store has documents that the search index has not committed."""
+        return self._store.last_seq(self._row) > self._row.indexed_seq
 
     def feed(self, rows: Sequence[Row]) -> None:
         """Hand documents just stored to the search index, without committing them there.
@@ -183,7 +218,7 @@ class LiveIndex:
             shard.reload()
         except BROKEN as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise shard.fault(error) from error
+            raise storage_fault(self._store.folder, str(error)) from error
         self.close_writer()
         with self._lock:
             self._record(layout=layout, generation=generation, indexed_seq=max(self._fed_seq, self.last_seq))
@@ -195,23 +230,33 @@ class LiveIndex:
         with self._store.transaction():
             row = self._store.update(self._row, **changes)
             self._store.forget_deleted(row, row.indexed_seq)
-        self.sync(row)
+        self.sync()
         self._fed_seq = row.indexed_seq
         self.dirty_since = None
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Shard]:
         """Give the search index with its writer open; after an error the writer starts anew from the last commit."""
-        shard = self.snapshot().shard
+        shard: Shard | None = None
         try:
+            shard = self._on_disk()
             if not shard.writing:
                 shard.open_writer()
                 self._fed_seq = self._row.indexed_seq
             yield shard
         except BROKEN as error:
-            shard.close_writer(wait=False)
+            if shard is not None:
+                shard.close_writer(wait=False)
             self._fed_seq = self._row.indexed_seq
-            raise shard.fault(error) from error
+            raise storage_fault(self._store.folder, str(error)) from error
+
+    def _on_disk(self) -> Shard:
+        """Return the search index, made if there is none yet."""
+        with self._lock:
+            shard = self.snapshot().shard
+            if shard.folder is None:
+                shard = self._shard = Shard(self._folder(self._row), self._row.layout)
+            return shard
 
     def close_writer(self) -> None:
         """Close the search index's writer, uncommitted documents waiting in the store for the next one."""

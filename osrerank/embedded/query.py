@@ -209,17 +209,17 @@ class Compiler:
         return self._exact(field, options["value"], _boost(options))
 
     def _exact(self, field: Field, value: Any, boost: float) -> TQuery:
-        """Return an exact value's clause; keywords and booleans score by rarity, numbers and dates do not."""
+        """Return an exact value's clause: booleans score by rarity, as in OpenSearch 3, all others score the boost."""
         if field.kind == "date" and isinstance(value, str):
             return self._range_query(field, {"gte": value, "lte": value}, boost)
         term = self._query_value(field, value)
         query = TQuery.term_query(self._schema, self._names[field.path], term)
-        if field.kind not in ("keyword", "boolean"):
-            return TQuery.const_score_query(query, boost)
         if field.kind == "keyword":
             self._note(field.path, [term])
-        frequency = self._snapshot.frequency(field.path, term)
-        return TQuery.const_score_query(query, boost * TF_OF_ONE * idf(self._snapshot.present(field.path), frequency))
+        if field.kind == "boolean":
+            frequency = self._snapshot.frequency(field.path, term)
+            boost *= TF_OF_ONE * idf(self._snapshot.present(field.path), frequency)
+        return TQuery.const_score_query(query, boost)
 
     def _exact_or_none(self, field: Field, value: Any, boost: float, *, lenient: bool) -> TQuery:
         try:

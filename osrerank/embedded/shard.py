@@ -11,7 +11,7 @@ from typing import Any
 
 import tantivy
 
-from osrerank.embedded.store import Row, storage_fault
+from osrerank.embedded.store import Row
 from osrerank.embedded.text import GAP, Analyzer
 
 ID, SOURCE, SEQ, PRESENT = "_id", "_source", "_seq", "_present"
@@ -38,27 +38,32 @@ class Shard:
     """A tantivy index in a folder of its own.
 
     Args:
-        folder: made if absent.
+        folder: made if absent; None for an index in memory.
         layout: field path -> column.
 
     Raises:
         ValueError, OSError: the files in the folder are damaged.
     """
 
-    def __init__(self, folder: Path, layout: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path | None, layout: Mapping[str, str]) -> None:
         self.folder = folder
         self.layout = dict(layout)
         self.names = {path: f"f{place}" for place, path in enumerate(layout)}
         self.schema = self._schema()
-        fresh = not (folder / "meta.json").exists()
-        if fresh:
-            folder.mkdir(parents=True, exist_ok=True)
-        self._index = tantivy.Index(self.schema, path=str(folder)) if fresh else tantivy.Index.open(str(folder))
+        self._index = self._opened(folder)
         self._index.config_reader("manual")
         cut = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(f"[^{SEPARATOR}]+"))
         self._index.register_tokenizer("terms", cut.filter(tantivy.Filter.custom_stopword([GAP])).build())
         self._writer: tantivy.IndexWriter | None = None
         self.reload()
+
+    def _opened(self, folder: Path | None) -> tantivy.Index:
+        if folder is None:
+            return tantivy.Index(self.schema)
+        if (folder / "meta.json").exists():
+            return tantivy.Index.open(str(folder))
+        folder.mkdir(parents=True, exist_ok=True)
+        return tantivy.Index(self.schema, path=str(folder))
 
     def _schema(self) -> tantivy.Schema:
         builder = tantivy.SchemaBuilder()
@@ -151,7 +156,3 @@ class Shard:
         writer, self._writer = self._writer, None
         if writer is not None and wait:
             writer.wait_merging_threads()
-
-    def fault(self, error: BaseException) -> Exception:
-        """Return the engine's error for one of tantivy's."""
-        return storage_fault(self.folder, str(error))

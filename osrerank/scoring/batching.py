@@ -1,6 +1,7 @@
 """Which sequences go through the model together: batches by tokens, not by count."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def plan_batches(lengths: Sequence[int], budget_tokens: int) -> tuple[tuple[int, ...], ...]:
@@ -23,6 +24,16 @@ def plan_batches(lengths: Sequence[int], budget_tokens: int) -> tuple[tuple[int,
     return (*batches, tuple(batch)) if batch else tuple(batches)
 
 
-def blocks(n_tuples: int, *, size: int) -> tuple[range, ...]:
-    """Cut ``0..n_tuples`` into runs of at most ``size``: with a deadline, one run is done before the next is begun."""
-    return tuple(range(start, min(start + size, n_tuples)) for start in range(0, n_tuples, size))
+def blocks(lengths: Sequence[int], most_tokens: int) -> tuple[range, ...]:
+    """Cut ``0..n`` into runs of consecutive sequences of at most ``most_tokens`` together, or of one that is longer.
+
+    With a deadline one run is done before the next is begun, so that what was scored is a beginning.
+    """
+    starts: list[int] = []
+    total = 0
+    for index, length in enumerate(lengths):
+        total += length
+        if not starts or total > most_tokens:
+            starts.append(index)
+            total = length
+    return tuple(range(start, end) for start, end in pairwise([*starts, len(lengths)]))

@@ -122,14 +122,15 @@ class InputBuilder:
     def batch(self, query: Pieces, documents: Sequence[Pieces]) -> Batch:
         """Return the documents' sequences, padded on the right; padding has the document's segment."""
         around = self._template
-        rows = [(*around.head, *query.ids, *around.middle, *document.ids, *around.tail) for document in documents]
-        shape = (len(rows), max(map(len, rows)))
-        input_ids = np.full(shape, self._pad_id, dtype=np.int64)
-        attention_mask = np.zeros(shape, dtype=np.int64)
-        for index, row in enumerate(rows):
-            input_ids[index, : len(row)] = row
-            attention_mask[index, : len(row)] = 1
-        token_type_ids = np.full(shape, around.document_type, dtype=np.int64)
+        start = np.array([*around.head, *query.ids, *around.middle], dtype=np.int64)
+        tail = np.array(around.tail, dtype=np.int64)
+        lengths = np.array([self.length(query, document) for document in documents])
+        input_ids = np.full((len(documents), int(lengths.max())), self._pad_id, dtype=np.int64)
+        input_ids[:, : len(start)] = start
+        for row, document, length in zip(input_ids, documents, lengths, strict=True):
+            row[len(start) : length] = np.concatenate([document.ids, tail])
+        attention_mask = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)
+        token_type_ids = np.full_like(input_ids, around.document_type)
         token_type_ids[:, : len(around.head) + len(query.ids) + around.middle_query] = 0
         return Batch(input_ids, attention_mask, token_type_ids)
 

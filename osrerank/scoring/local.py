@@ -3,7 +3,7 @@
 import functools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,8 +17,10 @@ from osrerank.scoring.inputs import Batch, InputBuilder, Pieces
 from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, ModelCard, digest
 from osrerank.types import NEVER, Deadline, Scores
 
-BLOCK = 64
-"""Tuples that are sorted by length together when there is a deadline; without one all are."""
+CHUNK = 64
+"""With a deadline, so many documents are tokenised at a time; without one all are."""
+BLOCK_BATCHES = 4
+"""With a deadline, so many batches of tuples are sorted by length together; without one all are."""
 
 logger = logging.getLogger(__name__)
 
@@ -100,10 +102,9 @@ class LocalScorer:
         failures: dict[int, str] = {}
         cut: set[int] = set()
         reached = 0
-        for block in blocks(len(tuples), size=max(1, len(tuples)) if deadline.at_s is None else BLOCK):
+        for block, texts in self._blocks(backend, pieces, [documents[index] for index in indices], deadline):
             if deadline.passed:
                 break
-            texts = self._builder.documents([documents[indices[at]] for at in block], pieces)
             done = self._score_block(backend, pieces, texts, deadline)
             length = _leading(done, len(block))
             for offset in range(length):
@@ -133,6 +134,19 @@ class LocalScorer:
         if self._backend is None:
             raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
         return self._backend
+
+    def _blocks(
+        self, backend: Backend, query: Pieces, documents: Sequence[str], deadline: Deadline
+    ) -> Iterator[tuple[range, list[Pieces]]]:
+        """Yield runs of tuples with their documents' pieces: all at once, or a few batches under a deadline."""
+        if deadline.at_s is None:
+            yield range(len(documents)), self._builder.documents(documents, query)
+            return
+        for start in range(0, len(documents), CHUNK):
+            texts = self._builder.documents(documents[start : start + CHUNK], query)
+            lengths = [self._builder.length(query, text) for text in texts]
+            for block in blocks(lengths, BLOCK_BATCHES * backend.budget_tokens):
+                yield range(start + block.start, start + block.stop), texts[block.start : block.stop]
 
     def _score_block(self, backend: Backend, query: Pieces, texts: Sequence[Pieces], deadline: Deadline) -> _Block:
         """Score tuples in batches of like length until the deadline."""

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import osrerank
 from osrerank.errors import ModelLoadError
+from osrerank.scoring.model import ONNX_FILES
 
-SHIPPED = Path(osrerank.__file__).parent / "models"
+SHIPPED = Path(__file__).parent.parent / "models"
 SHIPPED_PREFIX = "osrerank/"
 HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
 DESCRIPTIONS = (
@@ -18,8 +18,12 @@ DESCRIPTIONS = (
     "tokenizer_config.json",
     "vocab.txt",
 )
-GRAPHS = ("onnx/model.onnx", "onnx/model_int8.onnx", "onnx/model.onnx_data", "model.onnx")
 WEIGHTS = ("*.safetensors", "model.safetensors.index.json")
+FORMS = {
+    "onnx": (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data")),
+    "torch": (WEIGHTS,),
+}
+"""What to fetch for a backend: the first form that a repository has, so that not every precision is downloaded."""
 
 
 def locate(model: str, *, backend: str = "auto") -> Path:
@@ -57,15 +61,13 @@ def _download(model: str, repository: str, revision: str | None, backend: str) -
     """Fetch a repository's descriptions and one form of its weights; nothing that could run as code."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - half a second
 
-    def fetch(*patterns: str) -> Path:
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=list(patterns)))
-
+    forms = FORMS["onnx"] + FORMS["torch"] if backend == "auto" else FORMS[backend]
     try:
-        if backend == "torch":
-            return fetch(*DESCRIPTIONS, *WEIGHTS)
-        directory = fetch(*DESCRIPTIONS, *GRAPHS)
-        if backend == "auto" and not any(directory.rglob("*.onnx")):
-            return fetch(*DESCRIPTIONS, *WEIGHTS)
+        for form in forms:
+            patterns = [*DESCRIPTIONS, *form]
+            directory = Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
+            if any(found for pattern in form for found in directory.glob(pattern)):
+                break
     except Exception as error:
         raise _unreachable(model, repository, revision, error) from error
     return directory

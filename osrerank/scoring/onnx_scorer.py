@@ -53,7 +53,7 @@ class OnnxBackend:
             reason = f"{directory} has no ONNX graph in {', '.join(PREFERRED)}; make one with osrerank export"
             raise ModelLoadError(reason, model=card.name, path=str(directory))
         file = card.onnx[precision]
-        session = _open(directory / file, card.name, threads or len(os.sched_getaffinity(0)))
+        session = _open(directory / file, card.name, threads or usable_cores())
         _check_signature(session, directory / file, card)
         return cls(session, model=card.name, precision=precision, file=file)
 
@@ -67,6 +67,11 @@ class OnnxBackend:
 
     def close(self) -> None:
         self._session = None
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use; not every system can restrict them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _open(file: Path, model: str, threads: int) -> Any:

@@ -21,13 +21,15 @@ class Recipe:
         per_channel: one scale for each column of a weight matrix, instead of one for the matrix.
         reduce_range: weights in 7 bits, so that CPUs without VNNI cannot saturate their 16-bit sums.
         weights: integer type of the weights.
+        keep_fp32: matrix products whose node name has one of these in it stay fp32, such as ``narrow``.
         embeddings: ``rows`` gives each word its own scale, ``table`` all words one (ONNX Runtime's), ``fp32`` none.
     """
 
     per_channel: bool = True
-    reduce_range: bool = False
+    reduce_range: bool = True
     weights: Literal["int8", "uint8"] = "int8"
     embeddings: Literal["rows", "table", "fp32"] = "rows"
+    keep_fp32: tuple[str, ...] = ()
 
 
 def quantise(source: Path, target: Path, recipe: Recipe | None = None) -> None:
@@ -41,12 +43,17 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None) -> None:
     quantization: Any = require("onnxruntime.quantization", extra="onnx")
     operators = ["MatMul", "Gather"] if recipe.embeddings == "table" else ["MatMul"]
     graph = onnx.load(source)
+    # Shapes are inferred either way; without this mark the quantiser advises on the root logger to do that first.
+    graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
     if recipe.embeddings == "rows":
         quantise_tables(graph)
     quantization.quantize_dynamic(
         graph,
         target,
         op_types_to_quantize=operators,
+        nodes_to_exclude=[
+            node.name for node in graph.graph.node if any(part in node.name for part in recipe.keep_fp32)
+        ],
         per_channel=recipe.per_channel,
         reduce_range=recipe.reduce_range,
         weight_type=quantization.QuantType.QInt8 if recipe.weights == "int8" else quantization.QuantType.QUInt8,

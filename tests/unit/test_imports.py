@@ -49,8 +49,9 @@ def rooms_imported(path):
         for name in names:
             parts = name.split(".")
             if parts[0] == "osrerank":
-                is_room = (ROOT / "osrerank" / f"{parts[1]}.py").exists() or (ROOT / "osrerank" / parts[1]).is_dir()
-                yield parts[1] if is_room else "__init__"
+                room = parts[1] if len(parts) > 1 else "__init__"
+                is_room = (ROOT / "osrerank" / f"{room}.py").exists() or (ROOT / "osrerank" / room).is_dir()
+                yield room if is_room else "__init__"
             elif parts[0] in ("index_loaders", "workers"):
                 yield parts[0]
 

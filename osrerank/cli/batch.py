@@ -1,0 +1,99 @@
+"""What ``osrerank run`` and ``osrerank rerank`` share: progress, checkpoint, the list of failures, the run file."""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from osrerank.errors import EvaluationError
+from osrerank.evaluation.batch import Failure, run_of, run_queries
+from osrerank.evaluation.checkpoint import Checkpoint
+from osrerank.evaluation.records import Record
+from osrerank.evaluation.trec import write_run
+from osrerank.types import Query
+
+SHOWN_FAILURES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A query set to be run.
+
+    Attributes:
+        queries: the query set.
+        search: query and start time -> record; called from several threads.
+        depends_on: options that the outcome depends on; a checkpoint of others is refused.
+        reranked: whether a query that is not wholly reranked counts as failed.
+        workers: threads.
+    """
+
+    queries: Sequence[Query]
+    search: Callable[[Query, float], Record]
+    depends_on: Mapping[str, Any]
+    reranked: bool
+    workers: int = 1
+
+
+def execute(batch: Batch, output: Path, *, tag: str, skip_failed: bool) -> None:
+    """Run the batch and write the TREC run and its side file.
+
+    Raises:
+        EvaluationError: queries failed; they are listed on stderr.
+    """
+    side_file = output.with_name(f"{output.name}.jsonl")
+    ids = [query.query_id for query in batch.queries]
+    with Checkpoint(side_file, {**batch.depends_on, "queries": digest(batch.queries)}) as checkpoint:
+        resumed = len(checkpoint)
+        if resumed:
+            click.echo(f"{side_file}: going on after {resumed} of {len(ids)} queries", err=True)
+        with _progress(len(ids), resumed) as advance:
+            failures = run_queries(
+                batch.queries,
+                batch.search,
+                checkpoint,
+                workers=batch.workers,
+                reranked=batch.reranked,
+                advance=advance,
+            )
+        if not failures or skip_failed:
+            run = run_of(checkpoint, batch.queries, tag)
+            write_run(output, run)
+            checkpoint.finish(ids)
+            empty = sum(not documents for documents in run.rankings.values())
+            nothing = f", {empty} of them found nothing" if empty else ""
+            click.echo(f"{output}: {len(run.rankings)} queries{nothing}; scores and timings in {side_file}", err=True)
+    if failures:
+        _list(failures)
+        outcome = f"{output} was written without them" if skip_failed else f"{output} was not written"
+        raise EvaluationError(f"{len(failures)} queries failed; {outcome}; the same command tries them again")
+
+
+def digest(queries: Sequence[Query]) -> str:
+    """Return a fingerprint of a query set: ids, texts and their order."""
+    content = "\n".join(f"{query.query_id}\t{query.text}" for query in queries)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _progress(total: int, done: int) -> Iterator[Callable[[], None]]:
+    """Yield what to call after each query; the bar is drawn on stderr where that is a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn  # noqa: PLC0415 - rich
+
+    from osrerank.cli.tables import console  # noqa: PLC0415 - rich
+
+    screen = console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("queries", total=total, completed=done)
+        yield lambda: bar.advance(task)
+
+
+def _list(failures: Sequence[Failure]) -> None:
+    for failure in failures[:SHOWN_FAILURES]:
+        click.echo(f"query {failure.query_id}: {failure.reason}", err=True)
+    if len(failures) > SHOWN_FAILURES:
+        click.echo(f"... and {len(failures) - SHOWN_FAILURES} more", err=True)

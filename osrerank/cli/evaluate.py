@@ -1,0 +1,124 @@
+"""``osrerank evaluate``: measures of runs, and tests of their differences."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from osrerank.evaluation.report import Report
+    from osrerank.evaluation.trec import Duplicates
+    from osrerank.types import Run
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("qrels", type=FILE)
+@click.argument("runs", type=FILE, nargs=-1, required=True)
+@click.option(
+    "-m", "--measure", "measures", multiple=True, metavar="NAME", help="nDCG@10, AP(rel=2), map, ...; repeat for more."
+)
+@click.option("--msmarco", is_flag=True, help="MS MARCO's official MRR@10, divided by the number of reference queries.")
+@click.option("--per-query", is_flag=True, help="Every query's values too.")
+@click.option(
+    "--complete",
+    is_flag=True,
+    help="Average over all judged queries (trec_eval -c), missing ones 0; default: queries of both.",
+)
+@click.option(
+    "-l", "--relevance-level", default=1, show_default=True, help="Least relevance that is relevant (trec_eval -l)."
+)
+@click.option("--depth", type=click.IntRange(min=1), help="Look at that many documents of each ranking (trec_eval -M).")
+@click.option("--double-precision", is_flag=True, help="Compare scores in 64 bits; trec_eval up to 9.0.8 has 32.")
+@click.option(
+    "--duplicates",
+    type=click.Choice(["refuse", "first"]),
+    default="refuse",
+    show_default=True,
+    help="A document twice.",
+)
+@click.option("--compare", is_flag=True, help="Test the other runs against the first.")
+@click.option("--all-pairs", is_flag=True, help="Test every pair of runs.")
+@click.option(
+    "--test",
+    type=click.Choice(["t", "randomisation"]),
+    default="t",
+    show_default=True,
+    help="Test that sets the letters.",
+)
+@click.option("--alpha", default=0.05, show_default=True, help="Significant below this Holm-corrected p-value.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the randomisation test.")
+@click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+@click.option("--csv", "as_csv", is_flag=True, help="CSV for programs.")
+@click.pass_obj
+def evaluate(obj: dict[str, Any], /, **options: Any) -> None:
+    """Measure RUNS against QRELS as trec_eval does, and test their differences.
+
+    \b
+    osrerank evaluate qrels.txt bm25.run reranked.run -m nDCG@10 -m AP --compare
+
+    A run has six columns (TREC) or three (MS MARCO: query, document, rank); files may be gzipped. Without -m:
+    nDCG@10, RR@10, AP and R@100.
+    """
+    report = _report(options)
+    if options["as_json"] or (obj or {}).get("as_json"):
+        click.echo(json.dumps(report.as_json(per_query=options["per_query"]), indent=2))
+    elif options["as_csv"]:
+        click.echo(report.as_csv(per_query=options["per_query"]), nl=False)
+    else:
+        _show(report, options)
+
+
+def _report(options: dict[str, Any]) -> "Report":
+    """Read, measure and compare."""
+    from osrerank.evaluation import measures, report, significance, trec  # noqa: PLC0415 - numpy, for this command alone
+
+    averaging = measures.Averaging(
+        complete=options["complete"],
+        relevance_level=options["relevance_level"],
+        depth=options["depth"],
+        single_precision=not options["double_precision"],
+    )
+    official = (measures.MSMARCO,) if options["msmarco"] else ()
+    names = (*options["measures"], *official) or measures.DEFAULT_MEASURES
+    qrels = trec.read_qrels(options["qrels"])
+    runs = _read_runs(options["runs"], options["duplicates"])
+    evaluations = [measures.evaluate(qrels, run, names, averaging) for run in runs]
+    if not (options["compare"] or options["all_pairs"]):
+        return report.Report(evaluations, averaging, (), {})
+    compared = significance.compare_runs(evaluations, all_pairs=options["all_pairs"], seed=options["seed"])
+    marks = significance.superscripts(
+        compared, [run.name for run in runs], test=options["test"], alpha=options["alpha"]
+    )
+    return report.Report(evaluations, averaging, compared, marks)
+
+
+def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:
+    """Read runs and name them after their files, after their whole paths where two files have one name."""
+    from osrerank.evaluation.trec import read_run  # noqa: PLC0415 - see _report
+
+    stems = Counter(path.stem for path in paths)
+    return [
+        replace(read_run(path, duplicates=duplicates), name=path.stem if stems[path.stem] == 1 else str(path))
+        for path in paths
+    ]
+
+
+def _show(report: "Report", options: dict[str, Any]) -> None:
+    """Draw the tables."""
+    from osrerank.cli import evaluate_tables as tables  # noqa: PLC0415 - rich
+    from osrerank.cli.tables import console  # noqa: PLC0415 - rich
+
+    screen = console()
+    if options["per_query"]:
+        screen.print(tables.per_query_table(report))
+    screen.print(tables.summary_table(report))
+    click.echo(tables.summary_note(report, test=options["test"], alpha=options["alpha"]))
+    if report.comparisons:
+        screen.print(tables.comparison_table(report))
+        click.echo("d_z: mean difference over its standard deviation")

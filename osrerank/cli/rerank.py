@@ -1,0 +1,93 @@
+"""``osrerank rerank``: given candidates in a new order, no search engine needed."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from osrerank.cli.options import rerank_arguments
+from osrerank.errors import ConfigError
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option(
+    "--candidates", type=FILE, help="JSON lines: query_id, query, candidates with doc_id, text, title, score."
+)
+@click.option("--run", type=FILE, help="TREC or MS MARCO run to rerank, with --corpus and --queries.")
+@click.option("--corpus", type=FILE, help="JSON lines with id, title and text, for --run.")
+@click.option("--queries", type=FILE, help="Query set, for --run.")
+@click.option(
+    "--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="TREC run to write."
+)
+@click.option("--tag", help="The run's tag.  [default: the output's name]")
+@click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed.")
+@click.option("--pipeline", type=click.Choice(["mono"]), help="Stages that rerank.  [default: mono]")
+@click.option("--depth", type=click.IntRange(1, 10_000), help="Candidates reranked; others stay below.  [default: 100]")
+@click.option("--deadline-ms", type=click.FloatRange(min=0, min_open=True), help="Time for a query.")
+@click.pass_context
+def rerank(context: click.Context, /, **options: Any) -> None:
+    """Rerank given candidates and write a TREC run.
+
+    \b
+    osrerank rerank --candidates candidates.jsonl --output mono.run
+    osrerank rerank --run bm25.run --corpus corpus.jsonl --queries queries.tsv --output mono.run
+
+    Beside the run lies OUTPUT.jsonl with scores, inferences and timings; a stopped run goes on where it was.
+    """
+    from osrerank.cli.batch import execute  # noqa: PLC0415 - numpy
+    from osrerank.reranker import Reranker  # noqa: PLC0415 - its twin
+    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+
+    names = ("redis_url", "model", "backend")
+    reranker = Reranker(Settings.load(**{name: context.obj[name] for name in names}))
+    try:
+        batch = _batch(reranker, options)
+        execute(
+            batch, options["output"], tag=options["tag"] or options["output"].stem, skip_failed=options["skip_failed"]
+        )
+    finally:
+        reranker.close()
+
+
+def _batch(reranker: Any, options: dict[str, Any]) -> Any:
+    """Return the candidates' queries with the reranking that answers them."""
+    from osrerank.cli.batch import Batch  # noqa: PLC0415 - numpy
+    from osrerank.defaults import Defaults  # noqa: PLC0415 - its twin
+    from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
+    from osrerank.search import rank_texts  # noqa: PLC0415 - its twin
+
+    lists = _read(options)
+    documents = {one.query.query_id: one.documents for one in lists}
+    arguments = rerank_arguments({**options, "do_rerank": True})
+    defaults = Defaults.load(reranker.settings).base
+
+    def search(query: Any, started_s: float) -> Any:
+        ranking = rank_texts(reranker, defaults, query.text, documents[query.query_id], rerank=arguments)
+        return Record.from_ranking(query.query_id, ranking, started_s)
+
+    depends_on = {"rerank": arguments, "model": reranker.settings.model, "candidates": _digest(lists)}
+    return Batch([one.query for one in lists], search, depends_on, reranked=True)
+
+
+def _read(options: dict[str, Any]) -> Any:
+    from osrerank.evaluation.candidates import assemble, read_candidates  # noqa: PLC0415 - numpy
+
+    together = [options["run"], options["corpus"], options["queries"]]
+    if options["candidates"] and not any(together):
+        return read_candidates(options["candidates"])
+    if all(together) and not options["candidates"]:
+        return assemble(*together)
+    raise ConfigError(
+        "give either --candidates, or --run with --corpus and --queries", setting="candidates", source="flag"
+    )
+
+
+def _digest(lists: Any) -> str:
+    """Return a fingerprint of the candidates, so that a changed list is not taken for the one that was begun."""
+    import hashlib  # noqa: PLC0415 - with the heavy part
+    import json  # noqa: PLC0415
+
+    content = json.dumps([[one.query.query_id, list(one.documents)] for one in lists], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -1,0 +1,73 @@
+"""``osrerank run``: a query set through an index, to a TREC run."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from osrerank.cli.options import client_of, rerank_arguments, rerank_options
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option(
+    "--queries", required=True, type=FILE, help="TSV, JSON lines, TREC topics or CACM's form; may be gzipped."
+)
+@click.option("--index", "-i", required=True, help="Index to search.")
+@click.option(
+    "--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="TREC run to write."
+)
+@click.option(
+    "--hits", default=1000, show_default=True, type=click.IntRange(1, 10_000), help="Documents of each query."
+)
+@click.option("--tag", help="The run's tag.  [default: the output's name]")
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Queries at a time.")
+@click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed.")
+@rerank_options
+@click.pass_context
+def run(context: click.Context, /, **options: Any) -> None:
+    """Run a query set and write a TREC run, first pass alone or reranked.
+
+    \b
+    osrerank run --queries topics.tsv --index passages --output bm25.run --no-rerank
+    osrerank run --queries topics.tsv --index passages --output mono.run --depth 1000 --workers 2
+
+    Beside the run lies OUTPUT.jsonl with every stage's scores, inferences and timings. A run that was stopped goes on
+    where it was when the same command is given again. Queries that fail are listed, and the exit code is 1.
+    """
+    from osrerank.cli.batch import execute  # noqa: PLC0415 - numpy
+
+    client = client_of(context)
+    try:
+        batch = _batch(context, client, options)
+        execute(
+            batch, options["output"], tag=options["tag"] or options["output"].stem, skip_failed=options["skip_failed"]
+        )
+    finally:
+        client.close()
+
+
+def _batch(context: click.Context, client: Any, options: dict[str, Any]) -> Any:
+    """Return the query set with the search that answers it."""
+    from osrerank.cli.batch import Batch  # noqa: PLC0415 - numpy
+    from osrerank.evaluation.queries import read_queries  # noqa: PLC0415 - its twin
+    from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
+
+    arguments = rerank_arguments(options)
+    reranked = arguments is not False
+    size, index = options["hits"], options["index"]
+    source = {} if reranked else {"_source": False}  # ids and scores are all that a first pass needs
+
+    def search(query: Any, started_s: float) -> Any:
+        response = client.search(query.text, index=index, size=size, rerank=arguments, **source)
+        return Record.from_response(query.query_id, response, started_s)
+
+    depends_on = {"index": index, "hits": size, "rerank": arguments, "model": _model(context) if reranked else None}
+    return Batch(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
+
+
+def _model(context: click.Context) -> str:
+    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+
+    return Settings.load(model=context.obj["model"]).model

@@ -1,0 +1,127 @@
+"""``osrerank tradeoff``: quality against inferences per query, from one scored run."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from osrerank.evaluation.tradeoff import PairAggregation, Point, Scored, Setting
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+K0, K1 = (0, 10, 20, 50, 100, 200, 500, 1000), (0, 10, 20, 30, 40, 50)
+PAIRS: "tuple[PairAggregation, ...]" = ("sum", "binary", "min", "max", "sample")
+COLUMNS = ("curve", "k0", "k1", "inferences", "quality")
+
+
+class Counts(click.ParamType[tuple[int, ...]]):
+    """Whole numbers, comma-separated."""
+
+    name = "N,N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Read the numbers; none may be negative."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isdecimal() for part in parts):
+            self.fail(f"{value!r} is not a list of whole numbers such as 0,10,20", param, ctx)
+        return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+@click.command()
+@click.argument("qrels", type=FILE)
+@click.argument("run", type=FILE)
+@click.option("-m", "--measure", default="nDCG@10", show_default=True, help="Any measure of `osrerank evaluate`.")
+@click.option("--k0", type=Counts(), help="Depths of monoBERT.  [default: 0,10,20,50,100,... as deep as RUN goes]")
+@click.option("--k1", type=Counts(), help="Depths of duoBERT, where it ran.  [default: 0,10,20,30,40,50]")
+@click.option("--duo-k0", type=Counts(), help="Depths of monoBERT below duoBERT, a curve each.  [default: the deepest]")
+@click.option(
+    "--pairs", type=click.Choice(PAIRS), multiple=True, help="Pair aggregations.  [default: sum, binary, min, max]"
+)
+@click.option(
+    "--sample-size", type=click.IntRange(1), default=10, show_default=True, help="Others drawn by --pairs sample."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the draw.")
+@click.option("--complete", is_flag=True, help="Average over all judged queries.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curves to a .svg, .png or .pdf."
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+@click.option("--csv", "as_csv", is_flag=True, help="CSV for programs.")
+@click.pass_obj
+def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
+    """Show what each reranking depth costs and brings, without scoring again.
+
+    \b
+    osrerank run --queries topics.tsv --index passages --output deep.run --depth 1000
+    osrerank tradeoff qrels.txt deep.run.jsonl -m RR@10 --plot tradeoff.svg
+
+    RUN is the side file that `osrerank run` and `osrerank rerank` leave beside a run. Cost is the mean number of
+    inferences for each query: k0 for monoBERT, and k1(k1-1) more for duoBERT's pairs.
+    """
+    curves = _curves(options)
+    if options["plot"]:
+        from osrerank.evaluation.plots import plot_tradeoff  # noqa: PLC0415 - matplotlib
+
+        plot_tradeoff(options["plot"], curves, options["measure"])
+    _print(_rows(curves), options["measure"], as_json=options["as_json"] or obj["as_json"], as_csv=options["as_csv"])
+
+
+def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
+    from osrerank.evaluation.checkpoint import read_records  # noqa: PLC0415 - numpy, for this command alone
+    from osrerank.evaluation.measures import Averaging  # noqa: PLC0415
+    from osrerank.evaluation.tradeoff import Scored, curve  # noqa: PLC0415
+    from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415
+
+    scored = [Scored.of(record) for record in read_records(options["run"])]
+    qrels, averaging = read_qrels(options["qrels"]), Averaging(complete=options["complete"])
+    return {
+        label: curve(scored, settings, qrels, options["measure"], averaging)
+        for label, settings in _settings(scored, options).items()
+    }
+
+
+def _settings(scored: "Sequence[Scored]", options: dict[str, Any]) -> "dict[str, list[Setting]]":
+    """Return the points of each curve: what was asked for, or what the run's scores allow."""
+    from osrerank.evaluation.tradeoff import Setting, deepest, widest  # noqa: PLC0415 - see _curves
+
+    depth, width = deepest(scored), widest(scored)
+    k0 = options["k0"] or tuple(sorted({*(k for k in K0 if k < depth), depth}))
+    settings = {"monoBERT": [Setting(k) for k in k0]}
+    if not (width or options["k1"]):
+        return settings
+    k1 = options["k1"] or tuple(k for k in K1 if k <= width)
+    for base in options["duo_k0"] or (depth,):
+        for pairs in options["pairs"] or PAIRS[:-1]:
+            label = f"duoBERT {pairs.capitalize()}, k0 = {base}"
+            sample = {"sample_size": options["sample_size"], "seed": options["seed"]}
+            settings[label] = [Setting(base, k, pairs, **sample) for k in k1]
+    return settings
+
+
+def _rows(curves: "Mapping[str, Sequence[Point]]") -> list[tuple[str, int, int, float, float]]:
+    return [
+        (label, point.setting.k0, point.setting.k1, point.inferences, point.quality)
+        for label, points in curves.items()
+        for point in points
+    ]
+
+
+def _print(rows: Sequence[tuple[str, int, int, float, float]], measure: str, *, as_json: bool, as_csv: bool) -> None:
+    if as_json:
+        points = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+        click.echo(json.dumps({"measure": measure, "points": points}, indent=2))
+    elif as_csv:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
+        click.echo(text.getvalue(), nl=False)
+    else:
+        from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
+
+        shown = [(label, str(k0), str(k1), f"{cost:.1f}", f"{value:.4f}") for label, k0, k1, cost, value in rows]
+        console().print(table(["curve", "k0", "k1", "inferences/query", measure], shown))

@@ -1,0 +1,90 @@
+"""A query set through a search, in threads, checkpointed query by query."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import islice
+
+from osrerank.evaluation.checkpoint import Checkpoint
+from osrerank.evaluation.records import Record
+from osrerank.types import Query, Run
+
+GIVE_UP_AFTER = 10
+"""Failures in a row after which no further query is tried: the server is gone, or the model cannot be loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A query without an answer, and why."""
+
+    query_id: str
+    reason: str
+
+
+def run_queries(
+    queries: Sequence[Query],
+    search: Callable[[Query, float], Record],
+    checkpoint: Checkpoint,
+    *,
+    workers: int = 1,
+    reranked: bool = True,
+    advance: Callable[[], None] = lambda: None,
+) -> list[Failure]:
+    """Run the queries that the checkpoint lacks, and append their records to it.
+
+    Args:
+        queries: the query set.
+        search: query and start time (``time.perf_counter``) -> record; called from several threads.
+        checkpoint: where records go; appended to from the calling thread only.
+        workers: threads.
+        reranked: whether a record that was not wholly reranked counts as failed.
+        advance: called after each query.
+
+    Returns:
+        The queries that failed or were not tried, in the order of the query set; none of them is in the checkpoint.
+    """
+    waiting = iter([query for query in queries if query.query_id not in checkpoint])
+    failed: dict[str, str] = {}
+    in_a_row = 0
+    with ThreadPoolExecutor(workers) as threads:
+        running = {_submit(threads, search, query): query for query in islice(waiting, workers)}
+        while running:
+            done, _others = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                query = running.pop(future)
+                reason = _settle(future, checkpoint, reranked=reranked)
+                in_a_row = in_a_row + 1 if reason else 0
+                if reason:
+                    failed[query.query_id] = reason
+                advance()
+                if in_a_row < GIVE_UP_AFTER and (following := next(waiting, None)) is not None:
+                    running[_submit(threads, search, following)] = following
+    untried = {query.query_id: f"not tried after {GIVE_UP_AFTER} failures in a row" for query in waiting}
+    return [
+        Failure(query.query_id, (failed | untried)[query.query_id])
+        for query in queries
+        if query.query_id in failed or query.query_id in untried
+    ]
+
+
+def run_of(checkpoint: Checkpoint, queries: Sequence[Query], name: str) -> Run:
+    """Return the TREC run of the records, in the order of the queries; a query that found nothing has no lines."""
+    records: Iterator[Record] = checkpoint.records(query.query_id for query in queries)
+    return Run({record.query_id: record.documents() for record in records}, name=name)
+
+
+def _submit(threads: ThreadPoolExecutor, search: Callable[[Query, float], Record], query: Query) -> Future[Record]:
+    return threads.submit(lambda: search(query, time.perf_counter()))
+
+
+def _settle(future: Future[Record], checkpoint: Checkpoint, *, reranked: bool) -> str:
+    """Append a query's record, or return why there is none."""
+    try:
+        record = future.result()
+    except Exception as error:  # noqa: BLE001 - one query's failure is listed and must not end the others
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if reranked and record.problem:
+        return record.problem
+    checkpoint.append(record)
+    return ""

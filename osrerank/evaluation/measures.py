@@ -1,0 +1,225 @@
+"""Measures of runs, by ir-measures' names, averaged as trec_eval averages.
+
+Nothing is left to a provider's own habits: runs reach it in trec_eval's order with scores that cannot tie, cut to the
+depth, and with the queries that the average is over. ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) computes
+the values.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from osrerank._optional import require
+from osrerank.errors import EvaluationError
+from osrerank.evaluation.corrections import corrected, needs_correction
+from osrerank.evaluation.trec import trec_order
+from osrerank.types import Qrels, Run
+
+MSMARCO = "MRR@10 (MS MARCO)"
+"""Name under which the official script's measure appears; see `msmarco_mrr`."""
+DEFAULT_MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """What is cut and what is averaged over.
+
+    Attributes:
+        complete: average over every judged query, one that the run lacks counting 0 (trec_eval's ``-c``); otherwise
+            over the queries that are in both (trec_eval's default).
+        relevance_level: least relevance that counts as relevant for measures of two grades (trec_eval's ``-l``).
+        depth: documents looked at from the top of each ranking (trec_eval's ``-M``); None means all.
+        single_precision: compare scores as 32-bit floats, as trec_eval up to 9.0.8 does.
+    """
+
+    complete: bool = False
+    relevance_level: int = 1
+    depth: int | None = None
+    single_precision: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The measured values of one run.
+
+    Attributes:
+        run: the run's name.
+        per_query: measure -> query_id -> value.
+        overall: measure -> the mean over the queries; a count (``NumRel``) is a sum.
+    """
+
+    run: str
+    per_query: Mapping[str, Mapping[str, float]]
+    overall: Mapping[str, float]
+
+
+def evaluate(
+    qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES, averaging: Averaging | None = None
+) -> Evaluation:
+    """Measure a run.
+
+    Args:
+        qrels: the judgments.
+        run: the run.
+        measures: names such as ``nDCG@10``, ``AP(rel=2)``, trec_eval's ``ndcg_cut_10``, or `MSMARCO`.
+        averaging: what is cut and averaged over; trec_eval's defaults when absent.
+
+    Raises:
+        EvaluationError: a measure is unknown, or run and judgments share no query.
+    """
+    averaging = averaging or Averaging()
+    parsed = parse_measures([name for name in measures if name != MSMARCO], averaging.relevance_level)
+    judged = judged_queries(qrels, run, complete=averaging.complete)
+    per_query = _values(parsed, judged, run, averaging)
+    overall = {name: _overall(measure, per_query[name]) for name, measure in parsed.items()}
+    if MSMARCO in measures:
+        per_query[MSMARCO] = msmarco_mrr(qrels, run)
+        overall[MSMARCO] = math.fsum(per_query[MSMARCO].values()) / len(per_query[MSMARCO])
+    return Evaluation(run.name, per_query, overall)
+
+
+def judged_queries(qrels: Qrels, run: Run, *, complete: bool = False) -> dict[str, Mapping[str, int]]:
+    """Return the judgments of the queries that are averaged over.
+
+    Raises:
+        EvaluationError: run and judgments share no query.
+    """
+    shared = {query_id: judged for query_id, judged in qrels.judgments.items() if query_id in run.rankings}
+    if not shared:
+        raise EvaluationError(
+            f"run {run.name} and the judgments share no query: the run has {_some(run.rankings)}, the judgments "
+            f"{_some(qrels.judgments)}; are they of the same query set?"
+        )
+    return dict(qrels.judgments) if complete else shared
+
+
+def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, Any]:
+    """Return ir-measures' measures by the names they are shown under.
+
+    Args:
+        names: ir-measures' names, or trec_eval's; some of trec_eval's stand for several measures.
+        relevance_level: taken by measures of two grades whose name has no ``rel=``.
+
+    Raises:
+        EvaluationError: a name means nothing, or its arguments cannot be used.
+    """
+    ir_measures = require("ir_measures", extra="eval")
+    measures: dict[str, Any] = {}
+    for name in names:
+        parsed = _parse(ir_measures, name)
+        for measure in parsed:
+            levelled = _with_level(measure, name, relevance_level)
+            if levelled not in measures.values():
+                measures[name if len(parsed) == 1 and levelled is measure else repr(levelled)] = levelled
+    return measures
+
+
+def msmarco_mrr(qrels: Qrels, run: Run, *, depth: int = 10) -> dict[str, float]:
+    """Return reciprocal ranks as MS MARCO's official script counts them: one value for each query of the reference.
+
+    A query that the run lacks counts 0, one that is not in the reference is ignored, and relevance above 0 is relevant.
+    """
+    return {
+        query_id: _reciprocal_rank(judged, [document.doc_id for document in run.rankings.get(query_id, ())[:depth]])
+        for query_id, judged in qrels.judgments.items()
+    }
+
+
+def _reciprocal_rank(judged: Mapping[str, int], doc_ids: Sequence[str]) -> float:
+    relevant = (rank for rank, doc_id in enumerate(doc_ids, start=1) if judged.get(doc_id, 0) > 0)
+    return 1 / next(relevant, math.inf)
+
+
+def _values(
+    measures: Mapping[str, Any], judged: Mapping[str, Mapping[str, int]], run: Run, averaging: Averaging
+) -> dict[str, dict[str, float]]:
+    """Return measure -> query_id -> value, queries in the order of the judgments."""
+    rankings = {query_id: _ranked(run, query_id, averaging) for query_id in judged}
+    values: dict[str, dict[str, float]] = {name: {} for name in measures}
+    computed = {}
+    for name, measure in measures.items():
+        if needs_correction(measure):
+            values[name] = {query_id: corrected(measure, judged[query_id], rankings[query_id]) for query_id in judged}
+        else:
+            computed[measure] = name
+    if computed:
+        for metric in _evaluator(list(computed), judged).iter_calc(_untied(rankings)):
+            values[computed[metric.measure]][metric.query_id] = float(metric.value)
+    return {name: {query_id: by_query[query_id] for query_id in judged} for name, by_query in values.items()}
+
+
+def _ranked(run: Run, query_id: str, averaging: Averaging) -> list[str]:
+    """Return the document ids of a query in trec_eval's order, cut to the depth; none when the run lacks the query."""
+    documents = trec_order(run.rankings.get(query_id, ()), single_precision=averaging.single_precision)
+    return [document.doc_id for document in documents[: averaging.depth]]
+
+
+def _untied(rankings: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
+    """Return query_id -> document id -> a score that gives the rank alone: n, n-1, ..., 1."""
+    return {
+        query_id: {doc_id: float(len(doc_ids) - place) for place, doc_id in enumerate(doc_ids)}
+        for query_id, doc_ids in rankings.items()
+    }
+
+
+def _evaluator(measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]]) -> Any:
+    ir_measures = require("ir_measures", extra="eval")
+    try:
+        return ir_measures.evaluator(measures, {query_id: dict(grades) for query_id, grades in judged.items()})
+    except (ValueError, AssertionError, RuntimeError) as error:
+        raise EvaluationError(f"cannot measure {', '.join(map(str, measures))}: {_one_line(error)}") from error
+
+
+def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
+    """Return the measures that a name of ir-measures' or trec_eval's stands for."""
+    try:
+        measures = [ir_measures.parse_measure(name)]
+    except (NameError, ValueError, TypeError):
+        measures = _parse_trec(ir_measures, name)
+    try:
+        for measure in measures:
+            measure.validate_params()
+    except AssertionError as error:
+        raise EvaluationError(
+            f"measure {name!r} cannot be used: {error}; write it as in nDCG@10 or P(rel=2)@5"
+        ) from None
+    return measures
+
+
+def _parse_trec(ir_measures: ModuleType, name: str) -> list[Any]:
+    nicknames = require("pytrec_eval", extra="eval").supported_nicknames
+    try:
+        if name not in nicknames:  # sets such as all_trec hold names that ir-measures lacks
+            return list(ir_measures.parse_trec_measure(name))
+    except ValueError:
+        pass
+    known = ", ".join(sorted(ir_measures.measures.registry))
+    raise EvaluationError(f"there is no measure {name!r}; write it as in nDCG@10 or P(rel=2)@5, known are: {known}")
+
+
+def _with_level(measure: Any, name: str, level: int) -> Any:
+    """Return the measure at a relevance level, where it has one and its name does not set it."""
+    level_matters = "rel" in measure.SUPPORTED_PARAMS and "rel=" not in name
+    if level == 1 or not level_matters:
+        return measure
+    if measure.SUPPORTED_PARAMS["rel"].default == 1 or "rel" in measure.params:
+        return measure(rel=level)
+    return measure
+
+
+def _overall(measure: Any, values: Mapping[str, float]) -> float:
+    aggregator = measure.aggregator()
+    for value in values.values():
+        aggregator.add(value)
+    return float(aggregator.result())
+
+
+def _some(query_ids: Iterable[str]) -> str:
+    listed = sorted(query_ids)
+    return f"{', '.join(listed[:3])}{', ...' if len(listed) > 3 else ''}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,77 @@
+"""Figures that a paper could print, drawn without a display."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from osrerank._optional import require
+from osrerank.errors import ConfigError
+from osrerank.evaluation.tradeoff import Point
+
+FORMATS = (".svg", ".png", ".pdf")
+INCHES = (5.2, 3.6)
+DOTS_PER_INCH = 200
+MARKERS = "osD^vPX"
+# Okabe and Ito's colours, told apart by colour-blind readers too; yellow, faint on white, is left out.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: str) -> None:
+    """Draw quality against inferences per query, a line for each curve, its points labelled with k0 or k1.
+
+    The same points make the same file, byte for byte.
+
+    Args:
+        path: file to write; ``.svg``, ``.png`` or ``.pdf``.
+        curves: label -> points.
+        measure: the vertical axis' name.
+
+    Raises:
+        ConfigError: the file's name has another ending.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"cannot plot to {path}: end it in {', '.join(FORMATS)}", setting="plot", source="flag")
+    matplotlib = require("matplotlib", extra="eval")
+    figure_module = require("matplotlib.figure", extra="eval")
+    with matplotlib.rc_context({"svg.hashsalt": "osrerank", "font.size": 9, "svg.fonttype": "none"}):
+        figure = figure_module.Figure(figsize=INCHES, layout="constrained")
+        axes = figure.add_subplot()
+        for place, (label, points) in enumerate(curves.items()):
+            _draw(axes, label, sorted(points, key=lambda point: point.inferences), place)
+        _label(axes, (point for points in curves.values() for point in points if point.setting.pairs != "sample"))
+        axes.set_xlabel("Inferences per query")
+        axes.set_ylabel(measure)
+        axes.grid(visible=True, color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.08, y=0.12)
+        if len(curves) > 1:
+            axes.legend(frameon=False, fontsize=8)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        dated = {"Date": None} if path.suffix.lower() == ".svg" else {}
+        figure.savefig(path, dpi=DOTS_PER_INCH, metadata=dated)
+
+
+def _draw(axes: Any, label: str, points: Sequence[Point], place: int) -> None:
+    axes.plot(
+        [point.inferences for point in points],
+        [point.quality for point in points],
+        marker=MARKERS[place % len(MARKERS)],
+        markersize=4,
+        linewidth=1.3,
+        color=COLOURS[place % len(COLOURS)],
+        label=label,
+    )
+
+
+def _label(axes: Any, points: Iterable[Point]) -> None:
+    """Write depths below and right of the points, off a rising curve; where curves share a cost, once."""
+    lowest: dict[float, Point] = {}
+    for point in points:
+        known = lowest.setdefault(point.inferences, point)
+        if point.quality < known.quality:
+            lowest[point.inferences] = point
+    for point in lowest.values():
+        depth = f"$k_1$={point.setting.k1}" if point.setting.k1 else f"$k_0$={point.setting.k0}"
+        where = (point.inferences, point.quality)
+        axes.annotate(depth, where, xytext=(4, -9), textcoords="offset points", fontsize=7, color="0.25")

@@ -1,0 +1,145 @@
+"""What `osrerank run` and `osrerank rerank` keep of each query beside the TREC run: one JSON object a line.
+
+::
+
+    {"query_id": "264014",
+     "applied": true,                      whether the order is the models': true, false or "partial"
+     "reason": null,                       why not
+     "candidates": [                       in final order
+       {"doc_id": "5611210", "score": 1.98,           what the run's scores are made of
+        "first_pass": {"score": 15.78, "rank": 1},
+        "stages": {"mono": {"score": 3.9, "rank": 1, "logit": 3.9, "probability": 0.98}}}],
+     "pairs": {"doc_ids": ["5611210", ...],           where a duo stage ran: p_ij, row i better than column j
+               "probabilities": [[null, 0.7, ...], ...]},
+     "stages": [{"name": "mono", "candidates": 100, "inferences": 100, "cached": 0, "took_ms": 812.5, ...}],
+     "took_ms": 830.1}                     wall time of the query, in milliseconds
+
+Everything but the ``took_ms`` values is the same whenever the run is made again.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from osrerank.errors import EvaluationError
+from osrerank.pipeline import applied
+from osrerank.response import FIRST_PASS, final_score
+from osrerank.types import Ranking, ScoredDocument
+
+NOT_STAGES = {FIRST_PASS, "failure", "explanation"}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One query's line.
+
+    Attributes:
+        query_id: the query.
+        fields: the other fields, as the module's docstring lists them.
+    """
+
+    query_id: str
+    fields: Mapping[str, Any]
+
+    @classmethod
+    def from_response(cls, query_id: str, response: Mapping[str, Any], started_s: float) -> Self:
+        """Make the record of a search response.
+
+        Args:
+            query_id: the query.
+            response: what ``client.search`` answered.
+            started_s: when the search began, by ``time.perf_counter``.
+        """
+        candidates = [_from_hit(hit, rank) for rank, hit in enumerate(response["hits"]["hits"], start=1)]
+        summary = response.get("rerank") or {"applied": False, "reason": None, "stages": []}
+        return cls.make(query_id, candidates, summary["stages"], summary["applied"], summary["reason"], started_s)
+
+    @classmethod
+    def from_ranking(cls, query_id: str, ranking: Ranking, started_s: float) -> Self:
+        """Make the record of a ranking; arguments as for `from_response`."""
+        candidates = [
+            {
+                "doc_id": candidate.doc_id,
+                "score": final_score(candidate),
+                "first_pass": {"score": candidate.trace[0].score, "rank": candidate.trace[0].rank},
+                "stages": {
+                    entry.stage: {"score": entry.score, "rank": entry.rank, **entry.parts}
+                    for entry in candidate.trace[1:]
+                },
+            }
+            for candidate in ranking.candidates
+        ]
+        reason = "; ".join(report.reason for report in ranking.reports if report.reason) or None
+        stages = [asdict(report) for report in ranking.reports]
+        return cls.make(query_id, candidates, stages, applied(ranking.reports), reason, started_s)
+
+    @classmethod
+    def make(
+        cls,
+        query_id: str,
+        candidates: list[dict[str, Any]],
+        stages: Any,
+        done: object,
+        reason: object,
+        started_s: float,
+    ) -> Self:
+        """Make a record of its parts."""
+        return cls(
+            query_id,
+            {
+                "applied": done,
+                "reason": reason,
+                "candidates": candidates,
+                "stages": list(stages),
+                "took_ms": round((time.perf_counter() - started_s) * 1000, 3),
+            },
+        )
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Read a decoded line.
+
+        Raises:
+            EvaluationError: it is no such record.
+        """
+        try:
+            fields = {name: field for name, field in value.items() if name != "query_id"}
+            for candidate in fields["candidates"]:
+                _check(candidate)
+            return cls(value["query_id"], fields)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise EvaluationError(f"not a record of `osrerank run`: {type(error).__name__} {error}") from None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a line holds."""
+        return {"query_id": self.query_id, **self.fields}
+
+    @property
+    def problem(self) -> str:
+        """Why a reranked query failed; empty when it did not, and when there was nothing to rerank."""
+        if self.fields["applied"] is True or not self.fields["candidates"]:
+            return ""
+        return str(self.fields["reason"] or "not reranked")
+
+    def documents(self) -> tuple[ScoredDocument, ...]:
+        """Return the query's lines of the TREC run."""
+        return tuple(ScoredDocument(one["doc_id"], float(one["score"])) for one in self.fields["candidates"])
+
+
+def _from_hit(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    marks = hit.get("_rerank") or {FIRST_PASS: {"score": hit["_score"], "rank": rank}}
+    return {
+        "doc_id": hit["_id"],
+        "score": hit["_score"],
+        "first_pass": marks[FIRST_PASS],
+        "stages": {name: values for name, values in marks.items() if name not in NOT_STAGES},
+    }
+
+
+def _check(candidate: Mapping[str, Any]) -> None:
+    """Refuse a candidate whose numbers cannot be used."""
+    scored = [candidate, candidate["first_pass"], *candidate["stages"].values()]
+    if not isinstance(candidate["doc_id"], str) or not all(math.isfinite(one["score"]) for one in scored):
+        raise EvaluationError(f"document {candidate['doc_id']!r} has a score that is not a finite number")

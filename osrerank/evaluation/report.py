@@ -1,0 +1,83 @@
+"""What `osrerank evaluate` shows, as plain values for JSON and CSV; nothing here prints."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from osrerank.evaluation.measures import Averaging, Evaluation
+from osrerank.evaluation.significance import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Evaluated runs, and how they compare where that was asked for.
+
+    Attributes:
+        evaluations: one for each run, in the order given.
+        averaging: what was cut and averaged over.
+        comparisons: none unless asked for.
+        marks: (run, measure) -> letters of the runs that it is significantly better than.
+    """
+
+    evaluations: Sequence[Evaluation]
+    averaging: Averaging
+    comparisons: Sequence[Comparison]
+    marks: Mapping[tuple[str, str], str]
+
+    def as_json(self, *, per_query: bool) -> dict[str, Any]:
+        """Return the report as values that JSON knows; numbers that JSON lacks (an infinite effect size) are None."""
+        return {
+            "averaging": asdict(self.averaging),
+            "runs": [self._run(evaluation, per_query=per_query) for evaluation in self.evaluations],
+            "comparisons": [_finite(asdict(comparison)) for comparison in self.comparisons],
+        }
+
+    def as_csv(self, *, per_query: bool) -> str:
+        """Return CSV with a header: the comparisons where there are any, else a row for each run, query and measure."""
+        table = io.StringIO()
+        writer = csv.writer(table, lineterminator="\n")
+        if self.comparisons:
+            names = [field.name for field in fields(Comparison)]
+            writer.writerow(names)
+            writer.writerows([getattr(comparison, name) for name in names] for comparison in self.comparisons)
+        else:
+            writer.writerow(["run", "query_id", "measure", "value"])
+            writer.writerows(row for evaluation in self.evaluations for row in _rows(evaluation, per_query=per_query))
+        return table.getvalue()
+
+    def _run(self, evaluation: Evaluation, *, per_query: bool) -> dict[str, Any]:
+        name = evaluation.run
+        shown: dict[str, Any] = {
+            "run": name,
+            "n_queries": n_queries(evaluation),
+            "measures": _finite(evaluation.overall),
+        }
+        if self.comparisons:
+            shown["better_than"] = {measure: letters for (run, measure), letters in self.marks.items() if run == name}
+        if per_query:
+            shown["per_query"] = {measure: _finite(values) for measure, values in evaluation.per_query.items()}
+        return shown
+
+
+def n_queries(evaluation: Evaluation) -> int:
+    """Return the number of queries that the first measure was averaged over."""
+    return len(next(iter(evaluation.per_query.values())))
+
+
+def _rows(evaluation: Evaluation, *, per_query: bool) -> list[tuple[str, str, str, float]]:
+    rows = [
+        (evaluation.run, query_id, measure, value)
+        for measure, values in evaluation.per_query.items()
+        for query_id, value in values.items()
+        if per_query
+    ]
+    return [*rows, *((evaluation.run, "all", measure, value) for measure, value in evaluation.overall.items())]
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }

@@ -1,0 +1,223 @@
+"""Paired significance tests between runs, over the values of one measure for the same queries.
+
+The two tests that Smucker, Allan and Carterette (CIKM 2007, "A comparison of statistical significance tests for
+information retrieval evaluation") found to agree: Student's paired t-test and Fisher's randomisation test, both
+two-tailed. p-values of several comparisons are corrected by Holm's step-down method (1979).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank._optional import require
+from osrerank.errors import EvaluationError
+from osrerank.evaluation.measures import Evaluation
+
+Differences = npt.NDArray[np.float64]
+TestName = Literal["t", "randomisation"]
+
+SAMPLES = 100_000
+_EXACT_UP_TO = 16  # queries: 2 ** 16 sign patterns are fewer than the samples
+_CHUNK_ELEMENTS = 2**22  # signs drawn at a time: 32 MiB of float64
+_TOLERANCE = 1e-12  # sums of the same differences in another order differ by rounding only
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How one run differs from another on one measure.
+
+    Attributes:
+        baseline: name of the run compared with.
+        run: name of the run.
+        measure: the measure's name.
+        n_queries: number of pairs.
+        difference: mean of run minus baseline; positive where the run is better.
+        effect_size: Cohen's d_z, the mean difference over its standard deviation; infinite when all pairs differ alike.
+        wins: queries on which the run is better.
+        ties: queries on which both are equal.
+        losses: queries on which the baseline is better.
+        p_t: two-tailed p-value of the paired t-test.
+        p_randomisation: two-tailed p-value of the randomisation test.
+        p_t_holm: the first, corrected for all comparisons on this measure.
+        p_randomisation_holm: the second, corrected likewise.
+    """
+
+    baseline: str
+    run: str
+    measure: str
+    n_queries: int
+    difference: float
+    effect_size: float
+    wins: int
+    ties: int
+    losses: int
+    p_t: float
+    p_randomisation: float
+    p_t_holm: float = math.nan
+    p_randomisation_holm: float = math.nan
+
+    def p_value(self, test: TestName) -> float:
+        """Return the corrected p-value of a test."""
+        return self.p_t_holm if test == "t" else self.p_randomisation_holm
+
+
+def compare_runs(
+    evaluations: Sequence[Evaluation], *, all_pairs: bool = False, seed: int = 0, samples: int = SAMPLES
+) -> list[Comparison]:
+    """Compare runs on every measure they were evaluated on, with Holm's correction for each measure and test.
+
+    Args:
+        evaluations: of the same measures over the same queries; the first is the baseline.
+        all_pairs: compare every run with every run before it, not with the first alone.
+        seed: of the randomisation test.
+        samples: sign patterns drawn by the randomisation test.
+
+    Raises:
+        EvaluationError: fewer than two runs or two queries, equal names, or runs measured over different queries.
+    """
+    _check_comparable(evaluations)
+    pairs = list(combinations(evaluations, 2)) if all_pairs else [(evaluations[0], other) for other in evaluations[1:]]
+    corrected = []
+    for measure in evaluations[0].overall:
+        compared = [_compare(*pair, measure, seed=seed, samples=samples) for pair in pairs]
+        corrected.extend(_with_holm(compared))
+    return corrected
+
+
+def paired_t_test(differences: Differences) -> float:
+    """Return the two-tailed p-value of Student's paired t-test for differences ``(n,)``, n at least 2."""
+    stats = require("scipy.stats", extra="eval")
+    mean, deviation = differences.mean(), differences.std(ddof=1)
+    if deviation <= _TOLERANCE * max(1.0, abs(mean)):  # all pairs differ equally: no spread to judge by
+        return 1.0 if abs(mean) <= _TOLERANCE else 0.0
+    statistic = mean / (deviation / math.sqrt(len(differences)))
+    return float(2 * stats.t.sf(abs(statistic), len(differences) - 1))
+
+
+def randomisation_test(differences: Differences, *, seed: int = 0, samples: int = SAMPLES) -> float:
+    """Return the two-tailed p-value of Fisher's randomisation test for differences ``(n,)``.
+
+    Under the null hypothesis each difference might as well have the other sign. Up to 16 queries all ``2 ** n`` sign
+    patterns are counted; beyond, ``samples`` patterns are drawn and the observed one is counted among them.
+    """
+    n_queries = len(differences)
+    observed = abs(differences.sum()) - _TOLERANCE
+    if n_queries <= _EXACT_UP_TO:
+        patterns = np.arange(2**n_queries)[:, None] >> np.arange(n_queries) & 1
+        return float(np.mean(np.abs((1 - 2 * patterns) @ differences) >= observed))
+    generator = np.random.default_rng(seed)
+    extreme, drawn, chunk = 0, 0, max(1, _CHUNK_ELEMENTS // n_queries)
+    while drawn < samples:
+        size = min(chunk, samples - drawn)
+        signs = 1.0 - 2.0 * generator.integers(0, 2, size=(size, n_queries), dtype=np.int8)
+        extreme += int(np.count_nonzero(np.abs(signs @ differences) >= observed))
+        drawn += size
+    return (extreme + 1) / (samples + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected by Holm's step-down method, in their order.
+
+    Sorted upwards, the i-th of m is multiplied by m - i + 1; none is below the one before it, none above 1.
+    """
+    corrected = [0.0] * len(p_values)
+    floor = 0.0
+    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        floor = min(1.0, max(floor, (len(p_values) - place) * p_values[index]))
+        corrected[index] = floor
+    return corrected
+
+
+def effect_size(differences: Differences) -> float:
+    """Return Cohen's d_z of differences ``(n,)``: mean over sample standard deviation; 0 when all are 0."""
+    mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
+    if deviation <= _TOLERANCE * max(1.0, abs(mean)):
+        return 0.0 if abs(mean) <= _TOLERANCE else math.copysign(math.inf, mean)
+    return mean / deviation
+
+
+def superscripts(
+    comparisons: Sequence[Comparison], names: Sequence[str], *, test: TestName = "t", alpha: float = 0.05
+) -> dict[tuple[str, str], str]:
+    """Return the letters that papers print beside a value: which runs this run is significantly better than.
+
+    Args:
+        comparisons: as `compare_runs` returns them.
+        names: the runs in the table's order; the first is ``a``.
+        test: whose corrected p-value decides.
+        alpha: p-values below it are significant.
+
+    Returns:
+        (run, measure) -> letters in order, for example ``ac``; runs that beat none are absent.
+    """
+    beaten: dict[tuple[str, str], set[str]] = {}
+    for comparison in comparisons:
+        if comparison.p_value(test) < alpha:
+            better, worse = comparison.run, comparison.baseline
+            if comparison.difference < 0:
+                better, worse = worse, better
+            beaten.setdefault((better, comparison.measure), set()).add(letter(names.index(worse)))
+    return {key: "".join(sorted(letters)) for key, letters in beaten.items()}
+
+
+def letter(index: int) -> str:
+    """Return the letter of the run at ``index`` of a table: a, b, ..., z, then 27, 28, ... in brackets."""
+    return chr(ord("a") + index) if index < 26 else f"({index + 1})"
+
+
+def _check_comparable(evaluations: Sequence[Evaluation]) -> None:
+    if len(evaluations) < 2:
+        raise EvaluationError("a comparison needs two runs or more; name the baseline first")
+    if len({evaluation.run for evaluation in evaluations}) != len(evaluations):
+        raise EvaluationError(
+            "two runs have the same name; rename a file or its tag so that the table can tell them apart"
+        )
+    first = evaluations[0]
+    for other in evaluations[1:]:
+        for measure, values in first.per_query.items():
+            if values.keys() != other.per_query[measure].keys():
+                raise EvaluationError(_different_queries(first.run, values, other.run, other.per_query[measure]))
+            if len(values) < 2:
+                raise EvaluationError(
+                    "a significance test needs two queries or more; only one is judged and in the runs"
+                )
+
+
+def _different_queries(first: str, values: Mapping[str, float], second: str, others: Mapping[str, float]) -> str:
+    only_first, only_second = len(values.keys() - others.keys()), len(others.keys() - values.keys())
+    return (
+        f"{first} and {second} answer different judged queries ({only_first} only in the first, {only_second} only in "
+        "the second); average over all judged queries with --complete, so that a query that a run lacks counts 0"
+    )
+
+
+def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int, samples: int) -> Comparison:
+    values, others = run.per_query[measure], baseline.per_query[measure]
+    differences = np.array([values[query_id] - others[query_id] for query_id in others])
+    return Comparison(
+        baseline=baseline.run,
+        run=run.run,
+        measure=measure,
+        n_queries=len(differences),
+        difference=float(differences.mean()),
+        effect_size=effect_size(differences),
+        wins=int(np.count_nonzero(differences > _TOLERANCE)),
+        ties=int(np.count_nonzero(np.abs(differences) <= _TOLERANCE)),
+        losses=int(np.count_nonzero(differences < -_TOLERANCE)),
+        p_t=paired_t_test(differences),
+        p_randomisation=randomisation_test(differences, seed=seed, samples=samples),
+    )
+
+
+def _with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    by_t = holm([comparison.p_t for comparison in comparisons])
+    by_randomisation = holm([comparison.p_randomisation for comparison in comparisons])
+    return [
+        replace(comparison, p_t_holm=p_t, p_randomisation_holm=p_randomisation)
+        for comparison, p_t, p_randomisation in zip(comparisons, by_t, by_randomisation, strict=True)
+    ]

@@ -1,0 +1,206 @@
+"""Quality against cost, measured in inferences per query, from one scored pass.
+
+Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 5, Figures 2 to 4.
+Every point of a curve is derived from scores that one deep run has kept: monoBERT's for the top k0 of the first pass,
+duoBERT's probabilities p_ij for the pairs of the top k1 of monoBERT. Nothing is scored again.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Literal
+
+from osrerank.errors import EvaluationError
+from osrerank.evaluation.measures import Averaging, evaluate
+from osrerank.evaluation.records import Record
+from osrerank.types import Qrels, Run, ScoredDocument
+
+PairAggregation = Literal["sum", "binary", "min", "max", "sample"]
+SAMPLE_TRIALS = 10
+"""Draws that a Sample point is the mean of, as in the paper."""
+MONO = "mono"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One operating point.
+
+    Attributes:
+        k0: candidates of the first pass that monoBERT scores; 0 is the first pass alone.
+        k1: candidates of monoBERT that duoBERT compares with each other; 0 or 1 is monoBERT alone.
+        pairs: how a candidate's probabilities against the others become its score.
+        sample_size: other candidates drawn for each candidate, without replacement; for ``sample`` only.
+        seed: of the draw.
+    """
+
+    k0: int
+    k1: int = 0
+    pairs: PairAggregation = "sum"
+    sample_size: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What one deep run knows of a query.
+
+    Attributes:
+        query_id: the query.
+        first_pass: document ids in first-pass order.
+        mono: document id -> monoBERT's score, higher is better; a document that it could not score is absent.
+        mono_depth: how many candidates from the top monoBERT was given.
+        pairs: (i, j) -> p_ij in [0, 1], the probability that document i is better than document j.
+    """
+
+    query_id: str
+    first_pass: tuple[str, ...]
+    mono: Mapping[str, float]
+    mono_depth: int
+    pairs: Mapping[tuple[str, str], float]
+
+    @classmethod
+    def of(cls, record: Record) -> "Scored":
+        """Read a line of a run's side file."""
+        candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
+        mono = {one["doc_id"]: float(one["stages"][MONO]["score"]) for one in candidates if MONO in one["stages"]}
+        depth = next((int(stage["candidates"]) for stage in record.fields["stages"] if stage["name"] == MONO), 0)
+        return cls(record.query_id, tuple(one["doc_id"] for one in candidates), mono, depth, _pairs(record))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A setting with what it costs and what it brings.
+
+    Attributes:
+        setting: the setting; of ``sample``, the first of its trials.
+        inferences: forward passes per query, mean over the queries.
+        quality: the measure's value, in the measure's own range.
+    """
+
+    setting: Setting
+    inferences: float
+    quality: float
+
+
+def derive(scored: Scored, setting: Setting) -> tuple[tuple[str, ...], int]:
+    """Return the ranking that a setting would have made, and the inferences it would have taken.
+
+    The top k0 of the first pass in monoBERT's order, the rest below in the old order; of that list the top k1 in the
+    order of their aggregated pair probabilities, the rest below. Ties keep the previous order. Inferences are
+    min(k0, n) + k1(k1 - 1), and k1 * m in place of the second term where m others are sampled.
+
+    Raises:
+        EvaluationError: a score that the setting needs was not kept.
+    """
+    block = scored.first_pass[: setting.k0]
+    if len(block) > scored.mono_depth:
+        raise _lacking(scored, f"monoBERT's scores of the top {setting.k0}, only of the top {scored.mono_depth}")
+    unscored = [doc_id for doc_id in block if doc_id not in scored.mono]
+    ranked = sorted((doc_id for doc_id in block if doc_id in scored.mono), key=lambda doc_id: -scored.mono[doc_id])
+    ranking = (*ranked, *unscored, *scored.first_pass[len(block) :])
+    if setting.k1 < 2:
+        return ranking, len(block)
+    rivals = ranking[: min(setting.k1, len(block))]
+    worth, n_pairs = _worth(scored, rivals, setting)
+    return (*sorted(rivals, key=lambda doc_id: -worth[doc_id]), *ranking[len(rivals) :]), len(block) + n_pairs
+
+
+def aggregate(probabilities: Sequence[float], pairs: PairAggregation) -> float:
+    """Return a candidate's score from its probabilities of being better than each rival.
+
+    Sum: the sum. Binary: how many are above 0.5. Min, Max: the least, the greatest. Sample: the sum over those drawn.
+    """
+    if pairs == "binary":
+        return float(sum(probability > 0.5 for probability in probabilities))
+    if pairs == "min":
+        return min(probabilities, default=0.0)
+    if pairs == "max":
+        return max(probabilities, default=0.0)
+    return sum(probabilities)
+
+
+def curve(
+    scored: Sequence[Scored],
+    settings: Sequence[Setting],
+    qrels: Qrels,
+    measure: str,
+    averaging: Averaging | None = None,
+) -> list[Point]:
+    """Return a point for each setting.
+
+    Args:
+        scored: one for each query of the deep run; one that found nothing is left out, as it has no line in a run.
+        settings: the points; a Sample point is the mean of ten draws.
+        qrels: the judgments.
+        measure: as ``measures.evaluate`` takes it.
+        averaging: likewise.
+    """
+    found = [one for one in scored if one.first_pass]
+    return [_point(found, setting, qrels, measure, averaging) for setting in settings]
+
+
+def deepest(scored: Sequence[Scored]) -> int:
+    """Return the greatest k0 for which every query's scores were kept."""
+    limits = [one.mono_depth for one in scored if one.mono_depth < len(one.first_pass)]
+    return min(limits, default=max((len(one.first_pass) for one in scored), default=0))
+
+
+def widest(scored: Sequence[Scored]) -> int:
+    """Return the number of candidates whose pairs were kept for every query; 0 when no duo stage ran."""
+    return min((len({first for first, _second in one.pairs}) for one in scored if one.first_pass), default=0)
+
+
+def _point(
+    scored: Sequence[Scored], setting: Setting, qrels: Qrels, measure: str, averaging: Averaging | None
+) -> Point:
+    trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
+    costs: list[float] = []
+    values: list[float] = []
+    for trial in range(trials):
+        tried = replace(setting, seed=setting.seed + trial)
+        derived = {one.query_id: derive(one, tried) for one in scored}
+        costs.append(fmean(cost for _ranking, cost in derived.values()))
+        run = Run({query_id: _documents(ranking) for query_id, (ranking, _cost) in derived.items()}, name="derived")
+        values.extend(evaluate(qrels, run, [measure], averaging).overall.values())
+    return Point(setting, fmean(costs), fmean(values))
+
+
+def _worth(scored: Scored, rivals: Sequence[str], setting: Setting) -> tuple[dict[str, float], int]:
+    """Return each rival's aggregated score, and the pairs that it took."""
+    generator = random.Random(f"{setting.seed} {scored.query_id}")  # noqa: S311 - a repeatable draw, no secret
+    worth = {}
+    n_pairs = 0
+    for doc_id in rivals:
+        others = [other for other in rivals if other != doc_id]
+        if setting.pairs == "sample":
+            others = generator.sample(others, min(setting.sample_size, len(others)))
+        try:
+            worth[doc_id] = aggregate([scored.pairs[doc_id, other] for other in others], setting.pairs)
+        except KeyError:
+            raise _lacking(scored, f"duoBERT's probabilities for the pairs of the top {setting.k1}") from None
+        n_pairs += len(others)
+    return worth, n_pairs
+
+
+def _pairs(record: Record) -> dict[tuple[str, str], float]:
+    kept = record.fields.get("pairs")
+    if kept is None:
+        return {}
+    doc_ids = kept["doc_ids"]
+    return {
+        (first, second): float(probability)
+        for first, row in zip(doc_ids, kept["probabilities"], strict=True)
+        for second, probability in zip(doc_ids, row, strict=True)
+        if first != second
+    }
+
+
+def _documents(ranking: Sequence[str]) -> tuple[ScoredDocument, ...]:
+    return tuple(ScoredDocument(doc_id, float(-rank)) for rank, doc_id in enumerate(ranking, start=1))
+
+
+def _lacking(scored: Scored, what: str) -> EvaluationError:
+    return EvaluationError(
+        f"query {scored.query_id}: the run did not keep {what}; run it again at the greatest depth wanted"
+    )

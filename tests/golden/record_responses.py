@@ -1,0 +1,52 @@
+"""Record real OpenSearch responses over the demo's SQuAD paragraphs, for tests/golden/test_responses.py.
+
+    python -m tests.golden.record_responses http://127.0.0.1:9200
+
+`response` is a plain search as the server answered it; `expected` is what merging made of it when it was recorded: read
+the difference before committing a new one.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from opensearchpy import OpenSearch
+from opensearchpy.helpers import bulk
+
+from osrerank.cli.demo import MAPPING, Sample
+from tests.golden.test_responses import FOLDER, expected_of
+
+INDEX = "golden"
+QUERY = {"multi_match": {"query": "how did the Black Death reach Europe", "fields": ["title", "text"]}}
+BODIES = {
+    "plain": {"query": QUERY, "size": 5},
+    "highlight": {"query": QUERY, "size": 5, "highlight": {"fields": {"text": {}}}, "_source": ["title"]},
+    "aggregations": {"query": QUERY, "size": 3, "aggs": {"titles": {"terms": {"field": "title.raw", "size": 3}}}},
+    "fields": {"query": QUERY, "size": 3, "_source": False, "fields": ["title", "text"]},
+    "collapse": {
+        "query": QUERY, "size": 4, "_source": ["title", "text"],
+        "collapse": {"field": "title.raw", "inner_hits": {"name": "more", "size": 2, "_source": ["title"]}},
+    },
+    "sorted": {"query": QUERY, "size": 3, "sort": ["_score", {"title.raw": "asc"}]},
+    "no_total": {"query": QUERY, "size": 3, "track_total_hits": False, "explain": False},
+    "empty": {"query": {"match": {"text": "zzzz"}}},
+}  # fmt: skip
+
+
+def main(url: str) -> None:
+    """Index the sample, run the bodies and write the answers."""
+    client = OpenSearch(url)
+    client.indices.delete(index=INDEX, ignore_unavailable=True)
+    mapping = json.loads(json.dumps(MAPPING))
+    mapping["mappings"]["properties"]["title"]["fields"] = {"raw": {"type": "keyword"}}
+    client.indices.create(index=INDEX, body=mapping)
+    bulk(client, ({"_index": INDEX, "_id": d["id"], **d} for d in Sample.load().documents), refresh=True)
+    for name, body in BODIES.items():
+        response = client.search(index=INDEX, body=body)
+        record = {"body": body, "response": response, "expected": expected_of(response)}
+        Path(FOLDER / f"{name}.json").write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    client.indices.delete(index=INDEX)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

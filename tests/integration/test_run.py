@@ -1,0 +1,107 @@
+"""`osrerank run` against a real OpenSearch, killed and resumed."""
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from opensearchpy import OpenSearch, helpers
+
+from osrerank.evaluation.trec import read_run
+from tests.servers import ROOT
+
+pytestmark = pytest.mark.integration
+TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
+N_QUERIES = 24
+SAMPLE = ROOT / "osrerank" / "data" / "squad"
+INDEX = "test-run-passages"
+
+
+@pytest.fixture(scope="module")
+def url(opensearch_url: str) -> Iterator[str]:
+    client = OpenSearch(opensearch_url)
+    with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt") as lines:
+        documents = [json.loads(line) for line in lines][:300]
+    actions = [{"_index": INDEX, "_id": one["id"], "_source": one} for one in documents]
+    helpers.bulk(client, actions, refresh=True)
+    yield opensearch_url
+    client.indices.delete(index=INDEX)
+    client.close()
+
+
+def command(url: str, output: Path, *arguments: str) -> list[str]:
+    queries = output.parent / "queries.tsv"
+    queries.write_text("".join((SAMPLE / "queries.tsv").read_text().splitlines(keepends=True)[:N_QUERIES]))
+    given = ["--queries", str(queries), "--index", INDEX, "--hits", "20", "--depth", "10", "--tag", "tag"]
+    model = ["--model", str(TINY), "--backend", "onnx"]
+    return [sys.executable, "-m", "osrerank", "--url", url, *model, "run", *given, "-o", str(output), *arguments]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the other cores alone: a tiny model gains nothing from them."""
+    monkeypatch.setenv("OSRERANK_THREADS", "1")
+
+
+def side_file(output: Path) -> list[dict[str, object]]:
+    """Return the lines of the side file without their timings."""
+
+    def timeless(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: timeless(part) for name, part in value.items() if name != "took_ms"}
+        return [timeless(part) for part in value] if isinstance(value, list) else value
+
+    lines = output.with_name(f"{output.name}.jsonl").read_text().splitlines()
+    return [timeless(json.loads(line)) for line in lines]
+
+
+def test_killed_and_resumed_equals_uninterrupted(url: str, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole.run", tmp_path / "killed.run"
+    subprocess.run(command(url, whole, "--workers", "2"), check=True, capture_output=True)
+    partial = killed.with_name("killed.run.jsonl")
+    process = subprocess.Popen(command(url, killed), stderr=subprocess.DEVNULL)
+    give_up = time.monotonic() + 60
+    while not partial.exists() or partial.read_bytes().count(b"\n") < 4:
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < give_up
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not killed.exists()
+    done = partial.read_bytes().count(b"\n") - 1
+    assert 3 <= done < N_QUERIES
+    partial.write_bytes(partial.read_bytes() + b'{"query_id":"torn","candi')
+    resumed = subprocess.run(command(url, killed), check=True, capture_output=True, text=True)
+    assert f"going on after {done} of {N_QUERIES} queries" in resumed.stderr
+    assert killed.read_bytes() == whole.read_bytes()
+    assert side_file(killed) == side_file(whole)
+    assert len(read_run(killed).rankings) == N_QUERIES
+
+
+def test_first_pass_alone_keeps_opensearchs_order(url: str, tmp_path: Path) -> None:
+    output = tmp_path / "bm25.run"
+    subprocess.run(command(url, output, "--no-rerank"), check=True, capture_output=True)
+    query_id, text = (SAMPLE / "queries.tsv").read_text().splitlines()[0].split("\t")
+    client = OpenSearch(url)
+    match = {"multi_match": {"query": text, "fields": ["title", "text"]}}
+    hits = client.search(index=INDEX, body={"query": match, "size": 20})["hits"]["hits"]
+    client.close()
+    written = {document.doc_id: document.score for document in read_run(output).rankings[query_id]}
+    assert set(written) == {hit["_id"] for hit in hits}
+    assert [written[hit["_id"]] for hit in hits] == pytest.approx([hit["_score"] for hit in hits], abs=1e-4)
+
+
+def test_missing_index_lists_every_query(url: str, tmp_path: Path) -> None:
+    output = tmp_path / "none.run"
+    arguments = [part if part != INDEX else "no-such-index" for part in command(url, output)]
+    ended = subprocess.run(arguments, check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "NotFoundError" in ended.stderr
+    assert f"Error: {N_QUERIES} queries failed" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not output.exists()

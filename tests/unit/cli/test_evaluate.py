@@ -1,0 +1,97 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from osrerank.cli import cli, main
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "qrels").write_text("".join(f"q{n} 0 a 2\nq{n} 0 b 1\n" for n in range(6)))
+    (tmp_path / "weak.run").write_text(
+        "".join(f"q{n} Q0 {d} 1 {s} t\n" for n in range(5) for d, s in (("x", 2), ("b", 1)))
+    )
+    (tmp_path / "good.run").write_text(
+        "".join(f"q{n} Q0 {d} 1 {s} t\n" for n in range(5) for d, s in (("a", 2), ("b", 1)))
+    )
+    return tmp_path
+
+
+def evaluated(folder: Path, *arguments: str) -> Result:
+    runs = [str(folder / "weak.run"), str(folder / "good.run")]
+    outcome = CliRunner().invoke(cli, ["evaluate", str(folder / "qrels"), *runs, *arguments])
+    assert outcome.exit_code == 0, outcome.output
+    return outcome
+
+
+def test_table_says_what_was_averaged_over(folder: Path) -> None:
+    shown = evaluated(folder, "-m", "RR", "--complete").output
+    assert "averaged over all judged queries" in shown
+    assert ["good", "6", "0.8333"] in [line.split() for line in shown.splitlines()]
+    assert "averaged over the queries of run and judgments" in " ".join(evaluated(folder).output.split())
+
+
+def test_json_has_every_query_and_comparison(folder: Path) -> None:
+    shown = json.loads(evaluated(folder, "-m", "RR", "--per-query", "--compare", "--json").output)
+    assert [run["measures"] for run in shown["runs"]] == [{"RR": 0.5}, {"RR": 1.0}]
+    assert shown["runs"][1]["per_query"]["RR"]["q4"] == 1.0
+    assert shown["runs"][1]["better_than"] == {"RR": "a"}
+    assert shown["comparisons"][0]["effect_size"] is None  # infinite: every query differs equally
+    assert shown["averaging"]["complete"] is False
+
+
+def test_global_json_option_is_honoured(folder: Path) -> None:
+    outcome = CliRunner().invoke(
+        cli, ["--json", "evaluate", str(folder / "qrels"), str(folder / "good.run"), "-m", "AP"]
+    )
+    assert json.loads(outcome.output)["runs"][0] == {"run": "good", "n_queries": 5, "measures": {"AP": 1.0}}
+
+
+def test_csv_has_a_row_for_each_value(folder: Path) -> None:
+    rows = evaluated(folder, "-m", "RR", "--per-query", "--csv").output.splitlines()
+    assert rows[0] == "run,query_id,measure,value"
+    assert "weak,q0,RR,0.5" in rows
+    assert "good,all,RR,1.0" in rows
+
+
+def test_comparison_shows_letters_and_counts(folder: Path) -> None:
+    shown = evaluated(folder, "-m", "RR", "--compare", "--test", "randomisation", "--alpha", "0.1").output
+    assert "1.0000ᵃ" in shown
+    assert "5/0/0" in shown
+
+
+def test_ms_marco_has_its_own_row(folder: Path) -> None:
+    shown = json.loads(evaluated(folder, "--msmarco", "--json").output)
+    assert shown["runs"][1]["measures"] == {"MRR@10 (MS MARCO)": pytest.approx(5 / 6)}
+
+
+def test_equal_file_names_are_told_apart(folder: Path) -> None:
+    (folder / "other").mkdir()
+    other = folder / "other" / "good.run"
+    other.write_bytes((folder / "weak.run").read_bytes())
+    shown = json.loads(evaluated(folder, str(other), "--json").output)
+    assert [run["run"] for run in shown["runs"]] == ["weak", str(folder / "good.run"), str(other)]
+
+
+@pytest.mark.parametrize(
+    ("run", "arguments", "message"),
+    [
+        ("other Q0 a 1 1 t\n", [], "share no query"),
+        ("q1 Q0 a 1 nan t\n", [], "line 1: the score is nan"),
+        ("", [], "the run is empty"),
+        ("q1 Q0 a 1 1 t\nq1 Q0 a 2 0 t\n", [], "line 2: query q1 has document a twice"),
+        ("q1 Q0 a 1 1 t\n", ["-m", "nDGC@10"], "there is no measure 'nDGC@10'"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], run: str, arguments: list[str], message: str
+) -> None:
+    (folder / "bad.run").write_text(run)
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", str(folder / "qrels"), str(folder / "bad.run"), *arguments])
+    assert stop.value.code == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1

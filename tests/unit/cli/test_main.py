@@ -1,0 +1,89 @@
+"""Exit codes and error sentences of the command line."""
+
+import json
+
+import click
+import pytest
+
+from osrerank.cli import COMMANDS, cli, main
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    return stop.value.code or 0
+
+
+def commands():
+    context = click.Context(cli)
+    return [(name, cli.get_command(context, name)) for name in cli.list_commands(context)]
+
+
+def test_every_command_loads_and_has_help():
+    for name, command in commands():
+        assert command is not None, name
+        assert command.help, name
+        for parameter in command.params:
+            assert isinstance(parameter, click.Argument) or parameter.help, f"{name} {parameter.name}"
+
+
+def test_builtin_commands_are_listed():
+    assert set(COMMANDS) <= {name for name, _ in commands()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["no-such-command"], 2, "No such command"),
+        (["search", "x"], 2, "--index"),
+        (["--backend", "abacus", "search", "x", "--index", "i"], 2, "abacus"),
+        (["search", "x", "--index", "i", "--depth", "0"], 2, "--depth"),
+        (["--url", "http://127.0.0.1:9", "search", "x", "--index", "i"], 1, "ConnectionError"),
+    ],
+)
+def test_errors_are_one_sentence(arguments, code, sentence, capsys):
+    assert run(*arguments) == code
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+def test_unknown_setting_in_the_environment(monkeypatch, capsys):
+    monkeypatch.setenv("OSRERANK_MODLE", "x")
+    assert run("search", "x", "--index", "i") == 2
+    assert "OSRERANK_MODLE is no setting" in capsys.readouterr().err
+
+
+def test_bad_setting_in_the_environment(monkeypatch, capsys):
+    monkeypatch.setenv("OSRERANK_CACHE_TTL_S", "soon")
+    assert run("search", "x", "--index", "i") == 2
+    assert "cache_ttl_s (OSRERANK_CACHE_TTL_S)" in capsys.readouterr().err
+
+
+def test_unknown_index_of_the_embedded_engine(tmp_path, capsys):
+    assert run("--url", f"embedded:{tmp_path}", "search", "x", "--index", "missing") == 1
+    assert "missing" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(Exception, match=r"127\.0\.0\.1"):
+        main(["--debug", "--url", "http://127.0.0.1:9", "search", "x", "--index", "i"])
+
+
+def test_search_for_people_and_for_programs(tmp_path, capsys):
+    from osrerank import connect
+
+    client = connect(f"embedded:{tmp_path}")
+    client.index(index="notes", id="1", body={"text": "salt raises blood pressure [bold]"}, refresh=True)
+    client.close()
+    common = ["--url", f"embedded:{tmp_path}", "search", "blood pressure", "--index", "notes"]
+    main([*common, "--explain"])
+    shown = capsys.readouterr().out
+    assert "[bold]" in shown
+    assert "mono: rank 1" in shown
+    assert "1 inferences" in shown
+    main([*common, "--no-rerank"])
+    assert "first pass only" in capsys.readouterr().out
+    main([*common, "--json"])
+    response = json.loads(capsys.readouterr().out)
+    assert response["rerank"]["applied"] is True

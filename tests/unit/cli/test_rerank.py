@@ -1,0 +1,97 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from osrerank.cli import cli, main
+from osrerank.evaluation.checkpoint import read_records
+from osrerank.evaluation.trec import read_run
+from tests.servers import ROOT
+
+TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
+TEXTS = ("the cat sat on the mat", "a dog barked", "rain in spain", "cats and dogs")
+
+
+@pytest.fixture
+def candidates(tmp_path: Path) -> Path:
+    documents = [{"doc_id": f"d{n}", "text": text, "score": 10.0 - n} for n, text in enumerate(TEXTS)]
+    lines = [{"query_id": f"q{n}", "query": f"cat {n}", "candidates": documents} for n in range(4)]
+    lines.append({"query_id": "empty", "query": "nothing", "candidates": []})
+    path = tmp_path / "candidates.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def reranked(*arguments: object, model: str = TINY) -> Result:
+    return CliRunner().invoke(cli, ["--model", model, "--backend", "onnx", "rerank", *map(str, arguments)])
+
+
+def test_candidates_come_back_in_a_new_order(candidates: Path, tmp_path: Path) -> None:
+    output = tmp_path / "mono.run"
+    outcome = reranked("--candidates", candidates, "-o", output, "--depth", 3)
+    assert outcome.exit_code == 0, outcome.output
+    assert "5 queries, 1 of them found nothing" in outcome.stderr
+    run = read_run(output)
+    assert run.name == "mono"
+    assert sorted(run.rankings) == ["q0", "q1", "q2", "q3"]
+    for ranking in run.rankings.values():
+        assert sorted(document.doc_id for document in ranking) == ["d0", "d1", "d2", "d3"]
+        assert ranking[-1].doc_id == "d3"  # below the depth
+    first = next(read_records(output.with_name("mono.run.jsonl")))
+    assert first.fields["stages"][0]["inferences"] == 3
+    assert [len(candidate["stages"]) for candidate in first.fields["candidates"]] == [1, 1, 1, 0]
+
+
+def test_the_same_command_scores_nothing_again(candidates: Path, tmp_path: Path) -> None:
+    output = tmp_path / "mono.run"
+    reranked("--candidates", candidates, "-o", output)
+    before, side_file = output.read_bytes(), output.with_name("mono.run.jsonl").read_bytes()
+    outcome = reranked("--candidates", candidates, "-o", output)
+    assert "going on after 5 of 5 queries" in outcome.stderr
+    assert (output.read_bytes(), output.with_name("mono.run.jsonl").read_bytes()) == (before, side_file)
+
+
+def test_changed_candidates_are_not_taken_for_those_begun(candidates: Path, tmp_path: Path) -> None:
+    output = tmp_path / "mono.run"
+    reranked("--candidates", candidates, "-o", output)
+    candidates.write_text(candidates.read_text().replace("barked", "slept"))
+    outcome = reranked("--candidates", candidates, "-o", output)
+    assert outcome.exit_code == 1
+    assert "is of a run with other options" in str(outcome.exception)
+
+
+def test_run_corpus_and_queries_give_what_candidates_give(candidates: Path, tmp_path: Path) -> None:
+    (tmp_path / "first.run").write_text(
+        "".join(f"q{q} Q0 d{n} {n + 1} {10 - n} t\n" for q in range(4) for n in range(len(TEXTS)))
+    )
+    corpus = "".join(json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(TEXTS))
+    (tmp_path / "corpus.jsonl").write_text(corpus)
+    (tmp_path / "queries.tsv").write_text("".join(f"q{n}\tcat {n}\n" for n in range(4)))
+    one, two = tmp_path / "one.run", tmp_path / "two.run"
+    reranked("--candidates", candidates, "-o", one, "--tag", "t")
+    sources = ["--run", "first.run", "--corpus", "corpus.jsonl", "--queries", "queries.tsv"]
+    paths = [argument if argument.startswith("--") else tmp_path / argument for argument in sources]
+    outcome = reranked(*paths, "-o", two, "--tag", "t")
+    assert outcome.exit_code == 0, outcome.output
+    assert one.read_text() == two.read_text()
+
+
+def test_failed_queries_are_listed_and_nothing_is_written(candidates: Path, tmp_path: Path) -> None:
+    output = tmp_path / "mono.run"
+    outcome = reranked("--candidates", candidates, "-o", output, model=str(tmp_path / "no-model"))
+    assert outcome.exit_code == 1
+    assert "query q0: " in outcome.stderr
+    assert "4 queries failed; " in str(outcome.exception)
+    assert not output.exists()
+    outcome = reranked("--candidates", candidates, "-o", output, "--skip-failed", model=str(tmp_path / "no-model"))
+    assert outcome.exit_code == 1
+    assert "was written without them" in str(outcome.exception)
+    assert output.read_text() == ""
+
+
+def test_sources_must_be_one_or_the_other(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["rerank", "--candidates", str(candidates), "--run", str(candidates), "-o", "out"])
+    assert stop.value.code == 2
+    assert "give either --candidates, or --run with --corpus and --queries" in capsys.readouterr().err

@@ -1,0 +1,169 @@
+"""The engine through clients: threads, asyncio, visibility, warnings, what is not supported."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from opensearchpy import AsyncOpenSearch, NotFoundError, OpenSearch, RequestError
+from opensearchpy.exceptions import OpenSearchWarning
+
+from osrerank.embedded.transport import AsyncEmbeddedTransport
+
+Opener = Callable[..., OpenSearch]
+
+
+def test_data_outlives_its_client(engine: OpenSearch, open_engine: Opener) -> None:
+    engine.index(index="a", id="1", body={"text": "never refreshed"})
+    engine.close()
+    again = open_engine()
+    assert again.search(index="a", body={"query": {"match": {"text": "refreshed"}}})["hits"]["total"]["value"] == 1
+
+
+def test_clients_of_a_process_share_a_folder(open_engine: Opener) -> None:
+    first, second = open_engine(), open_engine()
+    first.index(index="a", id="1", body={"text": "x"}, refresh=True)
+    second.index(index="a", id="2", body={"text": "x"}, refresh=True)
+    first.close()
+    assert second.count(index="a")["count"] == 2
+
+
+def test_writes_become_visible_by_themselves(engine: OpenSearch) -> None:
+    engine.index(index="a", id="1", body={"text": "x"})
+    give_up = time.monotonic() + 10
+    while engine.count(index="a")["count"] == 0:
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def test_threads_search_while_one_indexes(engine: OpenSearch) -> None:
+    engine.index(index="a", id="start", body={"text": "word start"}, refresh=True)
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def search() -> None:
+        try:
+            while not stop.is_set():
+                response = engine.search(index="a", body={"query": {"match": {"text": "word"}}, "size": 50})
+                assert response["hits"]["total"]["value"] >= 1
+                assert all("word" in hit["_source"]["text"] for hit in response["hits"]["hits"])
+        except BaseException as error:  # noqa: BLE001 - shown by the test's own assertion
+            failures.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for batch in range(20):
+        lines = [
+            line for one in range(25) for line in ({"index": {"_id": f"{batch % 3}-{one}"}}, {"text": f"word {batch}"})
+        ]
+        engine.bulk(index="a", body=lines, refresh=batch % 4 == 0)
+        if batch == 10:
+            engine.index(index="a", body={"new_field": "word"}, refresh=True)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    engine.indices.refresh(index="a")
+    assert engine.count(index="a")["count"] == 77
+
+
+def test_asynchronous_client(tmp_path: Path) -> None:
+    async def use() -> int:
+        client = AsyncOpenSearch(transport_class=AsyncEmbeddedTransport, embedded_path=tmp_path)
+        await client.index(index="a", id="1", body={"text": "x"}, refresh=True)
+        answers = await asyncio.gather(*(client.search(index="a", body={}) for _ in range(8)))
+        with pytest.raises(NotFoundError):
+            await client.search(index="nowhere", body={})
+        await client.close()
+        return sum(answer["hits"]["total"]["value"] for answer in answers)
+
+    assert asyncio.run(use()) == 8
+
+
+def test_other_bm25_constants_are_answered_with_a_warning(engine: OpenSearch) -> None:
+    similarity = {"default": {"type": "BM25", "k1": 0.9, "b": 0.4}}
+    with pytest.warns(OpenSearchWarning, match=r"k1=1.2, b=0.75"):
+        engine.indices.create(index="a", body={"settings": {"index": {"similarity": similarity}}})
+    similarity["default"].update(k1=1.2, b=0.75)
+    engine.indices.create(index="b", body={"settings": {"similarity": similarity}})
+
+
+UNSUPPORTED = {
+    "query_string": {"query": {"query_string": {"query": "a"}}},
+    "function_score": {"query": {"function_score": {}}},
+    "fuzziness": {"query": {"match": {"text": {"query": "a", "fuzziness": "AUTO"}}}},
+    "slop": {"query": {"match_phrase": {"text": {"query": "a b", "slop": 2}}}},
+    "cross_fields": {"query": {"multi_match": {"query": "a", "fields": ["text"], "type": "cross_fields"}}},
+    "case_insensitive": {"query": {"term": {"text": {"value": "a", "case_insensitive": True}}}},
+    "rescore": {"rescore": {}},
+    "suggest": {"suggest": {}},
+    "collapse": {"collapse": {"field": "text"}},
+    "script_fields": {"script_fields": {}},
+    "explain": {"explain": True},
+    "avg": {"aggs": {"x": {"avg": {"field": "n"}}}},
+    "sub-aggregations": {"aggs": {"x": {"terms": {"field": "n"}, "aggs": {"y": {"terms": {"field": "n"}}}}}},
+    "fvh": {"query": {"match_all": {}}, "highlight": {"fields": {"text": {"type": "fvh"}}}},
+    "mode": {"sort": [{"n": {"order": "asc", "mode": "avg"}}]},
+    "_script": {"sort": [{"_script": {}}]},
+    "now-1d": {"query": {"range": {"seen": {"gte": "now-1d"}}}},
+}
+
+
+@pytest.fixture
+def small(engine: OpenSearch) -> OpenSearch:
+    engine.index(index="a", id="1", body={"text": "a b", "n": 1, "seen": "2020-01-01"}, refresh=True)
+    return engine
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_clauses_are_named(small: OpenSearch, name: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        small.search(index="a", body=UNSUPPORTED[name])
+    assert name in caught.value.info["error"]["reason"]
+    assert "embedded engine" in caught.value.info["error"]["reason"]
+
+
+@pytest.mark.parametrize("params", [{"q": "a"}, {"scroll": "1m"}, {"search_pipeline": "mine"}, {"routing": "x"}])
+def test_unsupported_parameters_are_named(small: OpenSearch, params: dict[str, str]) -> None:
+    with pytest.raises(RequestError) as caught:
+        small.search(index="a", body={}, **params)
+    ((name, value),) = params.items()
+    assert {name, value} & set(caught.value.info["error"]["reason"].replace("[", " ").replace("]", " ").split())
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [{"type": "nested"}, {"type": "knn_vector"}, {"type": "text", "copy_to": "b"}, {"type": "date", "format": "MM/yy"}],
+)
+def test_unsupported_mappings_are_named(engine: OpenSearch, mapping: dict[str, str]) -> None:
+    with pytest.raises(RequestError) as caught:
+        engine.indices.create(index="x", body={"mappings": {"properties": {"field": mapping}}})
+    assert "field" in caught.value.info["error"]["reason"]
+    assert not engine.indices.exists(index="x")
+
+
+def test_unsupported_requests_are_named(small: OpenSearch) -> None:
+    with pytest.raises(RequestError, match="_delete_by_query"):
+        small.delete_by_query(index="a", body={"query": {"match_all": {}}})
+    assert small.search(index="a", body={}, search_pipeline="_none")["hits"]["total"]["value"] == 1
+
+
+def test_many_indices_take_turns_at_the_writers(engine: OpenSearch) -> None:
+    for turn in range(2):
+        for number in range(6):
+            engine.index(index=f"i{number}", body={"text": f"turn {turn}"})
+    engine.indices.refresh()
+    assert engine.count(index="i*")["count"] == 12
+
+
+def test_updates_across_many_refreshes_leave_one_document(engine: OpenSearch) -> None:
+    for turn in range(30):
+        engine.index(index="a", id="1", body={"text": f"turn {turn}"}, refresh=True)
+    response = engine.search(index="a", body={})
+    assert [hit["_source"] for hit in response["hits"]["hits"]] == [{"text": "turn 29"}]
+    engine.delete(index="a", id="1", refresh=True)
+    engine.index(index="a", id="1", body={"text": "back"}, refresh=True)
+    assert engine.count(index="a")["count"] == 1

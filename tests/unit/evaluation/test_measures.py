@@ -1,0 +1,98 @@
+import math
+
+import pytest
+
+from osrerank.errors import EvaluationError
+from osrerank.evaluation.corrections import interpolated_precision
+from osrerank.evaluation.measures import MSMARCO, Averaging, evaluate, msmarco_mrr, parse_measures
+from osrerank.types import Qrels, Run, ScoredDocument
+
+QRELS = Qrels({"1": {"a": 2, "b": 1, "c": 0, "d": -2}, "2": {"x": 1}, "3": {"y": 1}})
+
+
+def run_of(**rankings: str) -> Run:
+    """Make a run from letters in rank order, one query each: ``q1="ab"``."""
+    return Run(
+        {
+            query_id.removeprefix("q"): tuple(
+                ScoredDocument(doc_id, float(-rank)) for rank, doc_id in enumerate(doc_ids)
+            )
+            for query_id, doc_ids in rankings.items()
+        }
+    )
+
+
+def test_graded_ndcg_by_hand() -> None:
+    value = evaluate(QRELS, run_of(q1="cba"), ["nDCG@10"]).overall["nDCG@10"]
+    gained = 1 / math.log2(3) + 2 / math.log2(4)
+    ideal = 2 / math.log2(2) + 1 / math.log2(3)
+    assert value == pytest.approx(gained / ideal, abs=1e-9)
+
+
+def test_averages_over_the_queries_of_both_or_over_all_judged() -> None:
+    run = run_of(q1="a", q2="zx", q9="a")
+    assert evaluate(QRELS, run, ["RR"]).overall["RR"] == pytest.approx((1 + 1 / 2) / 2)
+    complete = evaluate(QRELS, run, ["RR"], Averaging(complete=True))
+    assert complete.overall["RR"] == pytest.approx((1 + 1 / 2 + 0) / 3)
+    assert complete.per_query["RR"] == {"1": 1.0, "2": 0.5, "3": 0.0}
+
+
+def test_depth_cuts_every_measure() -> None:
+    values = evaluate(QRELS, run_of(q2="zyx"), ["RR", "NumRet"], Averaging(depth=2)).overall
+    assert values == {"RR": 0.0, "NumRet": 2.0}
+
+
+def test_relevance_level_leaves_graded_measures_and_explicit_levels_alone() -> None:
+    names = ["P@1", "P(rel=1)@1", "NumRel", "NumRelRet", "NumRet", "nDCG@5"]
+    values = evaluate(QRELS, run_of(q1="ba"), names, Averaging(relevance_level=2)).overall
+    assert values == {
+        "P(rel=2)@1": 0.0,
+        "P(rel=1)@1": 1.0,
+        "NumRel(rel=2)": 1.0,
+        "NumRet(rel=2)": 1.0,
+        "NumRet": 2.0,
+        "nDCG@5": pytest.approx((1 + 2 / math.log2(3)) / (2 + 1 / math.log2(3))),
+    }
+
+
+def test_a_tie_falls_to_the_greater_document_id_for_every_measure() -> None:
+    tied = Run({"2": (ScoredDocument("a", 1.0), ScoredDocument("x", 1.0))})
+    values = evaluate(QRELS, tied, ["RR", "RR@10", "nDCG@10", "P@1", "Judged@1"]).overall
+    assert set(values.values()) == {1.0}
+
+
+def test_trec_eval_names_are_understood() -> None:
+    assert list(parse_measures(["map", "ndcg_cut_10", "success"])) == [
+        "map",
+        "ndcg_cut_10",
+        "Success@1",
+        "Success@5",
+        "Success@10",
+    ]
+
+
+def test_a_measure_under_two_names_appears_once() -> None:
+    assert list(parse_measures(["RR@10", "MRR@10"])) == ["RR@10"]
+
+
+@pytest.mark.parametrize("name", ["nDGC@10", "P", "P@ten", "P(rel=@5", "all_trec", "P@5+1", "RBP(q=1)", ""])
+def test_measure_that_cannot_be_used_is_one_sentence(name: str) -> None:
+    with pytest.raises(EvaluationError, match="measure") as refusal:
+        evaluate(QRELS, run_of(q1="a"), [name])
+    assert "\n" not in str(refusal.value)
+
+
+def test_run_and_judgments_that_share_no_query_are_refused() -> None:
+    with pytest.raises(EvaluationError, match="share no query: the run has 8, 9, the judgments 1, 2, 3"):
+        evaluate(QRELS, run_of(q8="a", q9="a"), ["AP"])
+
+
+def test_ms_marco_divides_by_the_reference_and_looks_at_ten() -> None:
+    run = run_of(q1="ghijklmnopa", q2="yzx", q9="a")
+    assert msmarco_mrr(QRELS, run) == {"1": 0.0, "2": pytest.approx(1 / 3), "3": 0.0}
+    assert evaluate(QRELS, run, [MSMARCO]).overall == {MSMARCO: pytest.approx(1 / 9)}
+
+
+@pytest.mark.parametrize(("recall", "expected"), [(0.0, 1.0), (0.5, 2 / 3), (0.62, 2 / 3), (0.63, 3 / 5), (1.0, 0.0)])
+def test_interpolated_precision_by_hand(recall: float, expected: float) -> None:
+    assert interpolated_precision([True, False, True, False, True], 4, recall) == pytest.approx(expected)

@@ -1,0 +1,141 @@
+from pathlib import Path
+
+import pytest
+
+from osrerank.errors import ConfigError, EvaluationError
+from osrerank.evaluation.plots import plot_tradeoff
+from osrerank.evaluation.records import Record
+from osrerank.evaluation.tradeoff import Scored, Setting, aggregate, curve, deepest, derive, widest
+from osrerank.types import Qrels
+
+# p_ij of four documents; asymmetric, as a model's are: p_ab + p_ba is not 1.
+PROBABILITIES = {
+    "a": {"b": 0.9, "c": 0.2, "d": 0.4},
+    "b": {"a": 0.6, "c": 0.7, "d": 0.3},
+    "c": {"a": 0.5, "b": 0.1, "d": 0.55},
+    "d": {"a": 0.95, "b": 0.6, "c": 0.6},
+}
+PAIRS = {(first, second): value for first, row in PROBABILITIES.items() for second, value in row.items()}
+# First pass e a b c d f; monoBERT read the top five and puts them a > b > c > d > e.
+SCORED = Scored("q", tuple("eabcdf"), {"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0, "e": 1.0}, 5, PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("k0", "expected"), [(0, "eabcdf"), (1, "eabcdf"), (2, "aebcdf"), (3, "abecdf"), (5, "abcdef")]
+)
+def test_mono_reorders_its_depth_and_leaves_the_tail(k0: int, expected: str) -> None:
+    assert derive(SCORED, Setting(k0)) == (tuple(expected), k0)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ("sum", "dbac"),  # a 1.5, b 1.6, c 1.15, d 2.15
+        ("binary", "dbac"),  # a 1, b 2, c 1 (0.5 is not above 0.5), d 3: a before c, as monoBERT has them
+        ("min", "dbac"),  # a 0.2, b 0.3, c 0.1, d 0.6
+        ("max", "dabc"),  # a 0.9, b 0.7, c 0.55, d 0.95
+    ],
+)
+def test_pair_aggregations_by_hand(pairs: str, expected: str) -> None:
+    ranking, inferences = derive(SCORED, Setting(5, 4, pairs))
+    assert ranking == (*expected, "e", "f")
+    assert inferences == 5 + 4 * 3
+
+
+def test_binary_ties_keep_the_mono_order() -> None:
+    tied = Scored("q", ("a", "b"), {"a": 0.0, "b": 1.0}, 2, {("a", "b"): 0.9, ("b", "a"): 0.8})
+    assert derive(tied, Setting(2, 2, "binary"))[0] == ("b", "a")
+
+
+def test_k1_cuts_to_the_top_of_mono() -> None:
+    # Of a and b alone: p_ab 0.9, p_ba 0.6.
+    assert derive(SCORED, Setting(5, 2, "sum")) == (tuple("abcdef"), 5 + 2)
+    # Of a, b, c: a 1.1, b 1.3, c 0.6.
+    assert derive(SCORED, Setting(5, 3, "sum")) == (tuple("bacdef"), 5 + 6)
+
+
+@pytest.mark.parametrize("k1", [0, 1])
+def test_no_pair_leaves_the_mono_order(k1: int) -> None:
+    assert derive(SCORED, Setting(5, k1)) == derive(SCORED, Setting(5))
+
+
+def test_pairs_that_were_not_kept_are_refused() -> None:
+    # At k0 = 2 monoBERT ranks e and a alone; no pair of theirs was kept.
+    with pytest.raises(EvaluationError, match="query q: the run did not keep duoBERT's probabilities"):
+        derive(SCORED, Setting(2, 4))
+
+
+def test_sample_of_all_others_equals_sum_and_costs_what_it_draws() -> None:
+    whole = derive(SCORED, Setting(5, 4, "sample", sample_size=3))
+    assert whole == derive(SCORED, Setting(5, 4, "sum"))
+    assert derive(SCORED, Setting(5, 4, "sample", sample_size=9))[1] == 5 + 4 * 3
+    assert derive(SCORED, Setting(5, 4, "sample", sample_size=2))[1] == 5 + 4 * 2
+
+
+def test_sample_is_repeatable_and_depends_on_the_seed() -> None:
+    draws = [derive(SCORED, Setting(5, 4, "sample", sample_size=1, seed=seed))[0] for seed in range(20)]
+    again = [derive(SCORED, Setting(5, 4, "sample", sample_size=1, seed=seed))[0] for seed in range(20)]
+    assert draws == again
+    assert len(set(draws)) > 1
+
+
+def test_aggregates_of_nothing_are_zero() -> None:
+    assert [aggregate([], pairs) for pairs in ("sum", "binary", "min", "max", "sample")] == [0.0] * 5
+
+
+def test_a_document_that_mono_could_not_score_stays_below_the_scored() -> None:
+    failed = Scored("q", ("a", "b", "c"), {"b": 1.0, "c": 2.0}, 3, {})
+    assert derive(failed, Setting(3))[0] == ("c", "b", "a")
+
+
+def test_a_depth_beyond_the_kept_scores_is_refused() -> None:
+    with pytest.raises(EvaluationError, match="scores of the top 6, only of the top 5; run it again"):
+        derive(SCORED, Setting(6))
+    assert deepest([SCORED]) == 5
+    assert deepest([Scored("q", ("a", "b"), {"a": 1.0, "b": 2.0}, 2, {})]) == 2
+    assert widest([SCORED]) == 4
+
+
+def record() -> Record:
+    def candidate(doc_id: str, rank: int, mono: float) -> dict[str, object]:
+        first_pass = {"score": 10.0 - rank, "rank": rank}
+        return {
+            "doc_id": doc_id,
+            "score": mono,
+            "first_pass": first_pass,
+            "stages": {"mono": {"score": mono, "rank": 1}},
+        }
+
+    return Record(
+        "q",
+        {
+            "applied": True,
+            "reason": None,
+            "candidates": [candidate("b", 2, 0.9), candidate("a", 1, 0.2)],
+            "stages": [{"name": "mono", "candidates": 2, "inferences": 2}],
+            "pairs": {"doc_ids": ["b", "a"], "probabilities": [[None, 0.3], [0.8, None]]},
+        },
+    )
+
+
+def test_side_file_line_is_read_in_first_pass_order() -> None:
+    scored = Scored.of(record())
+    assert scored == Scored("q", ("a", "b"), {"a": 0.2, "b": 0.9}, 2, {("b", "a"): 0.3, ("a", "b"): 0.8})
+
+
+def test_curve_has_cost_and_quality() -> None:
+    qrels = Qrels({"q": {"b": 1}})
+    points = curve([Scored.of(record())], [Setting(0), Setting(2), Setting(2, 2, "sample", 1)], qrels, "RR")
+    assert [(point.inferences, point.quality) for point in points] == [(0, 0.5), (2, 1.0), (4, 0.5)]
+
+
+def test_plot_is_the_same_file_every_time(tmp_path: Path) -> None:
+    points = curve([Scored.of(record())], [Setting(0), Setting(2)], Qrels({"q": {"b": 1}}), "RR")
+    for name in ("one.svg", "two.svg", "one.png"):
+        plot_tradeoff(tmp_path / name, {"monoBERT": points, "other": points}, "RR")
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    drawn = (tmp_path / "one.svg").read_text()
+    assert "Inferences per query" in drawn
+    assert ">RR<" in drawn
+    with pytest.raises(ConfigError, match=r"end it in \.svg"):
+        plot_tradeoff(tmp_path / "plot.txt", {"monoBERT": points}, "RR")

@@ -1,0 +1,111 @@
+import time
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.model import ModelCard
+
+DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
+CLS, SEP = 2, 3
+
+
+def card(**options: object) -> ModelCard:
+    return ModelCard(name="tiny", head="logit1", **options)
+
+
+def sequence(builder: InputBuilder, query: str, document: str) -> tuple[list[int], list[int]]:
+    pieces = builder.query(query)
+    batch = builder.batch(pieces, builder.documents([document], pieces))
+    return batch.input_ids[0].tolist(), batch.token_type_ids[0].tolist()
+
+
+@pytest.fixture
+def builder() -> InputBuilder:
+    return InputBuilder.load(DIRECTORY, card())
+
+
+def ids(*words: str) -> list[int]:
+    tokenizer = Tokenizer.from_file(str(DIRECTORY / "tokenizer.json"))
+    return [tokenizer.token_to_id(word) for word in words]
+
+
+def test_the_two_segments(builder: InputBuilder) -> None:
+    expected = [CLS, *ids("low", "pressure"), SEP, *ids("the", "wing"), SEP]
+    assert sequence(builder, "Low PRESSURE", "the wing") == (expected, [0, 0, 0, 0, 1, 1, 1])
+
+
+def test_cross_bias_begins_the_document_anew() -> None:
+    builder = InputBuilder.load(DIRECTORY, card(layout="cross-bias"))
+    expected = [CLS, *ids("low"), SEP, CLS, *ids("wing"), SEP]
+    assert sequence(builder, "low", "wing") == (expected, [0, 0, 0, 1, 1, 1])
+
+
+def test_an_empty_document(builder: InputBuilder) -> None:
+    assert sequence(builder, "low", "") == ([CLS, *ids("low"), SEP, SEP], [0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(("rule", "most"), [("paper", 512), ("released", 511)])
+@pytest.mark.parametrize("query_words", [1, 62, 10_000])
+def test_the_document_is_cut_and_the_query_only_at_64(rule: str, most: int, query_words: int) -> None:
+    builder = InputBuilder.load(DIRECTORY, card(length_rule=rule))
+    query = builder.query("low " * query_words)
+    (document,) = builder.documents(["wing " * 1000], query)
+    assert len(query.ids) == min(query_words, 62)
+    assert query.cut == (query_words > 62)
+    assert document.cut
+    assert builder.length(query, document) == most
+    (fitting,) = builder.documents(["wing " * len(document.ids)], query)
+    assert not fitting.cut
+    assert builder.length(query, fitting) == most
+
+
+def test_special_tokens_in_text_are_text(builder: InputBuilder) -> None:
+    found, types = sequence(builder, "low [SEP]", "[CLS] wing [MASK] [PAD]")
+    assert found.count(SEP) == 2
+    assert found.count(CLS) == 1
+    assert 0 not in found
+    assert 4 not in found
+    assert types.count(0) == found.index(SEP) + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["wing " * 2_000_000, "w" * 10_000_000, " " * 10_000_000, "\u98a8" * 3_000_000, "wing. " * 1_700_000],
+    ids=["words", "one word", "white space", "no white space", "sentences"],
+)
+def test_ten_megabytes_are_bounded_and_said_to_be_cut(builder: InputBuilder, text: str) -> None:
+    query = builder.query("low")
+    started = time.monotonic()
+    (document,) = builder.documents([text], query)
+    assert time.monotonic() - started < 2
+    assert document.cut
+    assert len(document.ids) <= 508
+
+
+@pytest.mark.parametrize(
+    "unit", ["wing, low: pressure! ", "xyzzyxyzzy" * 9 + " ", "a-b", "\u00e9tat\u0301 ", "   \n\t low"]
+)
+@pytest.mark.parametrize("extra", range(0, 40, 7))
+def test_reading_a_beginning_gives_the_pieces_of_the_whole(builder: InputBuilder, unit: str, extra: int) -> None:
+    text = "x" * extra + unit * 600
+    tokenizer = Tokenizer.from_file(str(DIRECTORY / "tokenizer.json"))
+    query = builder.query("low")
+    (document,) = builder.documents([text], query)
+    assert document.ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids[:508]
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json cannot be used"):
+        InputBuilder.load(tmp_path, card())
+
+
+def test_a_tokenizer_without_specials_is_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(DIRECTORY / "tokenizer.json"))
+    bare = Tokenizer(tokenizer.model)
+    bare.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ModelLoadError, match="special tokens around a pair"):
+        InputBuilder.load(tmp_path, card())

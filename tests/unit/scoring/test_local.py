@@ -1,0 +1,158 @@
+"""Scores of the tiny models: order, failures, deadlines, threads."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.errors import InferenceError
+from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.inputs import Batch, InputBuilder
+from osrerank.scoring.local import CHUNK, LocalScorer
+from osrerank.scoring.model import Calibration, ModelCard
+from osrerank.types import Deadline, Scorer
+
+DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
+
+
+class Faulty:
+    """A backend that scores by length, and has faults where the first document token is one of two."""
+
+    precision, files, budget_tokens = "fp32", (), 64
+
+    def __init__(self, bad: int, fault: str, pause_s: float = 0.0) -> None:
+        self.bad, self.fault, self.pause_s = bad, fault, pause_s
+
+    def run(self, batch: Batch) -> np.ndarray:
+        time.sleep(self.pause_s)
+        logits = batch.attention_mask.sum(axis=1, keepdims=True).astype(np.float32)
+        is_bad = (batch.input_ids == self.bad).any(axis=1)
+        if self.fault == "raise" and is_bad.any():
+            raise InferenceError("the bad one is here")
+        if self.fault == "all nan" and is_bad.any():  # as dynamic quantisation does: one scale for the whole batch
+            logits[:] = np.nan
+        logits[is_bad] = np.nan
+        return logits
+
+    def close(self) -> None:
+        self.bad = -1
+
+
+def faulty(fault: str, pause_s: float = 0.0) -> LocalScorer:
+    card = ModelCard("tiny", "logit1")
+    builder = InputBuilder.load(DIRECTORY, card)
+    bad = int(builder.query("wing").ids[0])
+    return LocalScorer(DIRECTORY, card, builder, Faulty(bad, fault, pause_s))
+
+
+@pytest.fixture(scope="module")
+def scorer() -> LocalScorer:
+    return load_scorer(str(DIRECTORY), backend="onnx", threads=1)
+
+
+def test_it_is_a_scorer(scorer: LocalScorer) -> None:
+    assert isinstance(scorer, Scorer)
+    assert scorer.model == "tiny-bert-one-label"
+
+
+@pytest.mark.parametrize("fault", ["nan", "all nan", "raise"])
+def test_one_bad_document_does_not_fail_its_neighbours(fault: str) -> None:
+    documents = ["low " * (1 + index % 7) for index in range(30)]
+    documents[11] = "wing"
+    scores = faulty(fault).score("low", documents, [(index,) for index in range(30)])
+    assert set(scores.failures) == {11}
+    assert np.flatnonzero(np.isnan(scores.values)).tolist() == [11]
+    good = [index for index in range(30) if index != 11]
+    assert scores.values[good].tolist() == [4 + 1 + index % 7 for index in good]
+    assert (scores.reached, scores.inferences) == (30, 30)
+
+
+def test_a_score_that_is_no_number_names_the_model() -> None:
+    assert "tiny" in faulty("nan").score("low", ["wing"], [(0,)]).failures[0]
+
+
+def test_a_deadline_leaves_a_prefix() -> None:
+    documents = ["low " * (1 + index % 60) for index in range(200)]
+    scores = faulty("nan", pause_s=0.002).score(
+        "low", documents, [(i,) for i in range(200)], deadline=Deadline.after_ms(100)
+    )
+    assert 0 < scores.reached < 200
+    assert np.isfinite(scores.values[: scores.reached]).all()
+    assert np.isnan(scores.values[scores.reached :]).all()
+    assert scores.inferences == scores.reached
+
+
+def test_a_deadline_that_has_passed_reaches_nothing(scorer: LocalScorer) -> None:
+    scores = scorer.score("low", ["wing"], [(0,)], deadline=Deadline.after_ms(-1))
+    assert (scores.reached, scores.inferences, len(scores.values)) == (0, 0, 1)
+
+
+def test_a_deadline_far_away_changes_no_score(scorer: LocalScorer) -> None:
+    documents = ["wing " * (index % 23) for index in range(2 * CHUNK + 3)]
+    tuples = [(index,) for index in range(len(documents))]
+    by_blocks = scorer.score("low", documents, tuples, deadline=Deadline.after_ms(60_000))
+    assert by_blocks.reached == len(documents)
+    np.testing.assert_allclose(by_blocks.values, scorer.score("low", documents, tuples).values, atol=1e-5)
+
+
+def test_tuples_choose_and_order_the_documents(scorer: LocalScorer) -> None:
+    documents = ["wing", "low blood pressure", "heat"]
+    straight = scorer.score("low", documents, [(0,), (1,), (2,)]).values
+    turned = scorer.score("low", documents, [(2,), (0,), (2,)]).values
+    np.testing.assert_allclose(turned, straight[[2, 0, 2]], atol=1e-5)
+
+
+def test_no_tuples(scorer: LocalScorer) -> None:
+    scores = scorer.score("low", [], [])
+    assert (len(scores.values), scores.reached, scores.inferences) == (0, 0, 0)
+
+
+def test_pairs_of_documents_are_refused(scorer: LocalScorer) -> None:
+    with pytest.raises(ValueError, match="duo"):
+        scorer.score("low", ["a", "b"], [(0, 1)])
+
+
+def test_documents_cut_are_counted_once(scorer: LocalScorer) -> None:
+    assert scorer.score("low", ["wing " * 600, "wing"], [(0,), (1,), (0,)]).truncated == 1
+
+
+def test_several_threads_get_the_same_scores(scorer: LocalScorer) -> None:
+    documents = ["wing " * (index % 9) for index in range(20)]
+    tuples = [(index,) for index in range(20)]
+    expected = scorer.score("low", documents, tuples).values
+    start = threading.Barrier(4)
+
+    def score() -> np.ndarray:
+        start.wait()
+        return scorer.score("low", documents, tuples).values
+
+    with ThreadPoolExecutor(4) as threads:
+        for found in [threads.submit(score) for _ in range(4)]:
+            np.testing.assert_allclose(found.result(), expected, atol=1e-5)
+
+
+def test_a_closed_scorer_says_so() -> None:
+    closed = load_scorer(str(DIRECTORY), backend="onnx", threads=1)
+    closed.close()
+    closed.close()
+    with pytest.raises(InferenceError, match="closed"):
+        closed.score("low", ["wing"], [(0,)])
+
+
+def test_probabilities_never_decrease_and_stay_finite(scorer: LocalScorer) -> None:
+    logits = np.array([-1e30, -50, -1, 0, 1, 12, 17, 1e30], dtype=np.float32)
+    found = scorer.probabilities(logits)
+    assert found.dtype == np.float64
+    assert found[3] == 0.5
+    assert (np.diff(found) >= 0).all()
+    assert found[5] < found[6] < 1
+
+
+def test_calibration_is_in_the_values(scorer: LocalScorer) -> None:
+    raw = scorer.score("low", ["wing"], [(0,)]).values[0]
+    card = ModelCard("tiny", "logit1", calibration=Calibration(0.5, -2.0))
+    calibrated = LocalScorer(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), scorer._backend)
+    assert calibrated.score("low", ["wing"], [(0,)]).values[0] == pytest.approx(0.5 * raw - 2)

@@ -1,0 +1,67 @@
+"""The model in the package: that it is there, small, and ranks."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.locate import SHIPPED, locate
+from osrerank.settings import DEFAULT_MODEL
+from tests import servers
+
+MOST_BYTES = 25_000_000
+QUERY = "what causes low blood pressure"
+DOCUMENTS = (
+    "Paris is the capital of France, on the river Seine.",
+    "Dehydration, heart problems and some medicines may cause hypotension, that is, low blood pressure.",
+    "High blood pressure, or hypertension, is usually treated with drugs and exercise.",
+    "",
+)
+TUPLES = [(index,) for index in range(len(DOCUMENTS))]
+
+
+@pytest.fixture(scope="module")
+def scorer() -> LocalScorer:
+    return load_scorer(DEFAULT_MODEL)
+
+
+def test_the_default_model_is_in_the_package() -> None:
+    directory = locate(DEFAULT_MODEL)
+    assert directory.parent == SHIPPED
+    assert sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) < MOST_BYTES
+
+
+def test_its_card_says_where_it_comes_from(scorer: LocalScorer) -> None:
+    assert scorer.model == scorer.card.name == DEFAULT_MODEL
+    assert scorer.card.provenance["licence"] == "Apache-2.0"
+    assert "MS MARCO" in scorer.card.provenance["base_data"]
+
+
+def test_it_ranks_the_answer_first(scorer: LocalScorer) -> None:
+    scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
+    assert not scores.failures
+    assert np.argsort(-scores.values)[:2].tolist() == [1, 2]
+    probabilities = scorer.probabilities(scores.values)
+    assert probabilities[1] > 0.5
+    assert probabilities[2] < 0.1
+    assert probabilities[0] < 0.01
+
+
+def test_the_longest_sequences_fit(scorer: LocalScorer) -> None:
+    scores = scorer.score("blood " * 100, ["pressure " * 1000], [(0,)])
+    assert np.isfinite(scores.values).all()
+    assert scores.truncated == 1
+
+
+def test_a_base_install_is_enough() -> None:
+    program = (
+        "import sys; from osrerank.scoring.factory import load_scorer; "
+        f"load_scorer({DEFAULT_MODEL!r}).score('a', ['b'], [(0,)]); "
+        "print(sorted({'torch', 'transformers', 'onnx', 'optimum', 'huggingface_hub'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=servers.ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,94 @@
+"""Settings: precedence, unknown names, secrets, the settings file."""
+
+import pytest
+
+from osrerank import Rerank, connect
+from osrerank.defaults import Defaults
+from osrerank.errors import ConfigError
+from osrerank.settings import Settings
+from osrerank.testing import CannedTransport, FunctionScorer
+
+
+def test_argument_wins_over_environment_over_default(monkeypatch):
+    assert Settings.load().threads == 0
+    monkeypatch.setenv("OSRERANK_THREADS", "3")
+    assert Settings.load().threads == 3
+    assert Settings.load(threads=2).threads == 2
+
+
+def test_unknown_variable_is_an_error_that_names_it(monkeypatch):
+    monkeypatch.setenv("OSRERANK_REDIS", "x")
+    with pytest.raises(ConfigError, match=r"OSRERANK_REDIS is no setting.*OSRERANK_REDIS_URL") as caught:
+        Settings.load()
+    assert caught.value.source == "environment"
+
+
+def test_secrets_are_not_shown():
+    settings = Settings.load(url="https://user:hunter2@host:9200", redis_url="redis://:hunter2@host")
+    assert "hunter2" not in repr(settings)
+
+
+def test_bad_value_names_setting_and_source(monkeypatch):
+    with pytest.raises(ConfigError, match=r"backend \(argument\)"):
+        Settings.load(backend="abacus")
+    monkeypatch.setenv("OSRERANK_BACKEND", "abacus")
+    with pytest.raises(ConfigError, match=r"backend \(OSRERANK_BACKEND\)"):
+        Settings.load()
+
+
+FILE = """
+[rerank]
+depth = 50
+fields = ["headline", "body"]
+
+[index."articles*".rerank]
+depth = 20
+query_fields = ["headline^2", "body"]
+"""
+
+
+@pytest.fixture
+def settings_file(tmp_path):
+    file = tmp_path / "osrerank.toml"
+    file.write_text(FILE, "utf-8")
+    return file
+
+
+def test_defaults_of_each_index(settings_file):
+    defaults = Defaults.load(Settings.load(settings_file=settings_file))
+    general = Rerank(depth=50, fields=("headline", "body"))
+    articles = Rerank(depth=20, fields=("headline", "body"), query_fields=("headline^2", "body"))
+    assert defaults.of("other") == defaults.of(None) == defaults.of("other,articles-1") == general
+    assert defaults.of("articles-1") == defaults.of(["articles-1", "articles-2"]) == articles
+
+
+def test_client_uses_them_and_arguments_win(settings_file, monkeypatch):
+    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(settings_file))
+    answer = {"took": 1, "hits": {"hits": []}}
+    client = connect("http://localhost:9", transport_class=CannedTransport, answer=answer, scorer=FunctionScorer())
+    for index, rerank, size in (("x", True, 50), ("articles", True, 20), ("articles", {"depth": 30}, 30)):
+        client.search("low", index=index, rerank=rerank)
+        assert client.transport.requests[-1]["body"]["size"] == size
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("[rerank]\ndepht = 1", "depht"),
+        ("[rerank]\ndepth = 'ten'", "depth"),
+        ("[index.a.rerank]\ndepth = 0", "index.'a'.rerank"),
+        ("[reranking]\ndepth = 1", "reranking"),
+        ("not toml", "not TOML"),
+    ],
+)
+def test_bad_settings_file_is_named(tmp_path, content, named):
+    file = tmp_path / "bad.toml"
+    file.write_text(content, "utf-8")
+    with pytest.raises(ConfigError, match=named) as caught:
+        Defaults.load(Settings.load(settings_file=file))
+    assert "bad.toml" in str(caught.value)
+
+
+def test_missing_settings_file(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Defaults.load(Settings.load(settings_file=tmp_path / "none.toml"))
