@@ -97,7 +97,7 @@ def finish(arguments: list[str]) -> dict[str, int]:
 
 
 def assert_exact(client: OpenSearch, index: str) -> None:
-    """Every document once, with its text, written once and never deleted."""
+    """Every document once, with its text, and written once: an overwritten one would have a higher version."""
     found: dict[str, str] = {}
     for begin in range(0, DOCUMENTS, 2000):
         ids = [str(number) for number in range(begin, min(begin + 2000, DOCUMENTS))]
@@ -106,8 +106,12 @@ def assert_exact(client: OpenSearch, index: str) -> None:
             assert item["_version"] == 1, item
             found[item["_id"]] = item["_source"]["text"]
     assert found == {str(number): text(number) for number in range(DOCUMENTS)}
-    stats = client.indices.stats(index=index, metric="docs")["_all"]["primaries"]["docs"]
-    assert (stats["count"], stats["deleted"]) == (DOCUMENTS, 0)
+    assert client.count(index=index)["count"] == DOCUMENTS
+
+
+def deleted(client: OpenSearch, index: str) -> int:
+    """Lucene's deleted documents. A killed OpenSearch fills lost sequence numbers with tombstones, counted here too."""
+    return int(client.indices.stats(index=index, metric="docs")["_all"]["primaries"]["docs"]["deleted"])
 
 
 @pytest.mark.parametrize("point", SOME_THEN_ALL)
@@ -122,6 +126,7 @@ def test_loader_killed(opensearch_url: str, passages: Path, point: float) -> Non
         summary = finish(arguments)
         assert (summary["read"], summary["indexed"]) == (DOCUMENTS, DOCUMENTS)
         assert_exact(client, index)
+        assert deleted(client, index) == 0
     finally:
         client.indices.delete(index=index, ignore_unavailable=True)
         client.close()
