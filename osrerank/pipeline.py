@@ -5,6 +5,7 @@ every later stage reorders the top of what came before and leaves the rest below
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 FailurePolicy = Literal["first_pass", "raise"]
 PIPELINES = ("mono",)
+BLENDS = ("card", "replace", "linear", "weighted", "rrf")
 MAX_DEPTH = 10_000
 """OpenSearch's default result window: no first pass brings more."""
 
@@ -37,9 +39,10 @@ class Rerank:
         cache: whether the score cache is used, where there is one.
         min_score: least probability, in [0, 1], that a hit must have to be returned; totals stay the first pass's.
         explain: whether each hit says how it got its place.
-        blend: ``"replace"`` orders by the model alone; ``"weighted"`` and ``"rrf"`` blend in the first pass
-            (``osrerank.stages.interpolate``).
-        blend_weight: share of the first pass in a weighted blend, in [0, 1].
+        blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model alone; ``"linear"``,
+            ``"weighted"`` and ``"rrf"`` blend in the first pass (``osrerank.stages.interpolate``).
+        blend_weight: of the first pass: logits for its best score in a linear blend (the card's when None), a share in
+            [0, 1] in a weighted one (half when None).
     """
 
     query: str | None = None
@@ -53,8 +56,8 @@ class Rerank:
     cache: bool = True
     min_score: float | None = None
     explain: bool = False
-    blend: Literal["replace", "weighted", "rrf"] = "replace"
-    blend_weight: float = 0.5
+    blend: Literal["card", "replace", "linear", "weighted", "rrf"] = "card"
+    blend_weight: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("fields", "query_fields"):
@@ -66,6 +69,11 @@ class Rerank:
             if not fits(value):
                 message = f"rerank option {name} is {value!r}; it must be {expected}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
+        if self.blend == "weighted" and self.blend_weight is not None and not _is_share(self.blend_weight):
+            message = (
+                f"rerank option blend_weight is {self.blend_weight!r}; in a weighted blend it is a share in [0, 1]"
+            )
+            raise ConfigError(message, setting="rerank.blend_weight", source="argument")
 
     @classmethod
     def of(cls, value: "bool | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
@@ -129,8 +137,11 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "cache": (lambda value: isinstance(value, bool), "True or False"),
     "min_score": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),
-    "blend": (lambda value: value in ("replace", "weighted", "rrf"), '"replace", "weighted" or "rrf"'),
-    "blend_weight": (_is_share, "a share in [0, 1]"),
+    "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),
+    "blend_weight": (
+        lambda value: value is None or (_is_number(value) and 0 <= value < math.inf),
+        "a number from 0 on (in a weighted blend up to 1) or None",
+    ),
 }
 
 

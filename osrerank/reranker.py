@@ -73,10 +73,10 @@ class Reranker:
     def _pipeline(self, options: Rerank) -> Pipeline:
         if isinstance(options.pipeline, Pipeline):
             return options.pipeline
-        mono = MonoStage(self._scorer(cached=options.cache), depth=options.depth)
-        if options.blend == "replace":
-            return Pipeline((mono,))
-        return Pipeline((mono, BlendStage(options.blend, options.blend_weight, depth=options.depth)))
+        scorer = self._scorer(cached=options.cache)
+        mono = MonoStage(scorer, depth=options.depth)
+        blend = _blend(options, scorer)
+        return Pipeline((mono,) if blend is None else (mono, blend))
 
     def _scorer(self, *, cached: bool) -> Scorer:
         with self._lock:
@@ -105,3 +105,15 @@ class Reranker:
             self._failure, self._failed_at_s = error, time.monotonic()
             raise
         return self._loaded
+
+
+def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
+    """Return the stage that blends in the first pass, None when the model orders by itself."""
+    if options.blend == "replace" or (options.blend == "card" and scorer.first_pass_weight == 0):
+        return None
+    if options.blend == "rrf":
+        return BlendStage("rrf", depth=options.depth)
+    if options.blend == "weighted":
+        return BlendStage("weighted", 0.5 if options.blend_weight is None else options.blend_weight, options.depth)
+    weight = scorer.first_pass_weight if options.blend_weight is None else options.blend_weight
+    return BlendStage("linear", weight, options.depth)

@@ -248,7 +248,8 @@ def final_score(candidate: Candidate) -> float:
 def _passes(candidate: Candidate, min_score: float | None) -> bool:
     if min_score is None:
         return True
-    return len(candidate.trace) > 1 and candidate.trace[-1].unit >= min_score
+    probabilities = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
+    return bool(probabilities) and probabilities[-1] >= min_score
 
 
 def _merged_hit(

@@ -42,6 +42,10 @@ class FunctionScorer:
     def identity(self) -> str:
         return f"{self.model}/{id(self.function)}"
 
+    @property
+    def first_pass_weight(self) -> float:
+        return 0.0
+
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:

@@ -230,6 +230,10 @@ class Scorer(Protocol):
     def identity(self) -> str:
         """What determines a score beside the texts: model digest, precision, input policy. Part of a cache's key."""
 
+    @property
+    def first_pass_weight(self) -> float:
+        """What the best first-pass score is worth beside this model's logits; 0 for a model that orders by itself."""
+
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:

@@ -9,8 +9,8 @@ from osrerank.cli import cli
 
 INTRODUCTION = """# Command line
 
-Made by `docs/examples/make_cli_page.py` from the commands' own help. Global options stand before the command. Exit codes: 0 done, 1 failed,
-2 bad usage; errors are one sentence, `--debug` shows the traceback.
+Made by `docs/examples/make_cli_page.py` from the commands' own help. Global options stand before the command. Exit
+codes: 0 done, 1 failed, 2 bad usage; errors are one sentence, `--debug` shows the traceback.
 """
 
 

@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors are one sentence, exit codes 0 done, 1 failed, 2 bad usage."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        cli.main(arguments, standalone_mode=False)
+        code = cli.main(arguments, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(BAD_USAGE)
@@ -74,6 +74,10 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         click.echo(f"Error: {_sentence(error)}", err=True)
         sys.exit(BAD_USAGE if isinstance(error, ConfigError) else FAILED)
+    if (
+        isinstance(code, int) and code
+    ):  # what a command gave to ctx.exit; click returns it where it does not exit itself
+        sys.exit(code)
 
 
 def _sentence(error: Exception) -> str:

@@ -51,6 +51,13 @@ class Bias(click.ParamType[float | str]):
 @click.option(
     "--precision", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Of the ONNX graph."
 )
+@click.option(
+    "--first-pass-weight",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="For the card: logits that the best first-pass score is worth beside the model.",
+)
 @click.option("--keep-weights", is_flag=True, help="Copy the safetensors too, for the torch backend.")
 @click.option(
     "--calibrate",

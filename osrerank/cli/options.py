@@ -6,10 +6,27 @@ from typing import Any, TypeVar
 import click
 
 from osrerank.client import Client, connect
+from osrerank.pipeline import BLENDS, MAX_DEPTH, PIPELINES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-RERANK_NAMES = ("pipeline", "depth", "fields", "deadline_ms", "on_failure")
+RERANK_NAMES = ("pipeline", "depth", "blend", "blend_weight", "fields", "deadline_ms", "on_failure")
+
+
+def pipeline_options(command: Command) -> Command:
+    """Add the options that say how candidates are ranked."""
+    for option in reversed(
+        (
+            click.option("--pipeline", type=click.Choice(PIPELINES), help="Stages that rerank.  [default: mono]"),
+            click.option("--depth", type=click.IntRange(1, MAX_DEPTH), help="Candidates reranked.  [default: 100]"),
+            click.option(
+                "--blend", type=click.Choice(BLENDS), help="How BM25 counts beside the model.  [default: card]"
+            ),
+            click.option("--blend-weight", type=click.FloatRange(min=0), help="Weight of BM25 in the blend."),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 def rerank_options(command: Command) -> Command:
@@ -17,8 +34,7 @@ def rerank_options(command: Command) -> Command:
     for option in reversed(
         (
             click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or BM25 alone."),
-            click.option("--pipeline", type=click.Choice(["mono"]), help="Stages that rerank.  [default: mono]"),
-            click.option("--depth", type=click.IntRange(1, 10_000), help="Candidates reranked.  [default: 100]"),
+            pipeline_options,
             click.option("--fields", help="Fields that the model reads, comma-separated.  [default: title,text]"),
             click.option("--deadline-ms", type=click.FloatRange(min=0, min_open=True), help="Time for a search."),
             click.option("--on-failure", type=click.Choice(["first_pass", "raise"]), help="When reranking fails."),

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import rerank_arguments
+from osrerank.cli.options import pipeline_options, rerank_arguments
 from osrerank.errors import ConfigError
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -23,8 +23,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
 @click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed.")
-@click.option("--pipeline", type=click.Choice(["mono"]), help="Stages that rerank.  [default: mono]")
-@click.option("--depth", type=click.IntRange(1, 10_000), help="Candidates reranked; others stay below.  [default: 100]")
+@pipeline_options
 @click.option("--deadline-ms", type=click.FloatRange(min=0, min_open=True), help="Time for a query.")
 @click.pass_context
 def rerank(context: click.Context, /, **options: Any) -> None:

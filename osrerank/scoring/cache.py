@@ -54,6 +54,10 @@ class CachedScorer:
     def identity(self) -> str:
         return self._scorer.identity
 
+    @property
+    def first_pass_weight(self) -> float:
+        return self._scorer.first_pass_weight
+
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:

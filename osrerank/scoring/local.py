@@ -84,6 +84,10 @@ class LocalScorer:
     def model(self) -> str:
         return self.card.name
 
+    @property
+    def first_pass_weight(self) -> float:
+        return self.card.first_pass_weight
+
     @functools.cached_property
     def identity(self) -> str:
         """What determines a pair's score beside its texts: model digest, precision and input policy."""

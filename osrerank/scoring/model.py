@@ -61,6 +61,8 @@ class ModelCard:
         length_rule: ``paper`` fills ``max_tokens``; ``released`` leaves one unused, as monoBERT's published code does.
         segment_rows: rows of the token type table.
         calibration: raw score -> logit.
+        first_pass_weight: what the best first-pass score is worth beside the logits, where the model orders better with
+            its help (`osrerank.stages.interpolate`, "linear"); 0 where it orders by itself, as the papers' models do.
         onnx: precision (``int8``, ``fp32``) -> file, relative to the directory.
         biases: for ``cross-bias``, the numbers of `osrerank.scoring.cross_bias.CrossBias`.
         provenance: base model, training data, recipe, licence, measures.
@@ -75,6 +77,7 @@ class ModelCard:
     length_rule: LengthRule = "paper"
     segment_rows: int = 2
     calibration: Calibration = field(default_factory=Calibration)
+    first_pass_weight: float = 0.0
     onnx: Mapping[str, str] = field(default_factory=dict)
     biases: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -85,6 +88,8 @@ class ModelCard:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
         if not 3 < self.max_query_tokens < self.max_tokens:
             raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and below max_tokens")
+        if not self.first_pass_weight >= 0:
+            raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``osrerank.json``; `read_card` reads it back."""

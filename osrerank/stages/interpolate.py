@@ -1,9 +1,11 @@
 """Blending what a stage says with what the first pass said.
 
-Weighted sums of normalised scores, and reciprocal rank fusion: Cormack, Clarke, Büttcher: Reciprocal rank fusion
-outperforms Condorcet and individual rank learning methods, SIGIR 2009, with its constant of 60.
+Linear sums of a model's score and the first pass's, as Akkalyoncu Yilmaz et al.: Cross-domain modeling of
+sentence-level evidence for document retrieval, EMNLP 2019 (Birch), interpolate them; and reciprocal rank fusion,
+Cormack, Clarke, Büttcher, SIGIR 2009, with its constant of 60.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,24 +16,29 @@ from osrerank.stages.ordering import Judged, reorder
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, StageReport
 
 RRF_CONSTANT = 60
-Method = Literal["weighted", "rrf"]
+Method = Literal["linear", "weighted", "rrf"]
 
 
 @dataclass(frozen=True, slots=True)
 class BlendStage:
     """Reorders the candidates that the stage before scored by that score together with the first pass's.
 
-    It computes no inference. With ``weighted`` both scores are scaled to [0, 1] over these candidates (min-max; all
-    equal gives 0) and summed; with ``rrf`` the sum of ``1 / (60 + rank)`` counts.
+    It computes no inference. What is sorted by, for a candidate with first-pass score s and last score z:
+
+    - ``linear``: z + weight * s / (the best s of the ranking). Neither the depth nor a constant factor in BM25 changes
+      it. Its map to [0, 1) is the logistic function of that less the weight: the model's own for the best s.
+    - ``weighted``: weight * s' + (1 - weight) * z', both scaled to [0, 1] over these candidates (min-max; all equal
+      gives 0).
+    - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that rank 1 in both gives 1.
 
     Attributes:
-        method: ``"weighted"`` or ``"rrf"``.
-        weight: share of the first pass in the weighted sum, in [0, 1]; 0 keeps the stage's order.
+        method: one of these.
+        weight: of the first pass: in the unit of z for ``linear``, a share in [0, 1] for ``weighted``.
         depth: how many candidates from the top are looked at.
         name: how the stage is called in traces and reports.
     """
 
-    method: Method = "weighted"
+    method: Method
     weight: float = 0.5
     depth: int = 10_000
     name: str = "blend"
@@ -39,23 +46,32 @@ class BlendStage:
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - takes no time
         """Return the ranking with its scored candidates in the blended order."""
         started = time.perf_counter()
-        scored = [item for item in ranking.candidates[: self.depth] if len(item.trace) == _stages(ranking) + 1]
+        passed = len(ranking.candidates[0].trace) if ranking.candidates else 0
+        scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == passed]
         rest = ranking.candidates[len(scored) :]
-        keys = self._weighted(scored) if self.method == "weighted" else _fused(scored)
-        judged = [Judged(candidate, key, min(key, BELOW_ONE)) for candidate, key in zip(scored, keys, strict=True)]
+        best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0)
+        keys = self._keys(scored, best)
+        judged = [
+            Judged(candidate, key, min(self._unit(key), BELOW_ONE)) for candidate, key in zip(scored, keys, strict=True)
+        ]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
         return Ranking(ranking.query, reorder(ranking, self.name, judged, rest), (*ranking.reports, report))
 
-    def _weighted(self, scored: Sequence[Candidate]) -> list[float]:
+    def _keys(self, scored: Sequence[Candidate], best: float) -> list[float]:
+        if self.method == "linear":
+            share = self.weight / best if best > 0 else 0.0
+            return [candidate.score + share * max(candidate.trace[0].score, 0.0) for candidate in scored]
+        if self.method == "rrf":
+            return _fused(scored)
         first = _scaled([candidate.trace[0].score for candidate in scored])
         last = _scaled([candidate.score for candidate in scored])
         return [self.weight * a + (1 - self.weight) * b for a, b in zip(first, last, strict=True)]
 
-
-def _stages(ranking: Ranking) -> int:
-    """Return how many stages the best candidate has passed: those that passed as many are the scored block."""
-    return len(ranking.candidates[0].trace) - 1 if ranking.candidates else 0
+    def _unit(self, key: float) -> float:
+        if self.method != "linear":
+            return key
+        return 1 / (1 + math.exp(min(self.weight - key, 700.0)))
 
 
 def _scaled(values: Sequence[float]) -> list[float]:
@@ -64,7 +80,6 @@ def _scaled(values: Sequence[float]) -> list[float]:
 
 
 def _fused(scored: Sequence[Candidate]) -> list[float]:
-    """Return reciprocal rank fusion's sums, scaled so that rank 1 in both gives 1."""
     best = 2 / (RRF_CONSTANT + 1)
     return [
         (1 / (RRF_CONSTANT + candidate.trace[0].rank) + 1 / (RRF_CONSTANT + candidate.rank)) / best

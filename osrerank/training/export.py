@@ -47,6 +47,7 @@ class ExportOptions:
         document_bias: for ``cross-bias``: the other direction.
         precision: ``fp32`` or ``int8``.
         recipe: how int8 is made.
+        first_pass_weight: what the best first-pass score is worth beside the logits; for the card.
         keep_weights: whether the safetensors go along, for the torch backend.
         provenance: for the card.
     """
@@ -57,6 +58,7 @@ class ExportOptions:
     document_bias: float | str = "closed"
     precision: str = "fp32"
     recipe: Recipe = field(default_factory=Recipe)
+    first_pass_weight: float = 0.0
     keep_weights: bool = False
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -121,7 +123,8 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
     onnx = {options.precision: GRAPHS[options.precision]}
     if options.layout == "standard":
         card = read_card(source, name=options.name or name)
-        return replace(card, onnx=onnx, provenance=options.provenance or card.provenance)
+        weight = options.first_pass_weight or card.first_pass_weight
+        return replace(card, onnx=onnx, first_pass_weight=weight, provenance=options.provenance or card.provenance)
     config = read_json(source / CONFIG_FILE)
     if config.get("model_type") != "bert":
         reason = f"{source / CONFIG_FILE}: model_type is {config.get('model_type')!r}; the layout cross-bias needs bert"
@@ -134,6 +137,7 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
         segment_rows=int(config["type_vocab_size"]),
         onnx=onnx,
         biases={"query": options.query_bias, "document": options.document_bias, "temperature": 20.0},
+        first_pass_weight=options.first_pass_weight,
         provenance=options.provenance,
     )
 
