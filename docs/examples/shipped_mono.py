@@ -20,8 +20,8 @@ PROVENANCE = {
     "choice_of_g": "g = -2 was chosen on TREC DL 2019 passages: the measure on that set is optimistic",
     "calibration_data": "300 SQuAD v1.1 train questions (seed 1), BM25's top 20 of the train paragraphs, the "
     "question's own paragraph relevant; the base model has seen SQuAD",
-    "first_pass_weight": "7, the best nDCG@10 averaged over 200 SQuAD train questions (seed 1, BM25's top 30) and 100 SciFact "
-    "train claims (seed 1, top 50), by docs/examples/choose_first_pass_weight.py",
+    "first_pass_weight": "7, the best nDCG@10 averaged over 200 SQuAD train questions (seed 1, BM25's top 30) and 100 "
+    "SciFact train claims (seed 1, top 50), by docs/examples/choose_first_pass_weight.py",
     "licence": "Apache-2.0",
 }
 
