@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from osrerank.errors import ConfigError, DeadlineExceeded, ScoringError, WorkerError
+from osrerank.stages.passages import Passages
 from osrerank.types import NEVER, Deadline, Ranking, Stage, StageReport
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class Rerank:
             ``"weighted"`` and ``"rrf"`` blend in the first pass (``osrerank.stages.interpolate``).
         blend_weight: of the first pass: logits for its best score in a linear blend (the card's when None), a share in
             [0, 1] in a weighted one (half when None).
+        passages: None scores a document by its beginning, as far as the model reads; ``"maxp"``, ``"firstp"``,
+            ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores its passages.
     """
 
     query: str | None = None
@@ -58,8 +61,10 @@ class Rerank:
     explain: bool = False
     blend: Literal["card", "replace", "linear", "weighted", "rrf"] = "card"
     blend_weight: float | None = None
+    passages: Passages | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "passages", Passages.of(self.passages))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
             if isinstance(value, str | list):

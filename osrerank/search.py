@@ -17,8 +17,8 @@ from osrerank.reranker import Reranker
 from osrerank.response import FIRST_PASS, Page, hits_of, merge, parse, squash, unchanged
 from osrerank.retrieval.first_pass import FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
-from osrerank.stages.mono import NO_TEXT
-from osrerank.types import Candidate, Deadline, Query, Ranking, StageScore
+from osrerank.stages.ordering import NO_TEXT
+from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageScore
 
 logger = logging.getLogger(__name__)
 
@@ -194,5 +194,7 @@ def _candidate(place: int, document: str | Mapping[str, Any], separator: str) ->
         raise ConfigError(f"document {place} has no text", setting=f"documents[{place}].text", source="argument")
     score = float(fields.get("score") or 0.0)
     doc_id = str(fields.get("id", place))
-    full = separator.join(part for part in (fields.get("title"), text) if part)
-    return Candidate(doc_id, full, score, place + 1, (StageScore(FIRST_PASS, score, place + 1, squash(score)),))
+    sections = tuple(Section(name, fields[name]) for name in ("title", "text") if fields.get(name))
+    full = separator.join(section.text for section in sections)
+    trace = (StageScore(FIRST_PASS, score, place + 1, squash(score)),)
+    return Candidate(doc_id, full, score, place + 1, trace, sections=sections)

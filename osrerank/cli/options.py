@@ -10,7 +10,35 @@ from osrerank.pipeline import BLENDS, MAX_DEPTH, PIPELINES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-RERANK_NAMES = ("pipeline", "depth", "blend", "blend_weight", "fields", "deadline_ms", "on_failure")
+RERANK_NAMES = ("pipeline", "depth", "blend", "blend_weight", "passages", "fields", "deadline_ms", "on_failure")
+
+
+def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
+    """Return a click callback for a group of options in one: `name=value,name=value`, the first name being left out."""
+
+    def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        given: dict[str, Any] = {}
+        for place, part in enumerate(value.split(",")):
+            name, equals, content = part.strip().partition("=")
+            if not equals and place == 0:
+                name, content = first, name
+            elif not (equals and name and content):
+                raise click.BadParameter(f"{part!r} is not NAME=VALUE")
+            given[name] = _number_or_text(content)
+        return given
+
+    return read
+
+
+def _number_or_text(content: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(content)
+        except ValueError:
+            continue
+    return content
 
 
 def pipeline_options(command: Command) -> Command:
@@ -23,6 +51,11 @@ def pipeline_options(command: Command) -> Command:
                 "--blend", type=click.Choice(BLENDS), help="How BM25 counts beside the model.  [default: card]"
             ),
             click.option("--blend-weight", type=click.FloatRange(min=0), help="Weight of BM25 in the blend."),
+            click.option(
+                "--passages",
+                callback=named_options("aggregation"),
+                help="Judge documents by their passages: maxp, firstp, sump, kmaxavgp; maxp,limit=10.",
+            ),
         )
     ):
         command = option(command)
