@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from osrerank.defaults import Defaults
 from osrerank.errors import ConfigError
+from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
 from osrerank.search import RerankArgument, SearchCall
 
@@ -41,6 +42,7 @@ class MultiSearchCall:
         lines: list[Mapping[str, Any]] = []
         for header, content in zip(parts[::2], parts[1::2], strict=True):
             options = defaults.of(header.get("index", index))
+            _refuse_feedback(rerank, options)
             call = SearchCall.plan(reranker, options, None, content, {}, rerank=rerank)
             calls.append(call)
             # a search of a multi-search has no URL of its own: what would stand there goes into its body
@@ -54,6 +56,16 @@ class MultiSearchCall:
             for call, response in zip(self._calls, answer["responses"], strict=True)
         ]
         return {**answer, "responses": responses}
+
+
+def _refuse_feedback(rerank: RerankArgument, defaults: Rerank) -> None:
+    options = Rerank.of(rerank, defaults)
+    if options is not None and options.rm3 is not None:
+        raise ConfigError(
+            "rm3 asks before it searches, and a multi-search is one request; use search for these queries",
+            setting="rerank.rm3",
+            source="argument",
+        )
 
 
 def _parts(body: Any) -> list[Mapping[str, Any]]:

@@ -5,7 +5,7 @@ import threading
 import time
 
 from osrerank.errors import ModelLoadError
-from osrerank.pipeline import Pipeline, Rerank
+from osrerank.pipeline import NO_STAGES, Pipeline, Rerank
 from osrerank.settings import Settings
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.mono import MonoStage
@@ -47,6 +47,8 @@ class Reranker:
         Raises:
             ScoringError: the model cannot be loaded or used, and the options say to raise.
         """
+        if options.pipeline == NO_STAGES:
+            return ranking
         try:
             pipeline = self._pipeline(options)
         except ModelLoadError as error:

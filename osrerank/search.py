@@ -6,17 +6,18 @@ The synchronous and the asynchronous client are thin shells around this.
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
-from osrerank.pipeline import Rerank
+from osrerank.pipeline import NO_STAGES, Rerank
 from osrerank.reranker import Reranker
 from osrerank.response import FIRST_PASS, Page, hits_of, merge, parse, squash, unchanged
 from osrerank.retrieval.first_pass import FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
+from osrerank.retrieval.rm3 import Ask, expand
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageScore
 
@@ -27,6 +28,41 @@ QUERY_ID = "search"
 
 RerankArgument = bool | Mapping[str, Any] | Rerank
 """What `rerank=` of a search may be; `Rerank.of` reads it."""
+
+
+class Widened(NamedTuple):
+    """What `SearchCall.plan` is given in place of the caller's arguments once the query has been widened."""
+
+    query: str | Mapping[str, Any] | None
+    rerank: RerankArgument
+    deadline: Deadline | None
+
+
+def widen(
+    defaults: Rerank,
+    query: str | Mapping[str, Any] | None,
+    index: Any,
+    params: Mapping[str, Any],
+    rerank: RerankArgument,
+) -> Generator[Ask, Any, Widened]:
+    """Yield the requests that must be answered before the search, none unless feedback is asked for.
+
+    Raises:
+        ConfigError: the options cannot be used, or feedback is asked for a query that is not given as text.
+    """
+    options = Rerank.of(rerank, defaults)
+    if options is None or options.rm3 is None:
+        return Widened(query, rerank, None)
+    if not isinstance(query, str):
+        raise ConfigError(
+            "rm3 widens a query given as text: client.search(text, ...); for a query of your own leave rm3 out",
+            setting="rerank.rm3",
+            source="argument",
+        )
+    deadline = Deadline.after_ms(options.deadline_ms)
+    clause = yield from expand(query, index, options.rm3, params)
+    text = query if options.query is None else options.query
+    return Widened(clause, replace(options, query=text), deadline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +92,9 @@ class SearchCall:
         params: Mapping[str, Any],
         *,
         rerank: RerankArgument,
+        deadline: Deadline | None = None,
     ) -> Self:
-        """Return the call for the arguments of a search.
+        """Return the call for the arguments of a search; the deadline is that of the options unless one runs already.
 
         Raises:
             ConfigError: the rerank options cannot be used, or no query text can be told from the query.
@@ -65,7 +102,7 @@ class SearchCall:
         """
         options = Rerank.of(rerank, defaults)
         body = _with_query(query, body, (options or defaults).query_fields)
-        if options is None:
+        if options is None or options.pipeline == NO_STAGES:
             return cls(body, dict(params), reranker, None, None, "", Deadline())
         content = _decoded(body)
         text = query if isinstance(query, str) else None
@@ -73,7 +110,7 @@ class SearchCall:
         if not first_pass.refusal:
             text = options.query if options.query is not None else text
             text = find_query_text(content) if text is None else text
-        deadline = Deadline.after_ms(options.deadline_ms)
+        deadline = deadline or Deadline.after_ms(options.deadline_ms)
         return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline)
 
     def split_params(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -107,6 +144,8 @@ def _reranked(
     hits = hits_of(response)
     if not hits:
         return unchanged(response, "there are no hits", page=page)
+    if options.pipeline == NO_STAGES:
+        return unchanged(response, "the pipeline is none", page=page)
     if not text.strip():
         return unchanged(response, "the query text is empty", page=page)
     ranking = parse(response, Query(QUERY_ID, text), options.fields, options.separator)

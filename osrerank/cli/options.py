@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 import click
 
 from osrerank.client import Client, connect
-from osrerank.pipeline import BLENDS, MAX_DEPTH, PIPELINES
+from osrerank.pipeline import BLENDS, MAX_DEPTH, NO_STAGES, PIPELINES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-RERANK_NAMES = ("pipeline", "depth", "blend", "blend_weight", "passages", "fields", "deadline_ms", "on_failure")
+RERANK_NAMES = ("pipeline", "depth", "blend", "blend_weight", "passages", "rm3", "fields", "deadline_ms", "on_failure")
 
 
 def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
@@ -69,6 +69,12 @@ def rerank_options(command: Command) -> Command:
             click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or BM25 alone."),
             pipeline_options,
             click.option("--fields", help="Fields that the model reads, comma-separated.  [default: title,text]"),
+            click.option("--rm3", is_flag=True, default=None, help="Widen the first pass's query by feedback (RM3)."),
+            click.option(
+                "--rm3-options",
+                callback=named_options("documents"),
+                help="RM3 with other numbers: documents=10,terms=10,weight=0.5,field=text.",
+            ),
             click.option("--deadline-ms", type=click.FloatRange(min=0, min_open=True), help="Time for a search."),
             click.option("--on-failure", type=click.Choice(["first_pass", "raise"]), help="When reranking fails."),
         )
@@ -79,8 +85,9 @@ def rerank_options(command: Command) -> Command:
 
 def rerank_arguments(options: dict[str, Any]) -> dict[str, Any] | bool:
     """Return the `rerank` argument of a search: False, or what was given on the command line."""
+    options = {**options, "rm3": options.get("rm3_options") or options.get("rm3")}
     if not options["do_rerank"]:
-        return False
+        return {"pipeline": NO_STAGES, "rm3": options["rm3"]} if options["rm3"] else False
     given = {name: options[name] for name in RERANK_NAMES if options.get(name) is not None}
     if "fields" in given:
         given["fields"] = tuple(given["fields"].split(","))

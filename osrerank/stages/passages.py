@@ -6,14 +6,14 @@ Callan's: Deeper text understanding for IR with contextual neural language model
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import ConfigError
+from osrerank.stages.options import is_count, read_options, unusable
 from osrerank.stages.ordering import NO_TEXT, Attempt, Judged, settle
 from osrerank.stages.slices import SliceScores, report_of, score_slices
 from osrerank.stages.splitting import Windows, passage_spans, readable
@@ -56,60 +56,34 @@ class Passages:
         names: Any = self.title_fields  # from a settings file or a caller, a text or a list
         object.__setattr__(self, "title_fields", (names,) if isinstance(names, str) else tuple(names))
         for name in ("k", "words", "stride", "limit"):
-            if not _is_count(getattr(self, name)):
-                raise _unusable(name, getattr(self, name), "a count from 1 on")
+            if not is_count(getattr(self, name)):
+                raise unusable(f"passages.{name}", getattr(self, name), "a count from 1 on")
         if self.stride > self.words:
-            raise _unusable("stride", self.stride, f"at most words ({self.words}), or words between passages are lost")
+            expected = f"at most words ({self.words}), or some words would be in no passage"
+            raise unusable("passages.stride", self.stride, expected)
         if self.aggregation not in AGGREGATIONS:
-            raise _unusable("aggregation", self.aggregation, " or ".join(f'"{name}"' for name in AGGREGATIONS))
+            raise unusable("passages.aggregation", self.aggregation, " or ".join(f'"{name}"' for name in AGGREGATIONS))
         if self.policy not in ("first", "sampled"):
-            raise _unusable("policy", self.policy, '"first" or "sampled"')
+            raise unusable("passages.policy", self.policy, '"first" or "sampled"')
         if type(self.seed) is not int:
-            raise _unusable("seed", self.seed, "a whole number")
+            raise unusable("passages.seed", self.seed, "a whole number")
         if not all(isinstance(name, str) for name in self.title_fields):
-            raise _unusable("title_fields", self.title_fields, "field names")
+            raise unusable("passages.title_fields", self.title_fields, "field names")
 
     @classmethod
-    def of(cls, value: Any) -> Self | None:
+    def of(cls, value: Any) -> "Passages | None":
         """Read the ``passages`` option of a search: a name of an aggregation, a dict of options, True, or None.
 
         Raises:
             ConfigError: it is none of these, or a key or value in it cannot be used.
         """
-        if isinstance(value, cls):
-            return value
-        if value is None or value is False:
-            return None
-        if value is True or isinstance(value, str):
-            value = {} if value is True else {"aggregation": value}
-        if not isinstance(value, Mapping):
-            raise ConfigError(
-                f"rerank option passages is {value!r}; it must be one of {', '.join(AGGREGATIONS)}, a dict of options, "
-                "True or None",
-                setting="rerank.passages",
-                source="argument",
-            )
-        known = [field.name for field in fields(cls)]
-        for name in value:
-            if name not in known:
-                message = f"rerank option passages has no {name!r}; known are {', '.join(known)}"
-                raise ConfigError(message, setting=f"rerank.passages.{name}", source="argument")
-        return cls(**value)
+        return read_options(cls, value, "passages", first="aggregation")
 
     @property
     def windows(self) -> Windows:
         """How documents are cut; for ``firstp`` no further than needed."""
         limit = 1 if self.aggregation == "firstp" else self.limit
         return Windows(self.words, self.stride, limit, self.policy, self.seed)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _unusable(name: str, value: object, expected: str) -> ConfigError:
-    message = f"rerank option passages.{name} is {value!r}; it must be {expected}"
-    return ConfigError(message, setting=f"rerank.passages.{name}", source="argument")
 
 
 @dataclass(frozen=True, slots=True)
