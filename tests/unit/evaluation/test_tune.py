@@ -161,9 +161,8 @@ def write_side_file(path: Path, evidence) -> None:
 
 def marks(best):
     logits = dict(zip(("logit", "logit_2", "logit_3"), map(float, best), strict=True))
-    return logits | {
-        name.replace("logit", "probability"): 1 / (1 + np.exp(-np.clip(one, -50, 50))) for name, one in logits.items()
-    }
+    probability = {name.replace("logit", "probability"): float(one > 0) for name, one in logits.items()}
+    return {**logits, **probability}
 
 
 def tuned(*arguments):
