@@ -235,6 +235,7 @@ def _stage_summary(report: StageReport) -> dict[str, Any]:
         "inferences": report.inferences,
         "cached": report.cached,
         "truncated": report.truncated,
+        "query_truncated": report.query_truncated,
         "failed": report.failed,
         "took_ms": round(report.took_ms, 3),
     }

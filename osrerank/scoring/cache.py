@@ -182,4 +182,5 @@ def _merged(values: npt.NDArray[np.float32], absent: Sequence[int], fresh: Score
         inferences=fresh.inferences,
         cached=reached - fresh.reached,
         truncated=fresh.truncated,
+        query_truncated=fresh.query_truncated,
     )

@@ -1,7 +1,6 @@
 """Score in this process: one model, any backend."""
 
 import functools
-import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ CHUNK = 64
 """With a deadline, so many documents are tokenised at a time; without one all are."""
 BLOCK_BATCHES = 4
 """With a deadline, so many batches of tuples are sorted by length together; without one all are."""
-
-logger = logging.getLogger(__name__)
 
 
 class Backend(Protocol):
@@ -118,9 +115,7 @@ class LocalScorer:
             reached += length
             if length < len(block):
                 break
-        if pieces.cut:
-            logger.info("a query was cut to its first %d tokens", self.card.max_query_tokens)
-        return Scores(values, failures, reached=reached, inferences=reached, truncated=len(cut))
+        return Scores(values, failures, reached, inferences=reached, truncated=len(cut), query_truncated=pieces.cut)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the logistic function of logits ``(n,)``, in float64: the values are calibrated already."""

@@ -109,6 +109,7 @@ class MonoStage:
             inferences=scores.inferences,
             cached=scores.cached,
             truncated=scores.truncated,
+            query_truncated=scores.query_truncated,
             failed=failed,
             took_ms=took_ms,
         )
