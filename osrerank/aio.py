@@ -114,7 +114,7 @@ def _async_connection_options(settings: Settings) -> dict[str, Any]:
     address = settings.url.get_secret_value()
     if not address.startswith(EMBEDDED):
         return connection_options(settings)
-    from osrerank.embedded.transport import AsyncEmbeddedTransport  # noqa: PLC0415 - imports tantivy
+    from osrerank.embedded.aio import AsyncEmbeddedTransport  # noqa: PLC0415 - imports tantivy
 
     return {
         "transport_class": AsyncEmbeddedTransport,
