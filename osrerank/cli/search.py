@@ -65,6 +65,8 @@ def _status(response: dict[str, Any]) -> str:
         return f"{count} in {response['took']} ms, not reranked: {marks['reason']}"
     stages = ", ".join(
         f"{stage['name']} {stage['inferences']} inferences in {stage['took_ms']:.0f} ms by {stage['model']}"
+        if stage["model"]
+        else stage["name"]
         for stage in marks["stages"]
     )
     note = f" ({marks['reason']})" if marks["reason"] else ""
