@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from osrerank.defaults import Defaults
-from osrerank.errors import ConfigError
+from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.reranker import Reranker
 from osrerank.search import RerankArgument, SearchCall
 
@@ -49,6 +49,9 @@ class MultiSearchCall:
 
     def finish(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answers, each reranked or marked; those that are errors as they are."""
+        if "responses" not in answer:
+            path = "$.responses"
+            raise ResponseFormatError(f"the answer has no {path}: rerank a multi-search without filter_path", path=path)
         responses = [
             response if "error" in response else call.finish(response)
             for call, response in zip(self._calls, answer["responses"], strict=True)
@@ -60,7 +63,12 @@ def _parts(body: Any) -> list[Mapping[str, Any]]:
     if isinstance(body, bytes):
         body = body.decode("utf-8")
     lines = [line for line in body.split("\n") if line.strip()] if isinstance(body, str) else list(body)
-    parts = [json.loads(line) if isinstance(line, str | bytes) else line for line in lines]
+    try:
+        parts = [json.loads(line) if isinstance(line, str | bytes) else line for line in lines]
+    except ValueError as error:
+        raise ConfigError(
+            f"a line of the multi-search is not JSON: {error}", setting="body", source="argument"
+        ) from None
     if len(parts) % 2:
         raise ConfigError(
             f"the multi-search has {len(parts)} lines; each search is a header and a body",

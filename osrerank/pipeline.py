@@ -171,7 +171,7 @@ class Pipeline:
     def rerank(
         self, ranking: Ranking, *, deadline: Deadline = NEVER, on_failure: FailurePolicy = "first_pass"
     ) -> Ranking:
-        """Apply every stage; after one that fails, none.
+        """Apply every stage; after one that fails, or could do nothing, none.
 
         Args:
             ranking: the first pass.
@@ -194,6 +194,8 @@ class Pipeline:
                 return ranking.with_report(
                     StageReport(name=stage.name, applied=False, reason=str(error), took_ms=took_ms)
                 )
+            if not ranking.reports[-1].applied:
+                break
         return ranking
 
 

@@ -197,7 +197,12 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
 
 
 def unchanged(
-    response: Mapping[str, Any], reason: str, *, reports: Iterable[StageReport] = (), page: Page | None = None
+    response: Mapping[str, Any],
+    reason: str,
+    *,
+    reports: Iterable[StageReport] = (),
+    page: Page | None = None,
+    rerank_ms: float = 0.0,
 ) -> dict[str, Any]:
     """Return a new response with the first pass's order and scores, that says why it was not reranked.
 
@@ -206,8 +211,11 @@ def unchanged(
         reason: why.
         reports: of the stages that were tried.
         page: the part to cut out, where more was requested than the caller asked for.
+        rerank_ms: wall time that was spent on it all the same, added to `took`.
     """
     marked = {**response, "rerank": {**summary(tuple(reports), response.get("took", 0)), "reason": reason}}
+    if "took" in response:
+        marked["took"] = int(response["took"] + round(rerank_ms))
     if page is not None:
         hits = hits_of(response)[page.offset : page.offset + page.size]
         returned = [_without_borrowed(hit, page.borrowed) for hit in hits]

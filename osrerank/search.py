@@ -87,16 +87,20 @@ class SearchCall:
             return response
         first_pass = self._first_pass
         started = time.perf_counter()
-        if first_pass.refusal:
-            result = unchanged(response, first_pass.refusal)
-        else:
-            result = _reranked(
-                self._reranker, self._options, response, self._text, first_pass.page, deadline=self._deadline
-            )
-        count_search(time.perf_counter() - started, applied=result["rerank"]["applied"])
-        if result["rerank"]["applied"] is not True:
-            logger.info("search not wholly reranked: %s", result["rerank"]["reason"])
-        return result
+        outcome: bool | str = False
+        try:
+            if first_pass.refusal:
+                answer = unchanged(response, first_pass.refusal)
+            else:
+                answer = _reranked(
+                    self._reranker, self._options, response, self._text, first_pass.page, deadline=self._deadline
+                )
+            outcome = answer["rerank"]["applied"]
+        finally:
+            count_search(time.perf_counter() - started, applied=outcome)
+        if outcome is not True:
+            logger.info("search not wholly reranked: %s", answer["rerank"]["reason"])
+        return answer
 
 
 def _reranked(
@@ -115,8 +119,12 @@ def _reranked(
     ranking = reranker.rerank(ranking, options, deadline)
     if not any(report.applied for report in ranking.reports):
         reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
-        return unchanged(response, reason, reports=ranking.reports, page=page)
-    return merge(response, ranking, page, rerank_ms=(time.perf_counter() - started) * 1000)
+        return unchanged(response, reason, reports=ranking.reports, page=page, rerank_ms=_since_ms(started))
+    return merge(response, ranking, page, rerank_ms=_since_ms(started))
+
+
+def _since_ms(started_s: float) -> float:
+    return (time.perf_counter() - started_s) * 1000
 
 
 def _with_query(query: str | Mapping[str, Any] | None, body: Any, fields: Sequence[str]) -> Any:
@@ -162,8 +170,10 @@ def rank_response(
     Raises:
         ResponseFormatError: it is not a search response.
     """
-    options = Rerank.of(rerank, defaults) or defaults
+    options = Rerank.of(rerank, defaults)
     response = getattr(response, "body", response)  # elasticsearch-py wraps its dicts
+    if options is None:
+        return dict(response)
     page = Page(0, len(hits_of(response)), (), options.min_score, options.explain)
     return _reranked(reranker, options, response, query, page, deadline=Deadline.after_ms(options.deadline_ms))
 
@@ -180,10 +190,14 @@ def rank_texts(
 
     Raises:
         ConfigError: the options cannot be used, or a document has no text.
+        ValueError: the query has no text, or two documents have the same id.
     """
-    options = Rerank.of(rerank, defaults) or defaults
-    candidates = [_candidate(place, document, options.separator) for place, document in enumerate(documents)]
+    options = Rerank.of(rerank, defaults)
+    separator = (options or defaults).separator
+    candidates = [_candidate(place, document, separator) for place, document in enumerate(documents)]
     ranking = Ranking(Query(QUERY_ID, query), tuple(candidates))
+    if options is None:
+        return ranking
     return reranker.rerank(ranking, options, Deadline.after_ms(options.deadline_ms))
 
 

@@ -54,6 +54,13 @@ class Settings(BaseSettings):
                 raise ValueError("an index is http(s)://host:port, several of them comma-separated, or embedded:FOLDER")
         return url
 
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not re.match(r"(rediss?|unix)://.", url.get_secret_value()):
+            raise ValueError("a Redis is redis://[:password@]host:port/db, rediss://... with TLS, or unix://path")
+        return url
+
     @classmethod
     def load(cls, **arguments: Any) -> Self:
         """Read settings from the arguments that are not None, then the environment.

@@ -35,8 +35,8 @@ def search(context: click.Context, /, query: str, index: str, **options: Any) ->
 
 def _show(response: dict[str, Any], offset: int) -> None:
     from rich.console import Console  # noqa: PLC0415 - only when a person looks
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415 - only when the command runs
+    from rich.table import Table  # noqa: PLC0415 - only when the command runs
 
     table = Table("rank", "was", "_score", "id", "text", box=None, header_style="bold")
     for rank, hit in enumerate(response["hits"]["hits"], start=offset + 1):

@@ -1,6 +1,6 @@
 """What the first pass sends, so that any page of the reranked list can be cut from what comes back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -124,8 +124,23 @@ def _borrow_fields(body: dict[str, Any], params: Mapping[str, Any], needed: tupl
     if not hidden or (isinstance(source, list) and all(name in source for name in needed)):
         return ()
     asked = body.get("fields") or []
-    patterns = [item["field"] if isinstance(item, Mapping) else str(item) for item in asked]
-    borrowed = tuple(name for name in needed if not any(fnmatchcase(name, pattern) for pattern in patterns))
-    if borrowed:
-        body["fields"] = [*asked, *borrowed]
-    return borrowed
+    missing = [name for name in needed if not _covers(asked, name)]
+    if missing:
+        body["fields"] = [*asked, *missing]
+    others = [*_listed(body, params, "stored_fields"), *_listed(body, params, "docvalue_fields")]
+    others += [*(body.get("script_fields") or {}), (body.get("collapse") or {}).get("field", "")]
+    return tuple(name for name in missing if not _covers(others, name))
+
+
+def _listed(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:
+    """Return what an option of the body or the URL lists."""
+    given = params.get(option) or body.get(option) or []
+    return given.split(",") if isinstance(given, str) else list(given)
+
+
+def _covers(patterns: Iterable[Any], name: str) -> bool:
+    """Return whether a list of field names, patterns and `{"field": ...}` objects asks for a field."""
+    return any(
+        fnmatchcase(name, str(pattern.get("field", "")) if isinstance(pattern, Mapping) else str(pattern))
+        for pattern in patterns
+    )

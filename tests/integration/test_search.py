@@ -18,7 +18,7 @@ from tests.blocking import Blocking
 pytestmark = pytest.mark.integration
 
 WORDS = (
-    "blood pressure heart rate salt diet low high cause effect sleep stress water coffee exercise".split()  # noqa: SIM905
+    "blood pressure heart rate salt diet low high cause effect sleep stress water coffee exercise".split()  # noqa: SIM905 - thirteen words in a row read better
 )
 SCORER = FunctionScorer(lambda query, text: len(set(query.split()) & set(text.split())) - len(text) / 100)
 INDEX = "reranked"

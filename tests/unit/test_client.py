@@ -1,16 +1,20 @@
 """The search call, without a server."""
 
 import copy
+import sys
+import time
 
 import opensearchpy
 import pytest
 from prometheus_client import REGISTRY
 
 from osrerank import Client, Rerank, connect
-from osrerank.errors import ConfigError, InferenceError, ResponseFormatError
+from osrerank.errors import ConfigError, InferenceError, MissingDependencyError, ModelLoadError, ResponseFormatError
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
+from tests.servers import ROOT
 
+TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
 BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
 
 
@@ -166,6 +170,86 @@ def test_model_that_cannot_be_loaded_is_marked_or_raised(tmp_path):
     assert "nothing" in response["rerank"]["reason"]
     with pytest.raises(Exception, match="nothing"):
         client.search("low", index="i", rerank={"on_failure": "raise"})
+
+
+def test_missing_backend_is_marked_or_raised(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    client = client_for(response_of(["a", "b"]), scorer=None, backend="torch", model=str(TINY))
+    response = client.search("low", index="i", rerank=True)
+    assert response["rerank"]["applied"] is False
+    assert "osrerank[torch]" in response["rerank"]["reason"]
+    with pytest.raises(MissingDependencyError):
+        client.search("low", index="i", rerank={"on_failure": "raise"})
+
+
+def test_repeated_load_failures_do_not_pile_up(tmp_path):
+    client = client_for(response_of(["a"]), scorer=None, model=str(tmp_path / "nothing"))
+    depths = []
+    for _ in range(3):
+        with pytest.raises(ModelLoadError) as caught:
+            client.search("low", index="i", rerank={"on_failure": "raise"})
+        depths.append(len(caught.traceback))
+    assert depths[1] == depths[2]
+
+
+@pytest.mark.parametrize("text", ["a \ud800 b", "\udfff", "low \x00 blood"])
+def test_half_a_surrogate_pair_is_read(text):
+    client = client_for(response_of([text, "low blood"]), scorer=None)
+    response = client.search(f"low {text}", index="i", rerank=True)
+    assert response["rerank"]["applied"] is True
+    assert sorted(ids(response)) == ["d0", "d1"]
+
+
+def test_took_has_the_time_of_a_failed_stage():
+    def slow(_query, _text):
+        time.sleep(0.05)
+        raise InferenceError("late and broken")
+
+    response = client_for(response_of(["a"]), scorer=FunctionScorer(slow)).search("low", index="i", rerank=True)
+    assert response["rerank"]["applied"] is False
+    assert response["took"] >= 3 + 50
+
+
+def test_cached_scores_with_a_scorer_of_ones_own(redis_url):
+    calls = []
+
+    def counted(_query, text):
+        calls.append(text)
+        return float(len(text))
+
+    answer = response_of(["a", "bbb"])
+    client = client_for(answer, scorer=FunctionScorer(counted), redis_url=redis_url)
+    first, second = (client.search("low", index="i", rerank=True) for _ in range(2))
+    assert ids(first) == ids(second) == ["d1", "d0"]
+    assert len(calls) == 2
+    assert second["rerank"]["stages"][0]["cached"] == 2
+    client.search("low", index="i", rerank={"cache": False})
+    assert len(calls) == 4
+    client.close()
+
+
+def test_redis_that_is_none():
+    with pytest.raises(ConfigError, match="redis_url"):
+        client_for({}, redis_url="localhost:6379")
+
+
+def test_linear_blend_needs_a_weight_from_somewhere():
+    client = client_for(response_of(["a", "bbb"]))
+    with pytest.raises(ConfigError, match="blend_weight"):
+        client.search("low", index="i", rerank={"blend": "linear"})
+    response = client.search("low", index="i", rerank={"blend": "linear", "blend_weight": 50})
+    assert ids(response) == ["d0", "d1"]
+    assert [stage["name"] for stage in response["rerank"]["stages"]] == ["mono", "blend"]
+
+
+def test_multi_search_without_its_responses():
+    body = [{"index": "i"}, {"query": {"match": {"text": "low"}}}]
+    with pytest.raises(ResponseFormatError, match="filter_path"):
+        client_for({"took": 1}).msearch(body=body, rerank=True)
+    with pytest.raises(ConfigError, match="not JSON"):
+        client_for({}).msearch(body="{\n{}", rerank=True)
+    with pytest.raises(ConfigError, match="a header and a body"):
+        client_for({}).msearch(body=[{}], rerank=True)
 
 
 def test_errors_of_opensearch_pass_through():
