@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.client import EMBEDDED, connection_options
+from osrerank.client import EMBEDDED, connection_options, represent
 from osrerank.defaults import Defaults
 from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
@@ -17,7 +18,7 @@ from osrerank.types import Ranking, Scorer
 
 require("aiohttp", extra="async")
 
-from opensearchpy import AsyncOpenSearch  # noqa: E402 - defined only where aiohttp is
+from opensearchpy import AsyncOpenSearch, RequestError  # noqa: E402 - defined only where aiohttp is
 
 
 class AsyncClient(AsyncOpenSearch):
@@ -53,15 +54,26 @@ class AsyncClient(AsyncOpenSearch):
         """Search, and rerank what is found, as ``Client.search``."""
         given = {**(params or {}), **options}
         call = SearchCall.plan(self.reranker, self.defaults.of(index), query, body, given, rerank=rerank)
-        in_url, named = call.split_params(options)
-        response = await super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
+        send = partial(self._send, index=index, headers=headers, options=options)
+        try:
+            response = await send(call)
+        except RequestError as error:
+            if not call.is_widened:
+                raise
+            own = SearchCall.plan(self.reranker, self.defaults.of(index), query, body, given, rerank=False)
+            call = call.retreat(own, error)
+            response = await send(call)
         return await asyncio.to_thread(call.finish, response)
+
+    async def _send(self, call: SearchCall, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
+        in_url, named = call.split_params(options)
+        return await super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
 
     async def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each, as ``Client.msearch``."""
         if rerank is False:
             return await super().msearch(body=body, index=index, **options)
-        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank)
+        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank, params=options)
         answer = await super().msearch(body=list(call.lines), index=index, **options)
         return await asyncio.to_thread(call.finish, answer)
 
@@ -78,6 +90,9 @@ class AsyncClient(AsyncOpenSearch):
         return await asyncio.to_thread(
             rank_response, self.reranker, self.defaults.base, response, query, rerank=options
         )
+
+    def __repr__(self) -> str:
+        return represent(self)
 
     async def warm_up(self) -> None:
         """Load the model now, so that the first search need not wait for it."""

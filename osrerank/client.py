@@ -1,10 +1,11 @@
 """The client: an ``opensearchpy.OpenSearch`` whose ``search`` can rerank."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opensearchpy import OpenSearch
+from opensearchpy import OpenSearch, RequestError
 
 from osrerank.defaults import Defaults
 from osrerank.msearch import MultiSearchCall
@@ -74,9 +75,20 @@ class Client(OpenSearch):
         """
         given = {**(params or {}), **options}
         call = SearchCall.plan(self.reranker, self.defaults.of(index), query, body, given, rerank=rerank)
-        in_url, named = call.split_params(options)
-        response = super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
+        send = partial(self._send, index=index, headers=headers, options=options)
+        try:
+            response = send(call)
+        except RequestError as error:
+            if not call.is_widened:
+                raise
+            own = SearchCall.plan(self.reranker, self.defaults.of(index), query, body, given, rerank=False)
+            call = call.retreat(own, error)
+            response = send(call)
         return call.finish(response)
+
+    def _send(self, call: SearchCall, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
+        in_url, named = call.split_params(options)
+        return super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each.
@@ -89,7 +101,7 @@ class Client(OpenSearch):
         """
         if rerank is False:
             return super().msearch(body=body, index=index, **options)
-        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank)
+        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank, params=options)
         return call.finish(super().msearch(body=list(call.lines), index=index, **options))
 
     def rerank(
@@ -117,6 +129,9 @@ class Client(OpenSearch):
             ResponseFormatError: it is not a search response.
         """
         return rank_response(self.reranker, self.defaults.base, response, query, rerank=options)
+
+    def __repr__(self) -> str:
+        return represent(self)
 
     def warm_up(self) -> None:
         """Load the model now, so that the first search need not wait for it."""
@@ -162,6 +177,12 @@ def connect(
         **connection_options(settings),
         **options,
     )
+
+
+def represent(client: Any) -> str:
+    """Return a client for people: its class and where it connects to, without credentials."""
+    hosts = [f"{host.get('host')}:{host.get('port', 9200)}" for host in getattr(client.transport, "hosts", None) or []]
+    return f"<{type(client).__name__} of {', '.join(hosts) or 'the embedded engine'}>"
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from osrerank.errors import ConfigError, DeadlineExceeded, ScoringError, WorkerError
+from osrerank.errors import ConfigError, ScoringError, WorkerError
 from osrerank.types import NEVER, Deadline, Ranking, Stage, StageReport
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,8 @@ class Rerank:
         deadline_ms: time for the whole call, in milliseconds; None for no limit. It never cuts the first pass short.
         on_failure: ``"first_pass"`` answers with the best order so far, marked; ``"raise"`` raises.
         cache: whether the score cache is used, where there is one.
-        min_score: least probability, in [0, 1], that a hit must have to be returned; totals stay the first pass's.
+        min_score: least probability, in [0, 1], that a hit must have to be returned; hits that no model scored have
+            none and are not. Totals stay the first pass's. It filters nothing where reranking was not applied.
         explain: whether each hit says how it got its place.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model alone; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` blend in the first pass (``osrerank.stages.interpolate``).
@@ -175,7 +176,7 @@ class Pipeline:
 
         Args:
             ranking: the first pass.
-            deadline: when it has passed, no further stage begins.
+            deadline: given to each stage; one that computes nothing may pass it over.
             on_failure: ``"first_pass"`` keeps the best order so far and reports the failure, ``"raise"`` raises it.
 
         Raises:
@@ -185,7 +186,7 @@ class Pipeline:
         for stage in self.stages:
             started = time.perf_counter()
             try:
-                ranking = _apply(stage, ranking, deadline)
+                ranking = stage.rerank(ranking, deadline=deadline)
             except (ScoringError, WorkerError) as error:
                 if on_failure == "raise":
                     raise
@@ -197,12 +198,6 @@ class Pipeline:
             if not ranking.reports[-1].applied:
                 break
         return ranking
-
-
-def _apply(stage: Stage, ranking: Ranking, deadline: Deadline) -> Ranking:
-    if deadline.passed:
-        raise DeadlineExceeded(f"the deadline passed before stage {stage.name} began", stage=stage.name)
-    return stage.rerank(ranking, deadline=deadline)
 
 
 def applied(reports: tuple[StageReport, ...]) -> bool | str:

@@ -7,14 +7,14 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
-from osrerank.response import FIRST_PASS, Page, hits_of, merge, parse, squash, unchanged
+from osrerank.response import FIRST_PASS, Page, has_repeats, hits_of, merge, parse, squash, unchanged
 from osrerank.retrieval.first_pass import FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.stages.mono import NO_TEXT
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 QUERY_ID = "search"
 """The id of a query that came without one."""
+
+REPEATED = "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)"
 
 RerankArgument = bool | Mapping[str, Any] | Rerank
 """What `rerank=` of a search may be; `Rerank.of` reads it."""
@@ -76,6 +78,22 @@ class SearchCall:
         deadline = Deadline.after_ms(options.deadline_ms)
         return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline)
 
+    @property
+    def is_widened(self) -> bool:
+        """Whether more is asked of the first pass than the caller did."""
+        return self._first_pass is not None and not self._first_pass.refusal
+
+    def retreat(self, own: Self, error: Exception) -> Self:
+        """Return the caller's own request, to be sent after the widened one was refused, and marked with why."""
+        reason = f"the first pass for reranking was refused ({_first_line(error)})"
+        first_pass = FirstPass(own.body, own.params, refusal=reason)
+        return replace(self, body=own.body, params=own.params, _first_pass=first_pass)
+
+    @classmethod
+    def refused(cls, reranker: Reranker, options: Rerank, body: Mapping[str, Any], reason: str) -> Self:
+        """Return a call that sends the body as it came and marks the answer with the reason."""
+        return cls(dict(body), {}, reranker, options, FirstPass(dict(body), {}, refusal=reason), "", Deadline())
+
     def split_params(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the parameters as opensearch-py's ``params`` and as its keyword arguments, which it checks by name."""
         named = {name: value for name, value in self.params.items() if name in options}
@@ -111,6 +129,8 @@ def _reranked(
     hits = hits_of(response)
     if not hits:
         return unchanged(response, "there are no hits", page=page)
+    if has_repeats(hits):
+        return unchanged(response, REPEATED, page=page)
     if not text.strip():
         return unchanged(response, "the query text is empty", page=page)
     ranking = parse(response, Query(QUERY_ID, text), options.fields, options.separator)
@@ -131,11 +151,18 @@ def _with_query(query: str | Mapping[str, Any] | None, body: Any, fields: Sequen
     """Return the body with the query in it."""
     if query is None:
         return body
-    clause = build_query(query, fields) if isinstance(query, str) else dict(query)
+    if isinstance(query, str):
+        clause = build_query(query, fields)
+    else:
+        clause = dict(query.to_dict() if hasattr(query, "to_dict") else query)
     content = _decoded(body)
     if "query" in content:
         raise ValueError("search got a query and a body that has one too: give one of them")
     return {**content, "query": clause}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
 
 
 def _decoded(body: Any) -> Mapping[str, Any]:
@@ -192,6 +219,8 @@ def rank_texts(
         ConfigError: the options cannot be used, or a document has no text.
         ValueError: the query has no text, or two documents have the same id.
     """
+    if isinstance(documents, str):
+        raise TypeError("documents is one text; give a list of them")
     options = Rerank.of(rerank, defaults)
     separator = (options or defaults).separator
     candidates = [_candidate(place, document, separator) for place, document in enumerate(documents)]
@@ -202,8 +231,8 @@ def rank_texts(
 
 
 def _candidate(place: int, document: str | Mapping[str, Any], separator: str) -> Candidate:
-    fields = {"text": document} if isinstance(document, str) else document
-    text = fields.get("text")
+    fields: Any = {"text": document} if isinstance(document, str) else document
+    text = fields.get("text") if isinstance(fields, Mapping) else None
     if not isinstance(text, str):
         raise ConfigError(f"document {place} has no text", setting=f"documents[{place}].text", source="argument")
     score = float(fields.get("score") or 0.0)

@@ -14,12 +14,11 @@ from osrerank.errors import InferenceError
 from osrerank.scoring.batching import blocks, plan_batches
 from osrerank.scoring.inputs import Batch, InputBuilder, Pieces
 from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, ModelCard, digest
+from osrerank.scoring.pace import Pace
 from osrerank.types import NEVER, Deadline, Scores
 
-CHUNK = 64
+CHUNK = 16
 """With a deadline, so many documents are tokenised at a time; without one all are."""
-BLOCK_BATCHES = 4
-"""With a deadline, so many batches of tuples are sorted by length together; without one all are."""
 
 
 class Backend(Protocol):
@@ -76,6 +75,7 @@ class LocalScorer:
         self._builder = builder
         self._backend: Backend | None = backend
         self._closing = threading.Lock()
+        self._pace = Pace()
 
     @property
     def model(self) -> str:
@@ -144,7 +144,7 @@ class LocalScorer:
         for start in range(0, len(documents), CHUNK):
             texts = self._builder.documents(documents[start : start + CHUNK], query)
             lengths = [self._builder.length(query, text) for text in texts]
-            for block in blocks(lengths, BLOCK_BATCHES * backend.budget_tokens):
+            for block in blocks(lengths, self._pace.budget_tokens(backend.budget_tokens, deadline)):
                 yield range(start + block.start, start + block.stop), texts[block.start : block.stop]
 
     def _score_block(self, backend: Backend, query: Pieces, texts: Sequence[Pieces], deadline: Deadline) -> _Block:
@@ -153,10 +153,14 @@ class LocalScorer:
         failures: dict[int, str] = {}
         pending = list(plan_batches([self._builder.length(query, text) for text in texts], backend.budget_tokens))
         pending.reverse()
-        while pending and not deadline.passed:
+        while pending:
             rows = pending.pop()
+            tokens = len(rows) * max(self._builder.length(query, texts[row]) for row in rows)
+            if not self._pace.allows(tokens, deadline):
+                break
             try:
-                values |= zip(rows, self._run(backend, query, [texts[row] for row in rows]), strict=True)
+                with self._pace.timed(tokens):
+                    values |= zip(rows, self._run(backend, query, [texts[row] for row in rows]), strict=True)
             except InferenceError as error:
                 if len(rows) == 1:
                     failures[rows[0]] = str(error)

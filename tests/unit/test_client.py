@@ -244,12 +244,86 @@ def test_linear_blend_needs_a_weight_from_somewhere():
 
 def test_multi_search_without_its_responses():
     body = [{"index": "i"}, {"query": {"match": {"text": "low"}}}]
-    with pytest.raises(ResponseFormatError, match="filter_path"):
-        client_for({"took": 1}).msearch(body=body, rerank=True)
+    assert client_for({"took": 1}).msearch(body=body, rerank=True, filter_path="took") == {"took": 1}
+    answer = {"responses": [{"hits": {"hits": [{"_id": "1"}]}}]}
+    marked = client_for(answer).msearch(body=body, rerank=True, filter_path="responses.hits.hits._id")["responses"][0]
+    assert "filter_path" in marked["rerank"]["reason"]
     with pytest.raises(ConfigError, match="not JSON"):
         client_for({}).msearch(body="{\n{}", rerank=True)
     with pytest.raises(ConfigError, match="a header and a body"):
         client_for({}).msearch(body=[{}], rerank=True)
+
+
+def test_multi_search_marks_a_search_without_a_text():
+    body = [{}, {"query": {"match_all": {}}}, {}, {"query": {"match": {"text": "low"}}}]
+    answer = {"responses": [response_of(["a", "bbb"]), response_of(["a", "bbb"])]}
+    client = client_for(answer)
+    first, second = client.msearch(body=body, index="i", rerank=True)["responses"]
+    assert "no text to rerank by" in first["rerank"]["reason"]
+    assert ids(first) == ["d0", "d1"]
+    assert ids(second) == ["d1", "d0"]
+
+
+def test_a_hit_that_comes_twice_is_not_reranked():
+    answer = response_of(["a", "bbb"])
+    answer["hits"]["hits"].append(dict(answer["hits"]["hits"][0]))
+    response = client_for(answer).search("low", index="i", rerank=True)
+    assert "comes twice" in response["rerank"]["reason"]
+
+
+def test_hybrid_queries_keep_the_pipeline_of_their_index():
+    client = client_for(response_of(["a"]))
+    hybrid = {"hybrid": {"queries": [{"match": {"text": "low"}}, {"neural": {"v": {"query_text": "low"}}}]}}
+    client.search(hybrid, index="i", rerank=True)
+    assert "search_pipeline" not in asked(client)["params"]
+
+
+def test_what_is_refused_only_when_widened_is_sent_as_it_came():
+    class Narrow(CannedTransport):
+        def perform_request(self, method, url, params=None, body=None, **options):
+            answer = super().perform_request(method, url, params, body, **options)
+            if body.get("size", 10) > 50:
+                cause = {"error": {"root_cause": [{"reason": "Result window is too large", "type": "x"}]}}
+                raise opensearchpy.RequestError(400, "search_phase_execution_exception", cause)
+            return answer
+
+    client = connect("http://localhost:9", scorer=BY_LENGTH, transport_class=Narrow, answer=response_of(["a", "bbb"]))
+    response = client.search("low", index="i", size=5, rerank=True)
+    assert ids(response) == ["d0", "d1"]
+    assert "Result window is too large" in response["rerank"]["reason"]
+    assert [request["body"].get("size") for request in client.transport.requests] == [100, None]
+
+
+def test_dsl_query_object():
+    client = client_for(response_of(["a", "bbb"]))
+    assert ids(client.search(opensearchpy.Q("match", text="low"), index="i", rerank=True)) == ["d1", "d0"]
+
+
+def test_score_that_is_no_number():
+    answer = response_of(["a"])
+    answer["hits"]["hits"][0]["_score"] = "high"
+    with pytest.raises(ResponseFormatError, match=r"\$\.hits\.hits\[0\]\._score is 'high'"):
+        client_for(answer).search("low", index="i", rerank=True)
+
+
+def test_one_text_is_no_list_of_texts():
+    with pytest.raises(TypeError, match="a list"):
+        client_for({}).rerank("low", "abc")
+    with pytest.raises(ConfigError, match="document 0 has no text"):
+        client_for({}).rerank("low", [5])
+
+
+def test_credentials_are_not_shown():
+    client = connect("http://bob:s3cret@localhost:1")
+    assert repr(client) == "<Client of localhost:1>"
+
+
+def test_blend_follows_a_mono_stage_that_the_deadline_cut_short():
+    scorer = FunctionScorer(lambda _q, text: float(len(text)), seconds_per_pair=0.05)
+    client = client_for(response_of([str(n) for n in range(60)]), scorer=scorer)
+    options = {"deadline_ms": 300, "blend": "linear", "blend_weight": 1}
+    stages = client.search("low", index="i", rerank=options)["rerank"]["stages"]
+    assert [(stage["name"], stage["applied"]) for stage in stages] == [("mono", "partial"), ("blend", True)]
 
 
 def test_errors_of_opensearch_pass_through():

@@ -90,6 +90,9 @@ def test_client_uses_them_and_arguments_win(settings_file, monkeypatch):
         ("[index.a.rerank]\ndepth = 0", "index.'a'.rerank"),
         ("[reranking]\ndepth = 1", "reranking"),
         ("not toml", "not TOML"),
+        ("index = 5", "'index'"),
+        ("[index]\nx = 5", "'index.x'"),
+        ("[index.a]\ndepth = 5", "'index.a'"),
     ],
 )
 def test_bad_settings_file_is_named(tmp_path, content, named):
