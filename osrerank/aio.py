@@ -120,8 +120,7 @@ def connect_async(
         settings=settings,
         defaults=Defaults.load(settings, rerank),
         scorer=scorer,
-        **_async_connection_options(settings),
-        **options,
+        **{**_async_connection_options(settings), **options},
     )
 
 

@@ -16,6 +16,8 @@ from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
 EMBEDDED = "embedded:"
+CONNECTIONS = 32
+"""Kept open to each host; opensearch-py's own default is one, which threads would wait for or throw away."""
 
 
 class Client(OpenSearch):
@@ -174,8 +176,7 @@ def connect(
         settings=settings,
         defaults=Defaults.load(settings, rerank),
         scorer=scorer,
-        **connection_options(settings),
-        **options,
+        **{**connection_options(settings), **options},
     )
 
 
@@ -189,7 +190,7 @@ def connection_options(settings: Settings) -> dict[str, Any]:
     """Return what opensearch-py needs to reach the settings' URL."""
     address = settings.url.get_secret_value()
     if not address.startswith(EMBEDDED):
-        return {"hosts": [part.strip() for part in address.split(",")]}
+        return {"hosts": [part.strip() for part in address.split(",")], "pool_maxsize": CONNECTIONS}
     from osrerank.embedded.transport import EmbeddedTransport  # noqa: PLC0415 - imports tantivy
 
     folder = Path(address.removeprefix(EMBEDDED)).expanduser()
