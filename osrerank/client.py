@@ -1,6 +1,6 @@
 """The client: an ``opensearchpy.OpenSearch`` whose ``search`` can rerank."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from osrerank.defaults import Defaults
 from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
-from osrerank.search import RerankArgument, SearchCall, rank_response, rank_texts
+from osrerank.retrieval.rm3 import Ask
+from osrerank.search import RerankArgument, SearchCall, Widened, rank_response, rank_texts, widen
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
@@ -76,14 +77,16 @@ class Client(OpenSearch):
             opensearchpy.OpenSearchException: what OpenSearch itself answers.
         """
         given = {**(params or {}), **options}
-        call = SearchCall.plan(self.reranker, self.defaults.of(index), query, body, given, rerank=rerank)
+        defaults = self.defaults.of(index)
+        query, rerank, deadline = self._answered(widen(defaults, query, index, given, rerank))
+        call = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=rerank, deadline=deadline)
         send = partial(self._send, index=index, headers=headers, options=options)
         try:
             response = send(call)
         except RequestError as error:
             if not call.is_widened:
                 raise
-            own = SearchCall.plan(self.reranker, self.defaults.of(index), query, body, given, rerank=False)
+            own = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=False)
             call = call.retreat(own, error)
             response = send(call)
         return call.finish(response)
@@ -91,6 +94,17 @@ class Client(OpenSearch):
     def _send(self, call: SearchCall, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         in_url, named = call.split_params(options)
         return super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
+
+    def _answered(self, asking: Generator[Ask, Any, Widened]) -> Widened:
+        """Send what is asked for, one request after the other, and return what comes of it."""
+        answer = None
+        while True:
+            try:
+                ask = asking.send(answer)
+            except StopIteration as end:
+                widened: Widened = end.value
+                return widened
+            answer = self.transport.perform_request("POST", ask.path, params=dict(ask.params), body=dict(ask.body))
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each.

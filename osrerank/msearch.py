@@ -54,6 +54,7 @@ class MultiSearchCall:
         lines: list[Mapping[str, Any]] = []
         for header, content in zip(parts[::2], parts[1::2], strict=True):
             options = Rerank.of(rerank, defaults.of(header.get("index", index))) or Rerank()
+            _refuse_feedback(options)
             call = _plan_one(reranker, options, content, params)
             calls.append(call)
             lines += [header, call.body]
@@ -82,6 +83,15 @@ def _plan_one(reranker: Reranker, options: Rerank, content: Mapping[str, Any], p
     if call.is_widened:
         return replace(call, body={**call.body, **call.params}, params={})
     return call
+
+
+def _refuse_feedback(options: Rerank) -> None:
+    if options.rm3 is not None:
+        raise ConfigError(
+            "rm3 asks before it searches, and a multi-search is one request; use search for these queries",
+            setting="rerank.rm3",
+            source="argument",
+        )
 
 
 def _parts(body: Any) -> list[Mapping[str, Any]]:

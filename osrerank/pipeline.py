@@ -12,12 +12,15 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from osrerank.errors import ConfigError, ScoringError, WorkerError
+from osrerank.retrieval.rm3 import Rm3
+from osrerank.stages.passages import Passages
 from osrerank.types import NEVER, Deadline, Ranking, Stage, StageReport
 
 logger = logging.getLogger(__name__)
 
 FailurePolicy = Literal["first_pass", "raise"]
-PIPELINES = ("mono",)
+NO_STAGES = "none"
+PIPELINES = ("mono", NO_STAGES)
 BLENDS = ("card", "replace", "linear", "weighted", "rrf")
 MAX_DEPTH = 10_000
 """OpenSearch's default result window: no first pass brings more."""
@@ -29,7 +32,7 @@ class Rerank:
 
     Attributes:
         query: the text that candidates are judged against; taken from the search itself when None.
-        pipeline: ``"mono"``, or a ``Pipeline`` of your own.
+        pipeline: ``"mono"``, ``"none"`` for the first pass alone, or a ``Pipeline`` of your own.
         depth: candidates reranked by the first stage (k0).
         fields: fields whose text the model reads, dotted paths allowed, joined in this order.
         separator: what joins the fields' texts, and the values of a list.
@@ -44,6 +47,9 @@ class Rerank:
             ``"weighted"`` and ``"rrf"`` blend in the first pass (``osrerank.stages.interpolate``).
         blend_weight: of the first pass: logits for its best score in a linear blend (the card's when None), a share in
             [0, 1] in a weighted one (half when None).
+        passages: None scores a document by its beginning, as far as the model reads; ``"maxp"``, ``"firstp"``,
+            ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores its passages.
+        rm3: True, a dict of options or ``Rm3`` widens the first pass's query by feedback; for a query given as text.
     """
 
     query: str | None = None
@@ -59,8 +65,12 @@ class Rerank:
     explain: bool = False
     blend: Literal["card", "replace", "linear", "weighted", "rrf"] = "card"
     blend_weight: float | None = None
+    passages: Passages | None = None
+    rm3: Rm3 | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "passages", Passages.of(self.passages))
+        object.__setattr__(self, "rm3", Rm3.of(self.rm3))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
             if isinstance(value, str | list):

@@ -6,11 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
-from osrerank.pipeline import Pipeline, Rerank
+from osrerank.pipeline import NO_STAGES, Pipeline, Rerank
 from osrerank.settings import Settings
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.mono import MonoStage
-from osrerank.types import Deadline, Ranking, Scorer, StageReport
+from osrerank.stages.passages import PassageStage
+from osrerank.types import Deadline, Ranking, Scorer, Stage, StageReport
 
 if TYPE_CHECKING:
     from osrerank.scoring.cache import CachedScorer  # imported when a cache is configured: it brings Redis
@@ -50,6 +51,8 @@ class Reranker:
         Raises:
             ScoringError: the model cannot be loaded or used, and the options say to raise.
         """
+        if options.pipeline == NO_STAGES:
+            return ranking
         try:
             pipeline = self._pipeline(options)
         except (ModelLoadError, MissingDependencyError) as error:
@@ -80,7 +83,7 @@ class Reranker:
         if isinstance(options.pipeline, Pipeline):
             return options.pipeline
         scorer = self._scorer(cached=options.cache)
-        mono = MonoStage(scorer, depth=options.depth)
+        mono = _mono(options, scorer)
         blend = _blend(options, scorer)
         return Pipeline((mono,) if blend is None else (mono, blend))
 
@@ -111,6 +114,13 @@ class Reranker:
             self._failure, self._failed_at_s = error, time.monotonic()
             raise
         return self._loaded
+
+
+def _mono(options: Rerank, scorer: Scorer) -> Stage:
+    """Return the stage that scores documents, or their passages."""
+    if options.passages is None:
+        return MonoStage(scorer, depth=options.depth)
+    return PassageStage(scorer, options.passages, depth=options.depth, separator=options.separator)
 
 
 def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:

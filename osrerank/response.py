@@ -10,7 +10,7 @@ from typing import Any
 
 from osrerank.errors import ResponseFormatError
 from osrerank.pipeline import applied
-from osrerank.types import Candidate, Hit, Query, Ranking, StageReport, StageScore
+from osrerank.types import Candidate, Hit, Query, Ranking, Section, StageReport, StageScore
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
 
@@ -90,7 +90,9 @@ def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], sepa
         hit = parse_hit(raw)
         score = _finite(hit.score, rank)
         trace = (StageScore(FIRST_PASS, score, rank, squash(score)),)
-        candidates.append(Candidate(doc_id, text_of(hit, fields, separator), score, rank, trace))
+        sections = sections_of(hit, fields)
+        text = _joined(sections, separator)
+        candidates.append(Candidate(doc_id, text, score, rank, trace, sections=sections or ()))
     return Ranking(query, tuple(candidates))
 
 
@@ -118,10 +120,30 @@ def text_of(hit: Hit, fields: Sequence[str], separator: str = " ") -> str | None
             the markup as it came; `inner_hits:name.path` for a field of the inner hits of that name.
         separator: joins the texts of several fields and of list values.
     """
+    return _joined(sections_of(hit, fields), separator)
+
+
+def sections_of(hit: Hit, fields: Sequence[str]) -> tuple[Section, ...] | None:
+    """Return the values of a hit's fields that are not empty; None when it has none of the fields.
+
+    Args:
+        hit: the hit.
+        fields: as for ``text_of``.
+    """
     texts = [_field_texts(hit, field) for field in fields]
     if all(values is None for values in texts):
         return None
-    return separator.join(value for values in texts for value in values or () if value)
+    return tuple(
+        Section(field, value, place if len(values) > 1 else None)
+        for field, values in zip(fields, texts, strict=True)
+        if values is not None
+        for place, value in enumerate(values)
+        if value
+    )
+
+
+def _joined(sections: tuple[Section, ...] | None, separator: str) -> str | None:
+    return None if sections is None else separator.join(section.text for section in sections)
 
 
 def _field_texts(hit: Hit, field: str) -> list[str] | None:
@@ -278,9 +300,7 @@ def _passes(candidate: Candidate, min_score: float | None) -> bool:
 def _merged_hit(
     raw: Mapping[str, Any], candidate: Candidate, page: Page, reports: tuple[StageReport, ...]
 ) -> dict[str, Any]:
-    marks: dict[str, Any] = {
-        entry.stage: {"score": entry.score, "rank": entry.rank, **entry.parts} for entry in candidate.trace
-    }
+    marks: dict[str, Any] = {entry.stage: entry.as_json() for entry in candidate.trace}
     if candidate.failure:
         marks["failure"] = candidate.failure
     if page.explain:

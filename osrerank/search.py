@@ -6,19 +6,20 @@ The synchronous and the asynchronous client are thin shells around this.
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
-from osrerank.pipeline import Rerank
+from osrerank.pipeline import NO_STAGES, Rerank
 from osrerank.reranker import Reranker
 from osrerank.response import FIRST_PASS, Page, has_repeats, hits_of, merge, parse, squash, unchanged
 from osrerank.retrieval.first_pass import FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
-from osrerank.stages.mono import NO_TEXT
-from osrerank.types import Candidate, Deadline, Query, Ranking, StageScore
+from osrerank.retrieval.rm3 import Ask, expand
+from osrerank.stages.ordering import NO_TEXT
+from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageScore
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,41 @@ REPEATED = "a hit comes twice: a hybrid query needs a search pipeline that norma
 
 RerankArgument = bool | Mapping[str, Any] | Rerank
 """What `rerank=` of a search may be; `Rerank.of` reads it."""
+
+
+class Widened(NamedTuple):
+    """What `SearchCall.plan` is given in place of the caller's arguments once the query has been widened."""
+
+    query: str | Mapping[str, Any] | None
+    rerank: RerankArgument
+    deadline: Deadline | None
+
+
+def widen(
+    defaults: Rerank,
+    query: str | Mapping[str, Any] | None,
+    index: Any,
+    params: Mapping[str, Any],
+    rerank: RerankArgument,
+) -> Generator[Ask, Any, Widened]:
+    """Yield the requests that must be answered before the search, none unless feedback is asked for.
+
+    Raises:
+        ConfigError: the options cannot be used, or feedback is asked for a query that is not given as text.
+    """
+    options = Rerank.of(rerank, defaults)
+    if options is None or options.rm3 is None:
+        return Widened(query, rerank, None)
+    if not isinstance(query, str):
+        raise ConfigError(
+            "rm3 widens a query given as text: client.search(text, ...); for a query of your own leave rm3 out",
+            setting="rerank.rm3",
+            source="argument",
+        )
+    deadline = Deadline.after_ms(options.deadline_ms)
+    clause = yield from expand(query, index, options.rm3, params)
+    text = query if options.query is None else options.query
+    return Widened(clause, replace(options, query=text), deadline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +94,9 @@ class SearchCall:
         params: Mapping[str, Any],
         *,
         rerank: RerankArgument,
+        deadline: Deadline | None = None,
     ) -> Self:
-        """Return the call for the arguments of a search.
+        """Return the call for the arguments of a search; the deadline is that of the options unless one runs already.
 
         Raises:
             ConfigError: the rerank options cannot be used, or no query text can be told from the query.
@@ -67,7 +104,7 @@ class SearchCall:
         """
         options = Rerank.of(rerank, defaults)
         body = _with_query(query, body, (options or defaults).query_fields)
-        if options is None:
+        if options is None or options.pipeline == NO_STAGES:
             return cls(body, dict(params), reranker, None, None, "", Deadline())
         content = _decoded(body)
         text = query if isinstance(query, str) else None
@@ -75,7 +112,7 @@ class SearchCall:
         if not first_pass.refusal:
             text = options.query if options.query is not None else text
             text = find_query_text(content) if text is None else text
-        deadline = Deadline.after_ms(options.deadline_ms)
+        deadline = deadline or Deadline.after_ms(options.deadline_ms)
         return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline)
 
     @property
@@ -127,12 +164,9 @@ def _reranked(
     """Return a page of the response reranked, or of the first pass with the reason why it is not."""
     started = time.perf_counter()
     hits = hits_of(response)
-    if not hits:
-        return unchanged(response, "there are no hits", page=page)
-    if has_repeats(hits):
-        return unchanged(response, REPEATED, page=page)
-    if not text.strip():
-        return unchanged(response, "the query text is empty", page=page)
+    obstacle = _obstacle(options, hits, text)
+    if obstacle:
+        return unchanged(response, obstacle, page=page)
     ranking = parse(response, Query(QUERY_ID, text), options.fields, options.separator)
     if all(candidate.text is None for candidate in ranking.candidates):
         return unchanged(response, _no_text(options, hits), page=page)
@@ -141,6 +175,17 @@ def _reranked(
         reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
         return unchanged(response, reason, reports=ranking.reports, page=page, rerank_ms=_since_ms(started))
     return merge(response, ranking, page, rerank_ms=_since_ms(started))
+
+
+def _obstacle(options: Rerank, hits: Sequence[Mapping[str, Any]], text: str) -> str:
+    """Return why hits cannot be reranked whatever is in them; empty when they can."""
+    if not hits:
+        return "there are no hits"
+    if options.pipeline == NO_STAGES:
+        return "the pipeline is none"
+    if has_repeats(hits):
+        return REPEATED
+    return "" if text.strip() else "the query text is empty"
 
 
 def _since_ms(started_s: float) -> float:
@@ -237,5 +282,7 @@ def _candidate(place: int, document: str | Mapping[str, Any], separator: str) ->
         raise ConfigError(f"document {place} has no text", setting=f"documents[{place}].text", source="argument")
     score = float(fields.get("score") or 0.0)
     doc_id = str(fields.get("id", place))
-    full = separator.join(part for part in (fields.get("title"), text) if part)
-    return Candidate(doc_id, full, score, place + 1, (StageScore(FIRST_PASS, score, place + 1, squash(score)),))
+    sections = tuple(Section(name, fields[name]) for name in ("title", "text") if fields.get(name))
+    full = separator.join(section.text for section in sections)
+    trace = (StageScore(FIRST_PASS, score, place + 1, squash(score)),)
+    return Candidate(doc_id, full, score, place + 1, trace, sections=sections)

@@ -47,6 +47,43 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class Section:
+    """A value of one of a document's fields, as it stands there.
+
+    Attributes:
+        field: the field's name, as it was asked for.
+        text: the value.
+        value: which of the field's values, from 0; None for the only one.
+    """
+
+    field: str
+    text: str
+    value: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a passage stands: characters ``start`` to ``end`` of a field's value, counted as Python does.
+
+    Attributes:
+        field: the field's name, as it was asked for.
+        start: the first character.
+        end: behind the last character.
+        value: which of the field's values, from 0; None for the only one.
+    """
+
+    field: str
+    start: int
+    end: int
+    value: int | None = None
+
+    def as_json(self) -> dict[str, str | int]:
+        """Return ``{"field", "start", "end"}``, and ``"value"`` of a field with several."""
+        place: dict[str, str | int] = {"field": self.field, "start": self.start, "end": self.end}
+        return place if self.value is None else {**place, "value": self.value}
+
+
+@dataclass(frozen=True, slots=True)
 class StageScore:
     """What one stage made of one candidate.
 
@@ -56,6 +93,7 @@ class StageScore:
         rank: the candidate's place after the stage, from 1.
         unit: the stage's own non-decreasing map of ``score`` to [0, 1).
         parts: other natural values by name, such as ``logit`` and ``probability``.
+        passage: the passage that decided, of a stage that scores passages.
     """
 
     stage: str
@@ -63,6 +101,12 @@ class StageScore:
     rank: int
     unit: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    passage: Span | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a hit's ``_rerank`` says of the stage."""
+        marks = {"score": self.score, "rank": self.rank, **self.parts}
+        return marks if self.passage is None else {**marks, "passage": self.passage.as_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +120,7 @@ class Candidate:
         rank: place in the ranking, from 1.
         trace: one entry for each stage passed, in order.
         failure: why the last stage that tried could not score it; empty when it could.
+        sections: what ``text`` was joined from, for stages that look at passages.
     """
 
     doc_id: str
@@ -84,6 +129,7 @@ class Candidate:
     rank: int
     trace: tuple[StageScore, ...] = ()
     failure: str = ""
+    sections: tuple[Section, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

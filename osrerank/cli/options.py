@@ -6,11 +6,39 @@ from typing import Any, TypeVar
 import click
 
 from osrerank.client import Client, connect
-from osrerank.pipeline import BLENDS, MAX_DEPTH, PIPELINES
+from osrerank.pipeline import BLENDS, MAX_DEPTH, NO_STAGES, PIPELINES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-RERANK_NAMES = ("pipeline", "depth", "blend", "blend_weight", "fields", "deadline_ms", "on_failure")
+RERANK_NAMES = ("pipeline", "depth", "blend", "blend_weight", "passages", "rm3", "fields", "deadline_ms", "on_failure")
+
+
+def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
+    """Return a click callback for a group of options in one: `name=value,name=value`, the first name being left out."""
+
+    def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        given: dict[str, Any] = {}
+        for place, part in enumerate(value.split(",")):
+            name, equals, content = part.strip().partition("=")
+            if not equals and place == 0:
+                name, content = first, name
+            elif not (equals and name and content):
+                raise click.BadParameter(f"{part!r} is not NAME=VALUE")
+            given[name] = _number_or_text(content)
+        return given
+
+    return read
+
+
+def _number_or_text(content: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(content)
+        except ValueError:
+            continue
+    return content
 
 
 def pipeline_options(command: Command) -> Command:
@@ -23,6 +51,11 @@ def pipeline_options(command: Command) -> Command:
                 "--blend", type=click.Choice(BLENDS), help="How BM25 counts beside the model.  [default: card]"
             ),
             click.option("--blend-weight", type=click.FloatRange(min=0), help="Weight of BM25 in the blend."),
+            click.option(
+                "--passages",
+                callback=named_options("aggregation"),
+                help="Judge documents by their passages: maxp, firstp, sump, kmaxavgp; maxp,limit=10.",
+            ),
         )
     ):
         command = option(command)
@@ -36,6 +69,12 @@ def rerank_options(command: Command) -> Command:
             click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or BM25 alone."),
             pipeline_options,
             click.option("--fields", help="Fields that the model reads, comma-separated.  [default: title,text]"),
+            click.option("--rm3", is_flag=True, default=None, help="Widen the first pass's query by feedback (RM3)."),
+            click.option(
+                "--rm3-options",
+                callback=named_options("documents"),
+                help="RM3 with other numbers: documents=10,terms=10,weight=0.5,field=text.",
+            ),
             click.option("--deadline-ms", type=click.FloatRange(min=0, min_open=True), help="Time for a search."),
             click.option("--on-failure", type=click.Choice(["first_pass", "raise"]), help="When reranking fails."),
         )
@@ -46,8 +85,9 @@ def rerank_options(command: Command) -> Command:
 
 def rerank_arguments(options: dict[str, Any]) -> dict[str, Any] | bool:
     """Return the `rerank` argument of a search: False, or what was given on the command line."""
+    options = {**options, "rm3": options.get("rm3_options") or options.get("rm3")}
     if not options["do_rerank"]:
-        return False
+        return {"pipeline": NO_STAGES, "rm3": options["rm3"]} if options["rm3"] else False
     given = {name: options[name] for name in RERANK_NAMES if options.get(name) is not None}
     if "fields" in given:
         given["fields"] = tuple(given["fields"].split(","))

@@ -31,6 +31,7 @@ def run(context: click.Context, /, **options: Any) -> None:
 
     \b
     osrerank run --queries topics.tsv --index passages --output bm25.run --no-rerank
+    osrerank run --queries topics.tsv --index passages --output rm3.run --no-rerank --rm3
     osrerank run --queries topics.tsv --index passages --output mono.run --depth 1000 --workers 2
 
     Beside the run lies OUTPUT.jsonl with every stage's scores, inferences and timings. A run that was stopped goes on
@@ -53,9 +54,11 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.queries import read_queries  # noqa: PLC0415 - its twin
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
+    from osrerank.pipeline import NO_STAGES, Rerank  # noqa: PLC0415 - its twin
 
     arguments = rerank_arguments(options)
-    reranked = arguments is not False
+    wanted = Rerank.of(arguments, client.defaults.of(options["index"]))
+    reranked = wanted is not None and wanted.pipeline != NO_STAGES
     size, index = options["hits"], options["index"]
     source = {} if reranked else {"_source": False}  # ids and scores are all that a first pass needs
 

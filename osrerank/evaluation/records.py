@@ -64,10 +64,7 @@ class Record:
                 "doc_id": candidate.doc_id,
                 "score": final_score(candidate),
                 "first_pass": {"score": candidate.trace[0].score, "rank": candidate.trace[0].rank},
-                "stages": {
-                    entry.stage: {"score": entry.score, "rank": entry.rank, **entry.parts}
-                    for entry in candidate.trace[1:]
-                },
+                "stages": {entry.stage: entry.as_json() for entry in candidate.trace[1:]},
             }
             for candidate in ranking.candidates
         ]

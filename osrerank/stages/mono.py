@@ -7,16 +7,15 @@ Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.2.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.stages.ordering import Judged, reorder
+from osrerank.stages.ordering import NO_TEXT, Attempt, Judged, settle
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores, StageReport
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
-NO_TEXT = "no text in the fields that were asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +57,11 @@ class MonoStage:
         )
         if scores.reached == 0:
             raise DeadlineExceeded("the deadline passed before any candidate was scored", stage=self.name)
-        reached = len(block) if scores.reached == len(readable) else readable[scores.reached].rank - 1
-        judged = self._judge(readable, scores)
-        judged_ids = {item.candidate.doc_id for item in judged}
         failures = {readable[place].doc_id: why for place, why in scores.failures.items()}
-        unscored = [
-            replace(candidate, failure=failures.get(candidate.doc_id, NO_TEXT))
-            for candidate in block[:reached]
-            if candidate.doc_id not in judged_ids
-        ]
-        candidates = reorder(ranking, self.name, judged, (*unscored, *ranking.candidates[reached:]))
+        attempt = Attempt(block, readable, self._judge(readable, scores), scores.reached, failures)
+        candidates = settle(ranking, self.name, attempt)
         took_ms = (time.perf_counter() - started) * 1000
-        report = self._report(len(block), reached, scores, len(unscored), took_ms)
+        report = self._report(len(block), attempt.depth, scores, attempt.failed, took_ms)
         return Ranking(ranking.query, candidates, (*ranking.reports, report))
 
     def _judge(self, readable: Sequence[Candidate], scores: Scores) -> list[Judged]:

@@ -55,6 +55,7 @@ fields = ["headline", "body"]
 [index."articles*".rerank]
 depth = 20
 query_fields = ["headline^2", "body"]
+passages = { aggregation = "kmaxavgp", title_fields = ["headline"] }
 """
 
 
@@ -68,7 +69,8 @@ def settings_file(tmp_path):
 def test_defaults_of_each_index(settings_file):
     defaults = Defaults.load(Settings.load(settings_file=settings_file))
     general = Rerank(depth=50, fields=("headline", "body"))
-    articles = Rerank(depth=20, fields=("headline", "body"), query_fields=("headline^2", "body"))
+    passages = {"aggregation": "kmaxavgp", "title_fields": ("headline",)}
+    articles = Rerank(depth=20, fields=("headline", "body"), query_fields=("headline^2", "body"), passages=passages)
     assert defaults.of("other") == defaults.of(None) == defaults.of("other,articles-1") == general
     assert defaults.of("articles-1") == defaults.of(["articles-1", "articles-2"]) == articles
 

@@ -1,0 +1,181 @@
+"""RM3: a first pass whose query is widened by words of the documents that it finds at first.
+
+Lavrenko, Croft: Relevance-based language models, SIGIR 2001; Abdul-Jaleel et al.: UMass at TREC 2004, section 3.1
+(RM3); the details are those of Anserini's ``RM3``, with which the baselines of this field are made. Written as a
+generator of requests, so that the synchronous and the asynchronous client send the same.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from osrerank.retrieval.query_text import build_query
+from osrerank.stages.options import is_count, is_name, is_share, read_options, unusable
+
+TERM = re.compile(r"[a-z0-9]+")
+KEPT_PARAMS = ("routing", "preference", "search_type")
+"""Parameters of the caller's search that decide which documents are found, and hold for the feedback search too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rm3:
+    """How a query is widened.
+
+    Attributes:
+        documents: feedback documents.
+        terms: terms kept of each feedback document, and of all of them together.
+        weight: share of the original query in the new one, in [0, 1].
+        field: the one field that is searched, and whose terms are taken; ``query_fields`` are not.
+        max_document_share: terms in more than this share of the documents, in [0, 1], are no feedback.
+        min_length: shortest feedback term, in characters.
+        max_length: longest.
+    """
+
+    documents: int = 10
+    terms: int = 10
+    weight: float = 0.5
+    field: str = "text"
+    max_document_share: float = 0.1
+    min_length: int = 2
+    max_length: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("documents", "terms", "min_length", "max_length"):
+            if not is_count(getattr(self, name)):
+                raise unusable(f"rm3.{name}", getattr(self, name), "a count from 1 on")
+        for name in ("weight", "max_document_share"):
+            if not is_share(getattr(self, name)):
+                raise unusable(f"rm3.{name}", getattr(self, name), "a number in [0, 1]")
+        if not is_name(self.field):
+            raise unusable("rm3.field", self.field, "a field's name")
+
+    @classmethod
+    def of(cls, value: Any) -> "Rm3 | None":
+        """Read the ``rm3`` option of a search: True, a dict of options, or None.
+
+        Raises:
+            ConfigError: it is none of these, or a key or value in it cannot be used.
+        """
+        return read_options(cls, value, "rm3")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to be sent before the search.
+
+    Attributes:
+        path: of the URL.
+        body: of the request.
+        params: of the URL.
+    """
+
+    path: str
+    body: Mapping[str, Any]
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """A feedback document.
+
+    Attributes:
+        score: what the first search gave it.
+        frequencies: term -> occurrences in the document.
+    """
+
+    score: float
+    frequencies: Mapping[str, int]
+
+
+def expand(text: str, index: Any, rm3: Rm3, params: Mapping[str, Any]) -> Generator[Ask, Any, dict[str, Any]]:
+    """Yield the requests that tell the feedback terms, and return the widened query.
+
+    Three requests at most: a search, the terms of what it found, the terms of the query. A text that finds nothing
+    stays as it is.
+
+    Args:
+        text: the query's text.
+        index: where it is searched: a name, several, a pattern, or None for all.
+        rm3: how the query is widened.
+        params: URL parameters of the caller's search.
+    """
+    names = index if isinstance(index, str) or index is None else ",".join(index)
+    plain = build_query(text, [rm3.field])
+    kept = {name: params[name] for name in KEPT_PARAMS if name in params}
+    body = {"query": plain, "size": rm3.documents, "_source": False}
+    path = "/_search" if not names else f"/{_quoted(names)}/_search"
+    found = yield Ask(path, body, {**kept, "search_pipeline": "_none"})
+    hits = found["hits"]["hits"]
+    if not hits:
+        return plain
+    vectors = yield Ask("/_mtermvectors", {"docs": [_vector_of(hit, rm3.field) for hit in hits]})
+    analysed = yield Ask(f"/{_quoted(hits[0]['_index'])}/_analyze", {"field": rm3.field, "text": text})
+    feedback = [
+        Feedback(hit["_score"], _usable_terms(vector.get("term_vectors", {}).get(rm3.field, {}), rm3))
+        for hit, vector in zip(hits, vectors["docs"], strict=True)
+    ]
+    weights = widened([token["token"] for token in analysed["tokens"]], feedback, rm3)
+    # terms as they stand in the index: analysing them once more would change some
+    clauses = [{"term": {rm3.field: {"value": term, "boost": weight}}} for term, weight in weights.items()]
+    return {"bool": {"should": clauses}}
+
+
+def widened(query_terms: Sequence[str], feedback: Sequence[Feedback], rm3: Rm3) -> dict[str, float]:
+    """Return the terms of the widened query with their weights, which sum to 1, the heaviest first.
+
+    weight(t) = w q(t) + (1 - w) r(t), with q the query's term counts and r the relevance model, each summing to 1;
+    r(t) is proportional to the sum over feedback documents of (frequency of t / frequencies of the document's kept
+    terms) times the document's score, cut to the heaviest terms. All terms of the query stay.
+
+    Args:
+        query_terms: the analysed query, repetitions included.
+        feedback: documents with their usable terms.
+        rm3: how many are kept, and w.
+    """
+    model: defaultdict[str, float] = defaultdict(float)
+    for document in feedback:
+        kept = _heaviest(document.frequencies, rm3.terms)
+        total = sum(kept.values())
+        for term, frequency in kept.items():
+            model[term] += frequency / total * document.score
+    relevance = _normalised(_heaviest(model, rm3.terms))
+    query = _normalised(Counter(query_terms))
+    share = rm3.weight if relevance else 1.0
+    mixed = {term: share * query.get(term, 0.0) + (1 - share) * relevance.get(term, 0.0) for term in query | relevance}
+    return {term: weight for term, weight in _heaviest(mixed, len(mixed)).items() if weight > 0}
+
+
+def _usable_terms(vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
+    """Return the terms of a term vector that may widen a query, with their frequencies."""
+    documents = (vector.get("field_statistics") or {}).get("doc_count", 0)
+    return {
+        term: counts["term_freq"]
+        for term, counts in vector.get("terms", {}).items()
+        if rm3.min_length <= len(term) <= rm3.max_length
+        and TERM.fullmatch(term)
+        and counts.get("doc_freq", 0) <= rm3.max_document_share * documents
+    }
+
+
+def _vector_of(hit: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what asks for a hit's term vector."""
+    asked = {"_index": hit["_index"], "_id": hit["_id"], "fields": [name], "term_statistics": True}
+    asked |= {"positions": False, "offsets": False, "payloads": False}
+    return {**asked, "routing": hit["_routing"]} if "_routing" in hit else asked
+
+
+def _heaviest(weights: Mapping[str, float], count: int) -> dict[str, float]:
+    """Return the terms of the highest weights, those of equal weight in the order of the alphabet."""
+    return dict(sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count])
+
+
+def _normalised(weights: Mapping[str, float]) -> dict[str, float]:
+    total = sum(weights.values())
+    return {term: weight / total for term, weight in weights.items()} if total > 0 else {}
+
+
+def _quoted(index: str) -> str:
+    return quote(index, safe=",*")

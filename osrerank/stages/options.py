@@ -1,0 +1,62 @@
+"""Options that are given as a name, a dict or an object: read once, unknown names refused."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from osrerank.errors import ConfigError
+
+Options = TypeVar("Options")
+
+
+def read_options(kind: type[Options], value: Any, option: str, *, first: str = "") -> Options | None:
+    """Read a group of options of a search; None means that it was not asked for.
+
+    Args:
+        kind: the dataclass that holds them.
+        value: an object of it, a dict, True for its defaults, None or False.
+        option: what the group is called in ``rerank``.
+        first: the option that a value of another form is meant for; empty when there is none.
+
+    Raises:
+        ConfigError: the value is none of these, or a key or value in it cannot be used.
+    """
+    if isinstance(value, kind):
+        return value
+    if value is None or value is False:
+        return None
+    if value is True:
+        return kind()
+    if first and isinstance(value, str):
+        value = {first: value}
+    if not isinstance(value, Mapping):
+        name = f"a {first} by name, " if first else ""
+        message = f"rerank option {option} is {value!r}; it must be {name}a dict of options, True or None"
+        raise ConfigError(message, setting=f"rerank.{option}", source="argument")
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # always one of our dataclasses
+    for name in value:
+        if name not in known:
+            message = f"rerank option {option} has no {name!r}; known are {', '.join(known)}"
+            raise ConfigError(message, setting=f"rerank.{option}.{name}", source="argument")
+    return kind(**value)
+
+
+def unusable(option: str, value: object, expected: str) -> ConfigError:
+    """Return the error for an option, named with its group, that has a value it cannot have."""
+    message = f"rerank option {option} is {value!r}; it must be {expected}"
+    return ConfigError(message, setting=f"rerank.{option}", source="argument")
+
+
+def is_count(value: object) -> bool:
+    """Return whether a value is a whole number from 1 on."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def is_name(value: object) -> bool:
+    """Return whether a value is a text that is not empty."""
+    return isinstance(value, str) and bool(value)
+
+
+def is_share(value: Any) -> bool:
+    """Return whether a value is a number in [0, 1]."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1

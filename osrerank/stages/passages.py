@@ -1,0 +1,213 @@
+"""Reranking long documents by their passages: each passage is scored, and the document gets the best of their scores.
+
+Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2 (MaxP, K-Max-AvgP); FirstP, MaxP and SumP are Dai and
+Callan's: Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019, arXiv:1905.09217.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.stages.options import is_count, read_options, unusable
+from osrerank.stages.ordering import NO_TEXT, Attempt, Judged, settle
+from osrerank.stages.slices import SliceScores, report_of, score_slices
+from osrerank.stages.splitting import Windows, passage_spans, readable
+from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span, StageReport
+
+BELOW_ONE = math.nextafter(1.0, 0.0)
+ABOVE_ZERO = np.finfo(np.float64).tiny
+Aggregation = Literal["maxp", "firstp", "sump", "kmaxavgp"]
+AGGREGATIONS = ("maxp", "firstp", "sump", "kmaxavgp")
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """How long documents are judged by their passages.
+
+    Attributes:
+        aggregation: what a document gets of its passages: ``"maxp"`` its best passage's score; ``"firstp"`` its
+            first one's, no other is scored; ``"sump"`` the sum of their probabilities; ``"kmaxavgp"`` the mean of the
+            ``k`` highest probabilities, or of as many as there are.
+        k: of ``kmaxavgp``.
+        words: whole words of a passage.
+        stride: words from the beginning of a passage to that of the next.
+        limit: passages of a document at most.
+        policy: which are kept when there are more: ``"first"``, or ``"sampled"``: the first, the last and a draw of the
+            others.
+        seed: of that draw; the same document always gets the same one.
+        title_fields: fields whose text is put in front of every passage instead of being cut into passages.
+    """
+
+    aggregation: Aggregation = "maxp"
+    k: int = 2
+    words: int = 150
+    stride: int = 75
+    limit: int = 30
+    policy: Literal["first", "sampled"] = "first"
+    seed: int = 0
+    title_fields: tuple[str, ...] = ("title",)
+
+    def __post_init__(self) -> None:
+        names: Any = self.title_fields  # from a settings file or a caller, a text or a list
+        object.__setattr__(self, "title_fields", (names,) if isinstance(names, str) else tuple(names))
+        for name in ("k", "words", "stride", "limit"):
+            if not is_count(getattr(self, name)):
+                raise unusable(f"passages.{name}", getattr(self, name), "a count from 1 on")
+        if self.stride > self.words:
+            expected = f"at most words ({self.words}), or some words would be in no passage"
+            raise unusable("passages.stride", self.stride, expected)
+        if self.aggregation not in AGGREGATIONS:
+            raise unusable("passages.aggregation", self.aggregation, " or ".join(f'"{name}"' for name in AGGREGATIONS))
+        if self.policy not in ("first", "sampled"):
+            raise unusable("passages.policy", self.policy, '"first" or "sampled"')
+        if type(self.seed) is not int:
+            raise unusable("passages.seed", self.seed, "a whole number")
+        if not all(isinstance(name, str) for name in self.title_fields):
+            raise unusable("passages.title_fields", self.title_fields, "field names")
+
+    @classmethod
+    def of(cls, value: Any) -> "Passages | None":
+        """Read the ``passages`` option of a search: a name of an aggregation, a dict of options, True, or None.
+
+        Raises:
+            ConfigError: it is none of these, or a key or value in it cannot be used.
+        """
+        return read_options(cls, value, "passages", first="aggregation")
+
+    @property
+    def windows(self) -> Windows:
+        """How documents are cut; for ``firstp`` no further than needed."""
+        limit = 1 if self.aggregation == "firstp" else self.limit
+        return Windows(self.words, self.stride, limit, self.policy, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentScore:
+    """What a document gets of its passages.
+
+    Attributes:
+        score: to sort by; comparable to a logit.
+        unit: a non-decreasing map of it to [0, 1].
+        probability: of the document's relevance.
+    """
+
+    score: float
+    unit: float
+    probability: float
+
+
+Floats = npt.NDArray[np.float64]
+
+
+def max_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - one form for all
+    """Return the best passage's logit and probability."""
+    best = int(np.argmax(logits))
+    return DocumentScore(float(logits[best]), float(probabilities[best]), float(probabilities[best]))
+
+
+def k_max_avg_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
+    """Return the mean of the k highest probabilities, or of as many as there are; sorted by its log-odds."""
+    mean = float(np.sort(probabilities)[-k:].mean())
+    inside = min(max(mean, ABOVE_ZERO), BELOW_ONE)
+    return DocumentScore(math.log(inside) - math.log1p(-inside), mean, mean)
+
+
+def sum_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
+    """Return the sum s of the probabilities, sorted by its logarithm: s / (1 + s) is the logistic function of that."""
+    total = max(float(probabilities.sum()), ABOVE_ZERO)
+    return DocumentScore(math.log(total), total / (1 + total), float(probabilities.max()))
+
+
+PassageAggregation = Callable[[Floats, Floats, int], DocumentScore]
+# of `firstp` one passage is scored, so the best is the first
+_AGGREGATIONS: dict[str, PassageAggregation] = {"maxp": max_p, "firstp": max_p, "sump": sum_p, "kmaxavgp": k_max_avg_p}
+
+
+@dataclass(frozen=True, slots=True)
+class PassageStage:
+    """monoBERT over passages: one forward pass for each passage of the top ``depth`` candidates, in one call.
+
+    The hit's ``passage`` is the one with the highest score. When the deadline cuts the stage short, first passages of
+    all candidates were scored before second ones; candidates of which no passage was scored stay below.
+
+    Attributes:
+        scorer: scores ``(i,)`` tuples.
+        options: how documents are cut and their passages' scores put together.
+        depth: how many candidates are scored (k0).
+        name: how the stage is called in traces and reports.
+        separator: between the title and a passage.
+    """
+
+    scorer: Scorer
+    options: Passages = Passages()
+    depth: int = 100
+    name: str = "mono"
+    separator: str = " "
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
+        """Return the ranking with its top ``depth`` in the order of their passages' scores.
+
+        Raises:
+            DeadlineExceeded: no passage could be scored in time.
+            InferenceError: no candidate could be scored at all, or a score is not a number.
+        """
+        started = time.perf_counter()
+        block = ranking.candidates[: self.depth]
+        present = [candidate for candidate in block if candidate.text is not None]
+        if not present:
+            reason = NO_TEXT if block else "no candidates"
+            return ranking.with_report(StageReport(self.name, applied=False, reason=reason, candidates=len(block)))
+        passages = [self.passages_of(candidate) for candidate in present]
+        texts = [[text for text, _span in one] for one in passages]
+        scores = score_slices(self.scorer, ranking.query.text, texts, stage=self.name, deadline=deadline)
+        spans = [[span for _text, span in one] for one in passages]
+        judged = [self._judge(present[place], spans[place], scores.logits[place]) for place in scores.scored]
+        attempt = Attempt(block, present, judged, scores.reached, _by_id(present, scores))
+        candidates = settle(ranking, self.name, attempt)
+        report = report_of(
+            self.scorer,
+            self.name,
+            scores,
+            unit="passages",
+            candidates=len(block),
+            failed=attempt.failed,
+            took_ms=(time.perf_counter() - started) * 1000,
+        )
+        return Ranking(ranking.query, candidates, (*ranking.reports, report))
+
+    def passages_of(self, candidate: Candidate) -> list[tuple[str, Span]]:
+        """Return a candidate's passages as the model reads them, at least one, each with its place in the source."""
+        sections = candidate.sections or (Section("text", candidate.text or ""),)
+        titles = [section for section in sections if section.field in self.options.title_fields]
+        bodies = [section for section in sections if section.field not in self.options.title_fields]
+        found = passage_spans(bodies, self.options.windows, candidate.doc_id)
+        if not found:  # a document that is nothing but its title, or empty
+            alone = [(section, Span(section.field, 0, len(section.text), section.value)) for section in titles[:1]]
+            found = alone or [(bodies[0], Span(bodies[0].field, 0, 0, bodies[0].value))]
+            titles = titles[1:]
+        title = self.separator.join(section.text for section in titles)
+        prefix = f"{title}{self.separator}" if title else ""
+        return [(f"{prefix}{readable(section.text[span.start : span.end])}", span) for section, span in found]
+
+    def _judge(self, candidate: Candidate, spans: list[Span], logits: npt.NDArray[np.float32]) -> Judged:
+        there = np.flatnonzero(~np.isnan(logits))
+        probabilities = self.scorer.probabilities(logits[there])
+        put_together = _AGGREGATIONS[self.options.aggregation]
+        document = put_together(logits[there].astype(np.float64), probabilities, self.options.k)
+        best = int(there[np.argmax(logits[there])])
+        return Judged(
+            candidate,
+            score=document.score,
+            unit=min(document.unit, BELOW_ONE),
+            parts={"logit": float(logits[best]), "probability": document.probability},
+            passage=spans[best],
+        )
+
+
+def _by_id(candidates: list[Candidate], scores: SliceScores) -> dict[str, str]:
+    return {candidates[place].doc_id: reason for place, reason in scores.failures.items()}

@@ -1,0 +1,113 @@
+"""Score the parts of many documents in one call: their passages, or their sentences."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.types import Deadline, Scorer, Scores, StageReport
+
+
+@dataclass(frozen=True, slots=True)
+class SliceScores:
+    """What a scorer made of the parts of several documents.
+
+    Attributes:
+        logits: for each document float32 ``(n_parts,)``, NaN where a part failed or was not reached.
+        failures: document -> why none of its parts could be scored, among those reached.
+        reached: how many leading documents had at least their first part attempted.
+        asked: parts of all documents.
+        failed: parts that could not be scored.
+        scores: the scorer's own answer.
+    """
+
+    logits: tuple[npt.NDArray[np.float32], ...]
+    failures: Mapping[int, str]
+    reached: int
+    asked: int
+    failed: int
+    scores: Scores
+
+    @property
+    def scored(self) -> list[int]:
+        """The documents of which at least one part was scored."""
+        return [place for place in range(self.reached) if place not in self.failures]
+
+
+def score_slices(
+    scorer: Scorer, query: str, parts: Sequence[Sequence[str]], *, stage: str, deadline: Deadline
+) -> SliceScores:
+    """Score the parts of documents, the first of every document before the second of any.
+
+    A deadline then costs the documents their later parts before it costs a document its score.
+
+    Args:
+        scorer: scores ``(i,)`` tuples.
+        query: the query's text.
+        parts: for each document at least one text.
+        stage: whose name errors carry.
+        deadline: as for ``Scorer.score``.
+
+    Raises:
+        DeadlineExceeded: nothing was scored in time.
+        InferenceError: no document could be scored at all, or a score is not a number.
+    """
+    order = sorted((turn, place) for place, texts in enumerate(parts) for turn in range(len(texts)))
+    texts = [parts[place][turn] for turn, place in order]
+    scores = scorer.score(query, texts, [(at,) for at in range(len(texts))], deadline=deadline)
+    if scores.reached == 0:
+        raise DeadlineExceeded("the deadline passed before any candidate was scored", stage=stage)
+    logits = tuple(np.full(len(texts), np.nan, dtype=np.float32) for texts in parts)
+    why: dict[int, str] = {}
+    for at, (turn, place) in enumerate(order[: scores.reached]):
+        if at in scores.failures:
+            why.setdefault(place, scores.failures[at])
+        elif not np.isfinite(scores.values[at]):
+            message = f"model {scorer.model} gave a score that is not a number"
+            raise InferenceError(message, stage=stage, model=scorer.model)
+        else:
+            logits[place][turn] = scores.values[at]
+    failures = {place: reason for place, reason in why.items() if np.isnan(logits[place]).all()}
+    reached = min(scores.reached, len(parts))
+    if len(failures) == reached:
+        reason = next(iter(failures.values()))
+        raise InferenceError(f"no candidate could be scored: {reason}", stage=stage, model=scorer.model)
+    failed = sum(at < scores.reached for at in scores.failures)
+    return SliceScores(logits, failures, reached, len(texts), failed, scores)
+
+
+def report_of(
+    scorer: Scorer, stage: str, parts: SliceScores, *, unit: str, candidates: int, failed: int, took_ms: float
+) -> StageReport:
+    """Return the report of a stage that scored parts of documents.
+
+    Args:
+        scorer: whose model it was.
+        stage: its name.
+        parts: what the scorer made of them.
+        unit: what the parts are called: ``passages``, ``sentences``.
+        candidates: documents that the stage was asked to order.
+        failed: documents that could not be scored.
+        took_ms: wall time of the stage, in milliseconds.
+    """
+    reasons = []
+    if parts.scores.reached < parts.asked:
+        reasons.append(f"the deadline passed after {parts.scores.reached} of {parts.asked} {unit}")
+    if parts.failed:
+        reasons.append(f"{parts.failed} of {parts.asked} {unit} could not be scored")
+    if failed:
+        reasons.append(f"{failed} candidates could not be scored")
+    return StageReport(
+        name=stage,
+        applied="partial" if reasons else True,
+        reason="; ".join(reasons),
+        model=scorer.model,
+        candidates=candidates,
+        inferences=parts.scores.inferences,
+        cached=parts.scores.cached,
+        truncated=parts.scores.truncated,
+        failed=failed,
+        took_ms=took_ms,
+    )

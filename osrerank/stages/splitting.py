@@ -1,0 +1,96 @@
+"""Long documents cut into passages of whole words.
+
+Windows as in Dai, Callan: Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019,
+arXiv:1905.09217, section 3, with the numbers of Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2.
+"""
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from osrerank.types import Section, Span
+
+WORD = re.compile(r"\S+")
+LONG_HYPHENS = re.compile(r"-{3,}")
+Policy = Literal["first", "sampled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How a document is cut.
+
+    Attributes:
+        words: whole words of a passage.
+        stride: words from the beginning of a passage to that of the next; the last passage may lie wholly in the one
+            before it.
+        limit: passages of a document at most.
+        policy: which are kept when there are more: the ``first``; or ``sampled``: the first, the last, and a draw of
+            the others, which seed and document id determine.
+        seed: of that draw.
+    """
+
+    words: int = 150
+    stride: int = 75
+    limit: int = 30
+    policy: Policy = "first"
+    seed: int = 0
+
+
+def window_spans(text: str, words: int, stride: int, at_most: int | None = None) -> list[tuple[int, int]]:
+    """Return where the windows of a text begin and end, in characters: ceil(n / stride) windows of n words.
+
+    Args:
+        text: words separated by whitespace.
+        words: of a window.
+        stride: words from one window to the next.
+        at_most: windows after which the text is not read further.
+    """
+    end = None if at_most is None else (at_most - 1) * stride + words
+    spans = [match.span() for match in islice(WORD.finditer(text), end)]
+    starts = islice(range(0, len(spans), stride), at_most)
+    return [(spans[start][0], spans[min(start + words, len(spans)) - 1][1]) for start in starts]
+
+
+def passage_spans(sections: Iterable[Section], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:
+    """Return a document's passages, in order, each with the section that it stands in.
+
+    A field's only value is cut into windows. Of a field with several values each is a passage as it is, and is cut
+    only where it has more words than a window.
+
+    Args:
+        sections: the document's texts.
+        windows: how they are cut.
+        doc_id: with the seed determines a draw.
+    """
+    at_most = windows.limit if windows.policy == "first" else None
+    found: list[tuple[Section, Span]] = []
+    for section in sections:
+        spans = window_spans(section.text, windows.words, windows.stride, at_most)
+        if section.value is not None and _is_short(section.text, windows.words):
+            spans = [(spans[0][0], spans[-1][1])] if spans else []
+        found += [(section, Span(section.field, start, end, section.value)) for start, end in spans]
+        if at_most is not None and len(found) >= at_most:
+            break
+    return _kept(found, windows, doc_id)
+
+
+def readable(text: str) -> str:
+    """Return a passage as a model reads it: whitespace to single spaces, runs of hyphens to at most three."""
+    return LONG_HYPHENS.sub("---", " ".join(text.split()))
+
+
+def _is_short(text: str, words: int) -> bool:
+    return sum(1 for _ in islice(WORD.finditer(text), words + 1)) <= words
+
+
+def _kept(found: Sequence[tuple[Section, Span]], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:
+    if len(found) <= windows.limit or windows.policy == "first":
+        return list(found[: windows.limit])
+    if windows.limit == 1:
+        return [found[0]]
+    draw = random.Random(f"{windows.seed}:{doc_id}")  # noqa: S311 - a repeatable draw, no secret
+    between = sorted(draw.sample(range(1, len(found) - 1), windows.limit - 2))
+    return [found[place] for place in (0, *between, len(found) - 1)]

@@ -1,0 +1,107 @@
+"""Long documents through the search call of both engines, judged by their passages."""
+
+import random
+
+import pytest
+
+from osrerank import connect
+from osrerank.testing import FunctionScorer
+
+pytestmark = pytest.mark.integration
+
+INDEX = "long-documents"
+LENGTHS = (200, 800, 3_000, 9_000, 20_000)
+SCORER = FunctionScorer(lambda query, text: float(sum(text.count(word) for word in query.split())))
+MAPPING = {
+    "settings": {"number_of_shards": 1, "number_of_replicas": 0},
+    "mappings": {
+        "properties": {
+            "title": {"type": "text"},
+            "text": {"type": "text"},
+            "pages": {"type": "text"},
+        }
+    },
+}
+
+
+def document(place, length):
+    """A document that names the pump once at its beginning, and next to its failure at a place of its own."""
+    rng = random.Random(place)
+    words = [f"word{rng.randint(0, 500)}" for _ in range(length)]
+    words[0] = "pump"
+    at = min(length - 10, 700 + 150 * place)
+    words[at : at + 3] = ["pump", "failure", "pump"][: 1 + place % 3]
+    return {"title": f"manual {place}", "text": " ".join(words), "pages": ["a pump", f"pump {place}\nfailure pump", ""]}
+
+
+@pytest.fixture(scope="module")
+def client(engine_url):
+    client = connect(engine_url, scorer=SCORER)
+    client.indices.delete(index=INDEX, ignore_unavailable=True)
+    client.indices.create(index=INDEX, body=MAPPING)
+    lines = []
+    for place in range(15):
+        lines += [{"index": {"_index": INDEX, "_id": f"d{place}"}}, document(place, LENGTHS[place % 5])]
+    assert not client.bulk(body=lines, refresh=True)["errors"]
+    yield client
+    client.indices.delete(index=INDEX)
+    client.close()
+
+
+@pytest.mark.parametrize("source", [True, ["title"], False])
+def test_spans_point_at_the_winning_passages(client, source):
+    response = client.search(
+        "pump failure", index=INDEX, size=15, body={"_source": source}, rerank={"passages": "maxp"}
+    )
+    assert response["rerank"]["applied"] is True
+    assert response["rerank"]["stages"][0]["inferences"] > 15
+    assert len(response["hits"]["hits"]) == 15
+    for hit in response["hits"]["hits"]:
+        place = int(hit["_id"][1:])
+        text = document(place, LENGTHS[place % 5])["text"]
+        marks = hit["_rerank"]["mono"]
+        span = marks["passage"]
+        assert span["field"] == "text"
+        passage = text[span["start"] : span["end"]]
+        assert len(passage.split()) <= 150
+        assert marks["score"] == SCORER.function("pump failure", f"manual {place} {passage}")
+        assert text[: span["start"]] == "" or text[span["start"] - 1] == " "
+
+
+def test_list_values_are_passages(client):
+    options = {"passages": {"aggregation": "kmaxavgp"}, "fields": ["title", "pages"]}
+    response = client.search("pump failure", index=INDEX, rerank=options)
+    for hit in response["hits"]["hits"]:
+        span = hit["_rerank"]["mono"]["passage"]
+        value = hit["_source"]["pages"][span["value"]]
+        assert (span["field"], span["value"]) == ("pages", 1)
+        assert value[span["start"] : span["end"]] == value
+
+
+def test_highlight_fragments_are_passages(client):
+    body = {"query": {"match": {"text": "failure"}}, "highlight": {"fields": {"text": {"number_of_fragments": 3}}}}
+    options = {"passages": "maxp", "fields": ["title", "highlight:text"]}
+    response = client.search(index=INDEX, body=body, rerank=options)
+    assert response["rerank"]["applied"] is True
+    for hit in response["hits"]["hits"]:
+        span = hit["_rerank"]["mono"]["passage"]
+        fragment = hit["highlight"]["text"][span.get("value", 0)]
+        assert "failure" in fragment[span["start"] : span["end"]]
+
+
+def test_deadline_scores_fewer_passages_of_every_document(engine_url, client):
+    slow = FunctionScorer(SCORER.function, seconds_per_pair=0.01)
+    hurried = connect(engine_url, scorer=slow)
+    try:
+        options = {"passages": "maxp", "deadline_ms": 1000}
+        response = hurried.search("pump failure", index=INDEX, size=15, rerank=options)
+    finally:
+        hurried.close()
+    assert response["rerank"]["applied"] == "partial"
+    assert "passages" in response["rerank"]["reason"]
+    assert all("mono" in hit["_rerank"] for hit in response["hits"]["hits"])
+
+
+def test_one_document_never_has_more_passages_than_the_limit(client):
+    response = client.search("pump failure", index=INDEX, rerank={"passages": {"limit": 4}})
+    assert response["rerank"]["stages"][0]["inferences"] <= 4 * 15

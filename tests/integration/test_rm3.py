@@ -1,0 +1,114 @@
+"""RM3 as published: Anserini's numbers on CACM, on OpenSearch; the embedded engine beside OpenSearch; the client."""
+
+from pathlib import Path
+
+import ir_measures
+import pytest
+from ir_measures import AP, P
+
+from index_loaders.job import LoadOptions, load
+from index_loaders.mapping import IndexOptions
+from index_loaders.registry import LOADERS
+from osrerank import connect
+from osrerank.cli import main
+from osrerank.testing import FunctionScorer
+
+pytestmark = pytest.mark.integration
+
+SCORER = FunctionScorer(lambda query, text: float(len(set(query.split()) & set(text.lower().split()))))
+
+
+def test_widened_search_and_reranking(engine, engine_url, index_name):
+    texts = [
+        "salt raises blood pressure in the arteries",
+        "arteries harden and the heart works harder",
+        "salt raises the boiling point of water",
+        "the heart pumps blood through arteries",
+        *[f"nothing of that number {place}" for place in range(40)],
+    ]
+    engine.indices.create(
+        index=index_name,
+        body={
+            "settings": {"number_of_shards": 1, "number_of_replicas": 0},
+            "mappings": {"properties": {"text": {"type": "text", "analyzer": "english"}}},
+        },
+    )
+    lines = [line for place, text in enumerate(texts) for line in ({"index": {"_id": str(place)}}, {"text": text})]
+    assert not engine.bulk(body=lines, index=index_name, refresh=True)["errors"]
+    client = connect(engine_url, scorer=SCORER)
+    try:
+        plain = client.search("blood pressure", index=index_name, rerank={"pipeline": "none", "query_fields": "text"})
+        options = {"pipeline": "none", "rm3": True}
+        wide = client.search("blood pressure", index=index_name, rerank=options)
+        reranked = client.search("blood pressure", index=index_name, rerank={"rm3": True})
+        nothing = client.search("zzzz", index=index_name, rerank=options)
+    finally:
+        client.close()
+    assert {hit["_id"] for hit in plain["hits"]["hits"]} == {"0", "3"}
+    assert {hit["_id"] for hit in wide["hits"]["hits"]} == {"0", "1", "2", "3"}
+    assert "rerank" not in wide
+    assert {hit["_id"] for hit in reranked["hits"]["hits"]} == {"0", "1", "2", "3"}
+    assert reranked["rerank"]["applied"] is True
+    assert nothing["hits"]["hits"] == []
+
+
+def test_async_client_sends_the_same(engine, engine_url, index_name):
+    import asyncio
+
+    from osrerank.aio import connect_async
+
+    lines = [line for word in ("salt water", "water pump", "x") for line in ({"index": {}}, {"text": word})]
+    engine.bulk(body=lines, index=index_name, refresh=True)
+
+    async def search():
+        client = connect_async(engine_url, scorer=SCORER)
+        try:
+            options = {"rm3": {"max_document_share": 1.0}}
+            return await client.search("salt", index=index_name, rerank=options)
+        finally:
+            await client.close()
+
+    found = asyncio.run(search())
+    assert len(found["hits"]["hits"]) == 2
+    assert found["rerank"]["applied"] is True
+
+
+def index_cacm(url: str, name: str, shared: Path, **constants: float) -> None:
+    options = LoadOptions(index=IndexOptions(**constants))
+    client = connect(url)
+    try:
+        load(client, name, LOADERS["trec"], [str(shared / "cacm" / "cacm.tar.gz")], options=options)
+    finally:
+        client.close()
+
+
+def run_of(url: str, name: str, output: Path, shared: Path, *options: str) -> dict:
+    """Run CACM's topics by `osrerank run`, and return the measures of what it wrote."""
+    topics = str(shared / "cacm" / "topics.cacm.txt")
+    arguments = ["--url", url, "run", "--queries", topics, "--index", name, "-o", str(output), "--no-rerank", *options]
+    main(arguments)
+    qrels = ir_measures.read_trec_qrels(str(shared / "cacm" / "qrels.cacm.txt"))
+    return ir_measures.calc_aggregate([AP, P @ 30], qrels, ir_measures.read_trec_run(str(output)))
+
+
+def test_published_measures_on_opensearch(opensearch_url, shared, tmp_path):
+    index_cacm(opensearch_url, "cacm-rm3", shared)
+    try:
+        measured = run_of(opensearch_url, "cacm-rm3", tmp_path / "rm3.run", shared, "--rm3")
+    finally:
+        connect(opensearch_url).indices.delete(index="cacm-rm3")
+    print({str(measure): round(value, 5) for measure, value in measured.items()})  # noqa: T201 - shown by pytest -s
+    assert measured[AP] == pytest.approx(0.3648, abs=0.001)
+    assert measured[P @ 30] == pytest.approx(0.2224, abs=0.001)
+
+
+def test_embedded_engine_beside_opensearch(opensearch_url, shared, tmp_path):
+    """With the constants that the embedded engine has, both engines give nearly the same measures."""
+    urls = {"opensearch": opensearch_url, "embedded": f"embedded:{tmp_path / 'engine'}"}
+    measured = {}
+    for engine, url in urls.items():
+        index_cacm(url, "cacm-default", shared, k1=1.2, b=0.75)
+        measured[engine] = run_of(url, "cacm-default", tmp_path / f"{engine}.run", shared, "--rm3")
+    connect(opensearch_url).indices.delete(index="cacm-default")
+    print({engine: {str(measure): round(value, 5) for measure, value in of.items()} for engine, of in measured.items()})  # noqa: T201 - shown by pytest -s
+    assert measured["embedded"][AP] == pytest.approx(measured["opensearch"][AP], abs=0.005)

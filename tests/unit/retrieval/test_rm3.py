@@ -1,0 +1,140 @@
+"""RM3's weights by hand, and what it sends."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank import Rerank, connect
+from osrerank.errors import ConfigError
+from osrerank.retrieval.rm3 import Feedback, Rm3, expand, widened
+from osrerank.testing import CannedTransport, FunctionScorer
+from tests.rankings import response_of
+
+
+def test_weights_by_hand():
+    feedback = [
+        Feedback(3.0, {"apple": 2, "pear": 1, "fig": 1}),  # fig falls out: two terms of each document
+        Feedback(1.0, {"plum": 3, "apple": 1}),
+    ]
+    # r: apple 2/3 * 3 + 1/4 * 1 = 2.25, pear or fig 1/3 * 3 = 1 (fig comes first), plum 3/4 = .75; two are kept
+    weights = widened(["apple", "juice", "juice", "apple"], feedback, Rm3(terms=2, weight=0.6))
+    apple, fig = 2.25 / 3.25, 1 / 3.25
+    assert weights == pytest.approx({"apple": 0.3 + 0.4 * apple, "juice": 0.3, "fig": 0.4 * fig})
+    assert list(weights) == ["apple", "juice", "fig"]
+
+
+def test_extreme_shares():
+    feedback = [Feedback(2.0, {"pear": 1})]
+    assert widened(["apple"], feedback, Rm3(weight=1.0)) == {"apple": 1.0}
+    assert widened(["apple"], feedback, Rm3(weight=0.0)) == {"pear": 1.0}
+    assert widened(["apple"], [Feedback(2.0, {})], Rm3()) == {"apple": 1.0}
+    assert widened([], feedback, Rm3()) == {"pear": 0.5}
+
+
+words = st.text(st.sampled_from("abc"), min_size=1, max_size=3)
+
+
+@given(
+    st.lists(words, min_size=1, max_size=6),
+    st.lists(st.builds(Feedback, st.floats(0.1, 30), st.dictionaries(words, st.integers(1, 9))), max_size=5),
+    st.builds(Rm3, terms=st.integers(1, 4), weight=st.floats(0.05, 0.95)),
+)
+def test_weights_sum_to_one_and_the_query_stays(query, feedback, rm3):
+    weights = widened(query, feedback, rm3)
+    assert sum(weights.values()) == pytest.approx(1)
+    assert set(query) <= set(weights)
+    assert len(weights) <= rm3.terms + len(set(query))
+
+
+VECTOR = {
+    "field_statistics": {"doc_count": 100, "sum_doc_freq": 1000, "sum_ttf": 2000},
+    "terms": {
+        "common": {"term_freq": 9, "doc_freq": 11},
+        "rare": {"term_freq": 2, "doc_freq": 10},
+        "x": {"term_freq": 5, "doc_freq": 1},
+        "l" * 21: {"term_freq": 5, "doc_freq": 1},
+        "naïve": {"term_freq": 5, "doc_freq": 1},
+        "42": {"term_freq": 1, "doc_freq": 1},
+    },
+}
+
+
+def answers_to(asking, *answers):
+    asks, answer = [], None
+    replies = iter(answers)
+    while True:
+        try:
+            asks.append(asking.send(answer))
+        except StopIteration as end:
+            return asks, end.value
+        answer = next(replies)
+
+
+def test_requests_and_usable_terms():
+    found = {"hits": {"hits": [{"_index": "a/1", "_id": "7", "_score": 2.0, "_routing": "r"}]}}
+    vectors = {"docs": [{"_id": "7", "term_vectors": {"body": VECTOR}}]}
+    tokens = {"tokens": [{"token": "salt"}, {"token": "salt"}]}
+    rm3 = Rm3(documents=3, field="body")
+    asking = expand("salts of salt", ["a/1", "b*"], rm3, {"routing": "r", "size": 3})
+    (search, many, analyze), query = answers_to(asking, found, vectors, tokens)
+    assert search.path == "/a%2F1,b*/_search"
+    assert search.body == {"query": {"match": {"body": {"query": "salts of salt"}}}, "size": 3, "_source": False}
+    assert search.params == {"routing": "r", "search_pipeline": "_none"}
+    assert many.body["docs"][0]["routing"] == "r"
+    assert (analyze.path, analyze.body) == ("/a%2F1/_analyze", {"field": "body", "text": "salts of salt"})
+    weights = {clause["term"]["body"]["value"]: clause["term"]["body"]["boost"] for clause in query["bool"]["should"]}
+    assert weights == pytest.approx({"salt": 0.5, "rare": 1 / 3, "42": 1 / 6})
+
+
+def test_nothing_found_leaves_the_query():
+    (search,), query = answers_to(expand("salt", None, Rm3(), {}), {"hits": {"hits": []}})
+    assert search.path == "/_search"
+    assert query == {"match": {"text": {"query": "salt"}}}
+
+
+def client_for(answer):
+    return connect("http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport, answer=answer)
+
+
+def test_a_query_of_ones_own_is_refused():
+    client = client_for(response_of(["a"]))
+    for arguments in ({"query": {"match_all": {}}}, {"body": {"query": {"match": {"text": "low"}}}}):
+        with pytest.raises(ConfigError, match="given as text"):
+            client.search(**arguments, index="i", rerank={"rm3": True})
+    with pytest.raises(ConfigError, match="multi-search"):
+        client.msearch(body=json.dumps({}) + '\n{"query": {"match": {"text": "low"}}}\n', rerank={"rm3": True})
+
+
+def test_option_forms():
+    assert Rerank(rm3=True).rm3 == Rm3()
+    assert Rerank(rm3={"terms": 20}).rm3 == Rm3(terms=20)
+    assert Rerank(rm3=False).rm3 is None
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ({"terms": 0}, "rm3.terms"),
+        ({"weight": 1.5}, "rm3.weight"),
+        ({"field": ""}, "rm3.field"),
+        ({"docs": 3}, "rm3.docs"),
+        ("yes", "rm3"),
+    ],
+)
+def test_malformed_option_is_named(value, named):
+    with pytest.raises(ConfigError) as caught:
+        Rerank(rm3=value)
+    assert caught.value.setting == f"rerank.{named}"
+
+
+def test_pipeline_none_is_the_first_pass_alone():
+    answer = response_of(["a", "bbb"])
+    client = client_for(answer)
+    assert client.search("low", index="i", size=3, rerank={"pipeline": "none", "query_fields": "text"}) is answer
+    request = client.transport.requests[-1]
+    assert request["body"] == {"query": {"match": {"text": {"query": "low"}}}}
+    marked = client.rerank_response(answer, "low", options={"pipeline": "none"})
+    assert marked["rerank"]["reason"] == "the pipeline is none"
+    assert [candidate.doc_id for candidate in client.rerank("low", ["b", "a"], options={"pipeline": "none"}).candidates]

@@ -1,0 +1,198 @@
+"""Documents judged by their passages."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+from osrerank import Rerank
+from osrerank.errors import ConfigError, DeadlineExceeded, InferenceError
+from osrerank.response import parse
+from osrerank.stages.mono import MonoStage
+from osrerank.stages.passages import Passages, PassageStage, k_max_avg_p, max_p, sum_p
+from osrerank.testing import FunctionScorer
+from osrerank.types import Candidate, Deadline, Query, Ranking, Section
+from tests.rankings import ranking_of, response_of
+
+COUNT = FunctionScorer(lambda query, text: float(text.split().count(query)) - 3.0)
+SMALL = {"words": 4, "stride": 2}
+
+
+def long_document(place, length=40, word="hit"):
+    words = ["x"] * length
+    words[place] = word
+    return " ".join(words)
+
+
+def logistic(values):
+    return 1 / (1 + np.exp(-np.asarray(values, dtype=np.float64)))
+
+
+def test_aggregations_by_hand():
+    logits = np.array([0.0, 2.0, -1.0])
+    probabilities = logistic(logits)  # .5, .8808, .2689
+    assert max_p(logits, probabilities, 2).score == 2.0
+    assert max_p(logits, probabilities, 2).probability == pytest.approx(0.880797)
+    best_two = k_max_avg_p(logits, probabilities, 2)
+    assert best_two.probability == pytest.approx((0.5 + 0.880797) / 2)
+    assert best_two.score == pytest.approx(math.log(0.6903985 / 0.3096015), abs=1e-5)
+    assert k_max_avg_p(logits[:1], probabilities[:1], 2).probability == pytest.approx(0.5)  # divides by what there is
+    total = sum_p(logits, probabilities, 2)
+    assert math.exp(total.score) == pytest.approx(0.5 + 0.880797 + 0.268941, abs=1e-5)
+    assert total.unit == pytest.approx(1.649738 / 2.649738)
+    assert total.probability == pytest.approx(0.880797)
+
+
+def test_extreme_probabilities_stay_finite():
+    for probabilities in (np.array([1.0, 1.0]), np.array([0.0, 0.0])):
+        for put_together in (k_max_avg_p, sum_p):
+            document = put_together(np.zeros(2), probabilities, 2)
+            assert math.isfinite(document.score)
+            assert 0 <= document.unit <= 1
+
+
+def test_the_best_passage_wins_and_its_span_is_kept():
+    texts = [long_document(20, word="miss"), long_document(0) + " hit hit", long_document(5)]
+    ranking = PassageStage(COUNT, Passages(**SMALL)).rerank(ranking_of(texts, query="hit"))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d2", "d0"]
+    winner = ranking.candidates[0].trace[-1]
+    assert texts[1][winner.passage.start : winner.passage.end].split().count("hit") == 2
+    report = ranking.reports[0]
+    assert (report.applied, report.candidates, report.inferences) == (True, 3, 20 + 21 + 20)
+
+
+def test_first_passage_alone_is_scored():
+    stage = PassageStage(COUNT, Passages(aggregation="firstp", **SMALL))
+    ranking = stage.rerank(ranking_of([long_document(20), long_document(0)], query="hit"))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d0"]
+    assert ranking.reports[0].inferences == 2
+
+
+@pytest.mark.parametrize("aggregation", ["sump", "kmaxavgp"])
+def test_two_good_passages_beat_one(aggregation):
+    one, two = long_document(1), " ".join([*["x"] * 10, "hit", *["x"] * 28, "hit"])
+    options = {"aggregation": aggregation, "words": 4, "stride": 4}
+    ranking = PassageStage(COUNT, Passages(**options)).rerank(ranking_of([one, two], query="hit"))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d0"]
+    scores = [candidate.trace[-1] for candidate in ranking.candidates]
+    assert scores[0].score > scores[1].score
+    assert 0 <= scores[1].unit <= scores[0].unit < 1
+
+
+def test_title_stands_before_every_passage():
+    seen = []
+    scorer = FunctionScorer(lambda _query, text: seen.append(text) or 0.0)
+    sections = (Section("title", "A title"), Section("text", "a b c d e -----"))
+    candidate = Candidate("d0", "A title a b c d e", 1.0, 1, (), sections=sections)
+    PassageStage(scorer, Passages(words=4, stride=4)).rerank(Ranking(Query("q", "x"), (candidate,)))
+    assert seen == ["A title a b c d", "A title e ---"]
+
+
+def test_documents_of_a_title_or_of_nothing_are_one_passage():
+    response = response_of(["body", "", "  "])
+    response["hits"]["hits"][0]["_source"] = {"title": "only title"}
+    ranking = parse(response, Query("q", "title"), ("title", "text"))
+    stage = PassageStage(FunctionScorer(), Passages())
+    texts = [stage.passages_of(candidate) for candidate in ranking.candidates]
+    assert [[text for text, _span in one] for one in texts] == [["only title"], [""], [""]]
+    assert stage.rerank(ranking).reports[0].inferences == 3
+
+
+def test_short_documents_are_scored_as_without_passages():
+    texts = ["low pressure", "blood pressure low", "salt", None]
+    by_passage = PassageStage(FunctionScorer()).rerank(ranking_of(texts))
+    whole = MonoStage(FunctionScorer()).rerank(ranking_of(texts))
+    assert [c.doc_id for c in by_passage.candidates] == [c.doc_id for c in whole.candidates]
+    assert [c.score for c in by_passage.candidates] == [c.score for c in whole.candidates]
+    assert [c.failure for c in by_passage.candidates] == [c.failure for c in whole.candidates]
+
+
+def test_deadline_costs_later_passages_first():
+    texts = [long_document(39), long_document(38), long_document(0)]
+    slow = FunctionScorer(COUNT.function, seconds_per_pair=0.02)
+    ranking = PassageStage(slow, Passages(**SMALL)).rerank(
+        ranking_of(texts, query="hit"), deadline=Deadline.after_ms(150)
+    )
+    assert ranking.candidates[0].doc_id == "d2"
+    assert all(len(candidate.trace) == 2 for candidate in ranking.candidates)
+    assert ranking.reports[0].applied == "partial"
+    assert "of 60 passages" in ranking.reports[0].reason
+
+
+def test_candidates_without_a_scored_passage_stay_below():
+    slow = FunctionScorer(lambda _query, text: float(len(text)), seconds_per_pair=0.05)
+    ranking = PassageStage(slow).rerank(ranking_of(["a", "bb", *["ccc"] * 40]), deadline=Deadline.after_ms(120))
+    scored = [candidate for candidate in ranking.candidates if len(candidate.trace) == 2]
+    assert 2 <= len(scored) < 42
+    rest = [candidate.doc_id for candidate in ranking.candidates[len(scored) :]]
+    assert rest == [f"d{place}" for place in range(len(scored), 42)]
+
+
+def test_no_time_at_all_is_an_error():
+    with pytest.raises(DeadlineExceeded):
+        PassageStage(FunctionScorer()).rerank(ranking_of(["a"]), deadline=Deadline(time.monotonic() - 1))
+
+
+def test_a_bad_passage_does_not_fail_its_document():
+    scorer = FunctionScorer(COUNT.function, unscorable=frozenset({"x x x x", "bad"}))
+    ranking = PassageStage(scorer, Passages(**SMALL)).rerank(ranking_of(["bad", long_document(4)], query="hit"))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d0"]
+    assert ranking.candidates[1].failure == "unscorable on purpose"
+    assert ranking.reports[0].applied == "partial"
+    assert "18 of 21 passages" in ranking.reports[0].reason
+
+
+def test_scores_that_are_no_numbers_are_errors():
+    with pytest.raises(InferenceError, match="not a number"):
+        PassageStage(FunctionScorer(lambda _query, _text: math.nan)).rerank(ranking_of(["a"]))
+    with pytest.raises(InferenceError, match="no candidate"):
+        PassageStage(FunctionScorer(unscorable=frozenset({"a"}))).rerank(ranking_of(["a"]))
+
+
+def test_nothing_to_read():
+    assert PassageStage(FunctionScorer()).rerank(ranking_of([None])).reports[0].applied is False
+    assert PassageStage(FunctionScorer()).rerank(ranking_of([])).reports[0].reason == "no candidates"
+
+
+def test_option_forms():
+    assert Rerank(passages="kmaxavgp").passages == Passages(aggregation="kmaxavgp")
+    assert Rerank(passages={"limit": 5, "title_fields": ["headline"]}).passages == Passages(
+        limit=5, title_fields=("headline",)
+    )
+    assert Rerank(passages=True).passages == Passages()
+    assert Rerank(passages=False).passages is None
+    assert hash(Rerank(passages="maxp"))
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("best", "passages.aggregation"),
+        ({"limit": 0}, "passages.limit"),
+        ({"stride": 151}, "passages.stride"),
+        ({"k": True}, "passages.k"),
+        ({"policy": "last"}, "passages.policy"),
+        ({"seed": 0.5}, "passages.seed"),
+        ({"title_fields": [1]}, "passages.title_fields"),
+        ({"size": 3}, "passages.size"),
+        (3, "passages"),
+    ],
+)
+def test_malformed_option_is_named(value, named):
+    with pytest.raises(ConfigError, match=named.replace(".", r"\.") if "size" not in named else "size") as caught:
+        Rerank(passages=value)
+    assert caught.value.setting == f"rerank.{named}"
+
+
+def test_passages_are_cached_one_by_one(redis_url):
+    from osrerank.scoring.cache import CachedScorer
+
+    cached = CachedScorer(COUNT, redis_url, ttl_s=60)
+    stage = PassageStage(cached, Passages(**SMALL))
+    text = long_document(9)
+    first = stage.rerank(ranking_of([text], query="hit"))
+    again = stage.rerank(ranking_of([text + " and more at its end", "x x x x"], query="hit"))
+    assert (first.reports[0].inferences, first.reports[0].cached) == (20, 0)
+    assert again.reports[0].cached >= 19
+    assert again.candidates[0].score == first.candidates[0].score
