@@ -2,23 +2,24 @@
 
 import asyncio
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.client import EMBEDDED, connection_options
+from osrerank.client import EMBEDDED, connection_options, represent
 from osrerank.defaults import Defaults
 from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
 from osrerank.retrieval.rm3 import Ask
-from osrerank.search import RerankArgument, SearchCall, Widened, rank_response, rank_texts, widen
+from osrerank.search import Expanded, RerankArgument, SearchCall, expand_query, rank_response, rank_texts
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
 require("aiohttp", extra="async")
 
-from opensearchpy import AsyncOpenSearch  # noqa: E402 - defined only where aiohttp is
+from opensearchpy import AsyncOpenSearch, RequestError  # noqa: E402 - defined only where aiohttp is
 
 
 class AsyncClient(AsyncOpenSearch):
@@ -54,21 +55,32 @@ class AsyncClient(AsyncOpenSearch):
         """Search, and rerank what is found, as ``Client.search``."""
         given = {**(params or {}), **options}
         defaults = self.defaults.of(index)
-        query, rerank, deadline = await self._answered(widen(defaults, query, index, given, rerank))
+        query, rerank, deadline = await self._answered(expand_query(defaults, query, index, given, rerank))
         call = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=rerank, deadline=deadline)
-        in_url, named = call.split_params(options)
-        response = await super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
+        send = partial(self._send, index=index, headers=headers, options=options)
+        try:
+            response = await send(call)
+        except RequestError as error:
+            if not call.is_widened:
+                raise
+            own = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=False)
+            call = call.retreat(own, error)
+            response = await send(call)
         return await asyncio.to_thread(call.finish, response)
 
-    async def _answered(self, asking: Generator[Ask, Any, Widened]) -> Widened:
+    async def _send(self, call: SearchCall, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
+        in_url, named = call.split_params(options)
+        return await super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
+
+    async def _answered(self, asking: Generator[Ask, Any, Expanded]) -> Expanded:
         """Send what is asked for, one request after the other, and return what comes of it."""
         answer = None
         while True:
             try:
                 ask = asking.send(answer)
             except StopIteration as end:
-                widened: Widened = end.value
-                return widened
+                expanded: Expanded = end.value
+                return expanded
             answer = await self.transport.perform_request(
                 "POST", ask.path, params=dict(ask.params), body=dict(ask.body)
             )
@@ -77,7 +89,7 @@ class AsyncClient(AsyncOpenSearch):
         """Run several searches in one request, and rerank each, as ``Client.msearch``."""
         if rerank is False:
             return await super().msearch(body=body, index=index, **options)
-        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank)
+        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank, params=options)
         answer = await super().msearch(body=list(call.lines), index=index, **options)
         return await asyncio.to_thread(call.finish, answer)
 
@@ -94,6 +106,9 @@ class AsyncClient(AsyncOpenSearch):
         return await asyncio.to_thread(
             rank_response, self.reranker, self.defaults.base, response, query, rerank=options
         )
+
+    def __repr__(self) -> str:
+        return represent(self)
 
     async def warm_up(self) -> None:
         """Load the model now, so that the first search need not wait for it."""
@@ -121,8 +136,7 @@ def connect_async(
         settings=settings,
         defaults=Defaults.load(settings, rerank),
         scorer=scorer,
-        **_async_connection_options(settings),
-        **options,
+        **{**_async_connection_options(settings), **options},
     )
 
 
@@ -130,7 +144,7 @@ def _async_connection_options(settings: Settings) -> dict[str, Any]:
     address = settings.url.get_secret_value()
     if not address.startswith(EMBEDDED):
         return connection_options(settings)
-    from osrerank.embedded.transport import AsyncEmbeddedTransport  # noqa: PLC0415 - imports tantivy
+    from osrerank.embedded.aio import AsyncEmbeddedTransport  # noqa: PLC0415 - imports tantivy
 
     return {
         "transport_class": AsyncEmbeddedTransport,

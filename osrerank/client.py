@@ -1,21 +1,24 @@
 """The client: an ``opensearchpy.OpenSearch`` whose ``search`` can rerank."""
 
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opensearchpy import OpenSearch
+from opensearchpy import OpenSearch, RequestError
 
 from osrerank.defaults import Defaults
 from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
 from osrerank.retrieval.rm3 import Ask
-from osrerank.search import RerankArgument, SearchCall, Widened, rank_response, rank_texts, widen
+from osrerank.search import Expanded, RerankArgument, SearchCall, expand_query, rank_response, rank_texts
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
 EMBEDDED = "embedded:"
+CONNECTIONS = 32
+"""Kept open to each host; opensearch-py's own default is one, which threads would wait for or throw away."""
 
 
 class Client(OpenSearch):
@@ -75,21 +78,32 @@ class Client(OpenSearch):
         """
         given = {**(params or {}), **options}
         defaults = self.defaults.of(index)
-        query, rerank, deadline = self._answered(widen(defaults, query, index, given, rerank))
+        query, rerank, deadline = self._answered(expand_query(defaults, query, index, given, rerank))
         call = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=rerank, deadline=deadline)
-        in_url, named = call.split_params(options)
-        response = super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
+        send = partial(self._send, index=index, headers=headers, options=options)
+        try:
+            response = send(call)
+        except RequestError as error:
+            if not call.is_widened:
+                raise
+            own = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=False)
+            call = call.retreat(own, error)
+            response = send(call)
         return call.finish(response)
 
-    def _answered(self, asking: Generator[Ask, Any, Widened]) -> Widened:
+    def _send(self, call: SearchCall, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
+        in_url, named = call.split_params(options)
+        return super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
+
+    def _answered(self, asking: Generator[Ask, Any, Expanded]) -> Expanded:
         """Send what is asked for, one request after the other, and return what comes of it."""
         answer = None
         while True:
             try:
                 ask = asking.send(answer)
             except StopIteration as end:
-                widened: Widened = end.value
-                return widened
+                expanded: Expanded = end.value
+                return expanded
             answer = self.transport.perform_request("POST", ask.path, params=dict(ask.params), body=dict(ask.body))
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
@@ -103,7 +117,7 @@ class Client(OpenSearch):
         """
         if rerank is False:
             return super().msearch(body=body, index=index, **options)
-        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank)
+        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank, params=options)
         return call.finish(super().msearch(body=list(call.lines), index=index, **options))
 
     def rerank(
@@ -131,6 +145,9 @@ class Client(OpenSearch):
             ResponseFormatError: it is not a search response.
         """
         return rank_response(self.reranker, self.defaults.base, response, query, rerank=options)
+
+    def __repr__(self) -> str:
+        return represent(self)
 
     def warm_up(self) -> None:
         """Load the model now, so that the first search need not wait for it."""
@@ -173,16 +190,21 @@ def connect(
         settings=settings,
         defaults=Defaults.load(settings, rerank),
         scorer=scorer,
-        **connection_options(settings),
-        **options,
+        **{**connection_options(settings), **options},
     )
+
+
+def represent(client: Any) -> str:
+    """Return a client for people: its class and where it connects to, without credentials."""
+    hosts = [f"{host.get('host')}:{host.get('port', 9200)}" for host in getattr(client.transport, "hosts", None) or []]
+    return f"<{type(client).__name__} of {', '.join(hosts) or 'the embedded engine'}>"
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:
     """Return what opensearch-py needs to reach the settings' URL."""
     address = settings.url.get_secret_value()
     if not address.startswith(EMBEDDED):
-        return {"hosts": [part.strip() for part in address.split(",")]}
+        return {"hosts": [part.strip() for part in address.split(",")], "pool_maxsize": CONNECTIONS}
     from osrerank.embedded.transport import EmbeddedTransport  # noqa: PLC0415 - imports tantivy
 
     folder = Path(address.removeprefix(EMBEDDED)).expanduser()

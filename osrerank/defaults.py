@@ -49,7 +49,7 @@ class Defaults:
         if over is not None:
             base = Rerank.of(over, base) or base
         by_index = {
-            name: _options(table.get("rerank", {}), base, f"{settings.settings_file} [index.{name!r}.rerank]")
+            name: _options(table["rerank"], base, f"{settings.settings_file} [index.{name!r}.rerank]")
             for name, table in content.get("index", {}).items()
         }
         return cls(base, by_index)
@@ -66,14 +66,28 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"the settings file {path} is not TOML: {error}", setting="settings_file", source=str(path)
         ) from None
-    for key in content:
-        if key not in ("rerank", "index"):
-            raise ConfigError(
-                f"the settings file {path} has {key!r}; known are [rerank] and [index.NAME.rerank]",
-                setting=key,
-                source=str(path),
-            )
+    _check_tables(content, path)
     return content
+
+
+def _check_tables(content: Mapping[str, Any], path: Path) -> None:
+    """Refuse a file with anything but the tables [rerank] and [index.NAME.rerank]."""
+    indexes = content.get("index", {})
+    wrong = [key for key in content if key not in ("rerank", "index")]
+    if not isinstance(indexes, Mapping):
+        wrong.append("index")
+    else:
+        wrong += [
+            f"index.{name}"
+            for name, table in indexes.items()
+            if not isinstance(table, Mapping) or list(table) != ["rerank"]
+        ]
+    if wrong:
+        raise ConfigError(
+            f"the settings file {path} has {wrong[0]!r}; what it may have are [rerank] and [index.NAME.rerank]",
+            setting=wrong[0],
+            source=str(path),
+        )
 
 
 def _options(table: Mapping[str, Any], over: Rerank, source: str) -> Rerank:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from osrerank.defaults import Defaults
@@ -24,8 +24,19 @@ class MultiSearchCall:
     _calls: tuple[SearchCall, ...]
 
     @classmethod
-    def plan(cls, reranker: Reranker, defaults: Defaults, body: Any, index: Any, *, rerank: RerankArgument) -> Self:
+    def plan(
+        cls,
+        reranker: Reranker,
+        defaults: Defaults,
+        body: Any,
+        index: Any,
+        *,
+        rerank: RerankArgument,
+        params: Mapping[str, Any],
+    ) -> Self:
         """Return the call for the body of a multi-search.
+
+        A search without a query text of its own is sent as it came, and its answer says so.
 
         Args:
             reranker: reranks each answer.
@@ -33,24 +44,26 @@ class MultiSearchCall:
             body: newline-delimited JSON, or headers and bodies in turn.
             index: of the searches whose header names none.
             rerank: as for a search.
+            params: the multi-search's URL parameters.
 
         Raises:
-            ConfigError: the body has a header without a body, or a search has no query text.
+            ConfigError: the body has a header without a body, or the rerank options cannot be used.
         """
         parts = _parts(body)
         calls: list[SearchCall] = []
         lines: list[Mapping[str, Any]] = []
         for header, content in zip(parts[::2], parts[1::2], strict=True):
-            options = defaults.of(header.get("index", index))
-            _refuse_feedback(rerank, options)
-            call = SearchCall.plan(reranker, options, None, content, {}, rerank=rerank)
+            options = Rerank.of(rerank, defaults.of(header.get("index", index))) or Rerank()
+            _refuse_feedback(options)
+            call = _plan_one(reranker, options, content, params)
             calls.append(call)
-            # a search of a multi-search has no URL of its own: what would stand there goes into its body
-            lines += [header, {**call.body, **call.params}]
+            lines += [header, call.body]
         return cls(tuple(lines), tuple(calls))
 
     def finish(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answers, each reranked or marked; those that are errors as they are."""
+        if "responses" not in answer:  # filter_path may leave it out
+            return dict(answer)
         responses = [
             response if "error" in response else call.finish(response)
             for call, response in zip(self._calls, answer["responses"], strict=True)
@@ -58,9 +71,22 @@ class MultiSearchCall:
         return {**answer, "responses": responses}
 
 
-def _refuse_feedback(rerank: RerankArgument, defaults: Rerank) -> None:
-    options = Rerank.of(rerank, defaults)
-    if options is not None and options.rm3 is not None:
+def _plan_one(reranker: Reranker, options: Rerank, content: Mapping[str, Any], params: Mapping[str, Any]) -> SearchCall:
+    """Return one search's call, everything in its body: it has no URL of its own."""
+    cut = {name: params[name] for name in ("filter_path",) if params.get(name)}
+    try:
+        call = SearchCall.plan(reranker, options, None, content, cut, rerank=options)
+    except ConfigError as error:
+        if error.setting != "rerank.query":
+            raise
+        return SearchCall.refused(reranker, options, content, str(error))
+    if call.is_widened:
+        return replace(call, body={**call.body, **call.params}, params={})
+    return call
+
+
+def _refuse_feedback(options: Rerank) -> None:
+    if options.rm3 is not None:
         raise ConfigError(
             "rm3 asks before it searches, and a multi-search is one request; use search for these queries",
             setting="rerank.rm3",
@@ -72,7 +98,12 @@ def _parts(body: Any) -> list[Mapping[str, Any]]:
     if isinstance(body, bytes):
         body = body.decode("utf-8")
     lines = [line for line in body.split("\n") if line.strip()] if isinstance(body, str) else list(body)
-    parts = [json.loads(line) if isinstance(line, str | bytes) else line for line in lines]
+    try:
+        parts = [json.loads(line) if isinstance(line, str | bytes) else line for line in lines]
+    except ValueError as error:
+        raise ConfigError(
+            f"a line of the multi-search is not JSON: {error}", setting="body", source="argument"
+        ) from None
     if len(parts) % 2:
         raise ConfigError(
             f"the multi-search has {len(parts)} lines; each search is a header and a body",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from osrerank.errors import ConfigError, DeadlineExceeded, ScoringError, WorkerError
+from osrerank.errors import ConfigError, ScoringError, WorkerError
 from osrerank.retrieval.rm3 import Rm3
 from osrerank.stages.passages import Passages
 from osrerank.stages.sentences import Sentences
@@ -41,7 +41,8 @@ class Rerank:
         deadline_ms: time for the whole call, in milliseconds; None for no limit. It never cuts the first pass short.
         on_failure: ``"first_pass"`` answers with the best order so far, marked; ``"raise"`` raises.
         cache: whether the score cache is used, where there is one.
-        min_score: least probability, in [0, 1], that a hit must have to be returned; totals stay the first pass's.
+        min_score: least probability, in [0, 1], that a hit must have to be returned; hits that no model scored have
+            none and are not. Totals stay the first pass's. It filters nothing where reranking was not applied.
         explain: whether each hit says how it got its place.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model alone; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` blend in the first pass (``osrerank.stages.interpolate``).
@@ -190,11 +191,11 @@ class Pipeline:
     def rerank(
         self, ranking: Ranking, *, deadline: Deadline = NEVER, on_failure: FailurePolicy = "first_pass"
     ) -> Ranking:
-        """Apply every stage; after one that fails, none.
+        """Apply every stage; after one that fails, or could do nothing, none.
 
         Args:
             ranking: the first pass.
-            deadline: when it has passed, no further stage begins.
+            deadline: given to each stage; one that computes nothing may pass it over.
             on_failure: ``"first_pass"`` keeps the best order so far and reports the failure, ``"raise"`` raises it.
 
         Raises:
@@ -204,7 +205,7 @@ class Pipeline:
         for stage in self.stages:
             started = time.perf_counter()
             try:
-                ranking = _apply(stage, ranking, deadline)
+                ranking = stage.rerank(ranking, deadline=deadline)
             except (ScoringError, WorkerError) as error:
                 if on_failure == "raise":
                     raise
@@ -213,13 +214,9 @@ class Pipeline:
                 return ranking.with_report(
                     StageReport(name=stage.name, applied=False, reason=str(error), took_ms=took_ms)
                 )
+            if not ranking.reports[-1].applied:
+                break
         return ranking
-
-
-def _apply(stage: Stage, ranking: Ranking, deadline: Deadline) -> Ranking:
-    if deadline.passed:
-        raise DeadlineExceeded(f"the deadline passed before stage {stage.name} began", stage=stage.name)
-    return stage.rerank(ranking, deadline=deadline)
 
 
 def applied(reports: tuple[StageReport, ...]) -> bool | str:

@@ -3,8 +3,9 @@
 import logging
 import threading
 import time
+from typing import TYPE_CHECKING
 
-from osrerank.errors import ModelLoadError
+from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
 from osrerank.pipeline import NO_STAGES, Pipeline, Rerank
 from osrerank.settings import Settings
 from osrerank.stages.interpolate import BlendStage
@@ -12,6 +13,9 @@ from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage
 from osrerank.stages.sentences import SentenceStage
 from osrerank.types import Deadline, Ranking, Scorer, Stage, StageReport
+
+if TYPE_CHECKING:
+    from osrerank.scoring.cache import CachedScorer  # imported when a cache is configured: it brings Redis
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +38,7 @@ class Reranker:
         self._given = scorer
         self._lock = threading.Lock()
         self._loaded: Scorer | None = None
-        self._cached: Scorer | None = None
+        self._cached: CachedScorer | None = None
         self._failure: ModelLoadError | None = None
         self._failed_at_s = 0.0
 
@@ -52,7 +56,7 @@ class Reranker:
             return ranking
         try:
             pipeline = self._pipeline(options)
-        except ModelLoadError as error:
+        except (ModelLoadError, MissingDependencyError) as error:
             if options.on_failure == "raise":
                 raise
             logger.warning("the model cannot be loaded, searches keep their first-pass order: %s", error)
@@ -68,10 +72,12 @@ class Reranker:
         self._scorer(cached=False).score("warm", ["up"], [(0,)])
 
     def close(self) -> None:
-        """Release the model that this loaded."""
+        """Release the model that this loaded, and the connections to the cache."""
         with self._lock:
+            if self._cached is not None:
+                self._cached.disconnect()
             if self._loaded is not None:
-                (self._cached or self._loaded).close()
+                self._loaded.close()
             self._loaded = self._cached = None
 
     def _pipeline(self, options: Rerank) -> Pipeline:
@@ -100,7 +106,7 @@ class Reranker:
         if self._loaded is not None:
             return self._loaded
         if self._failure is not None and time.monotonic() - self._failed_at_s < RETRY_LOAD_AFTER_S:
-            raise self._failure
+            raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
         from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
 
         try:
@@ -129,4 +135,10 @@ def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
     if options.blend == "weighted":
         return BlendStage("weighted", 0.5 if options.blend_weight is None else options.blend_weight, options.depth)
     weight = scorer.first_pass_weight if options.blend_weight is None else options.blend_weight
+    if options.blend_weight is None and weight == 0:
+        raise ConfigError(
+            f"a linear blend needs blend_weight: the card of {scorer.model} recommends none",
+            setting="rerank.blend_weight",
+            source="argument",
+        )
     return BlendStage("linear", weight, options.depth)

@@ -3,6 +3,7 @@
 They read what every `_search` of OpenSearch and Elasticsearch answers. Nothing passed in is changed.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,14 +59,17 @@ def parse_hit(raw: Mapping[str, Any]) -> Hit:
 
 
 def candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one id for each hit, unique among them: `_id`; `_index/_id`, or even its place, where that repeats."""
+    """Return one id for each hit: `_id`, or `_index/_id` where several indexes have the same `_id`."""
     plain = [hit["_id"] for hit in hits]
     if len(set(plain)) == len(plain):
         return plain
-    qualified = [f"{hit.get('_index', '')}/{hit['_id']}" for hit in hits]
-    if len(set(qualified)) == len(qualified):
-        return qualified
-    return [f"{doc_id}#{place}" for place, doc_id in enumerate(qualified)]
+    return [f"{hit.get('_index', '')}/{hit['_id']}" for hit in hits]
+
+
+def has_repeats(hits: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a hit comes twice, as in a hybrid search without a pipeline that joins its queries' results."""
+    ids = candidate_ids(hits)
+    return len(set(ids)) < len(ids)
 
 
 def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], separator: str = " ") -> Ranking:
@@ -84,12 +88,22 @@ def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], sepa
     candidates = []
     for rank, (doc_id, raw) in enumerate(zip(candidate_ids(raw_hits), raw_hits, strict=True), start=1):
         hit = parse_hit(raw)
-        score = float(hit.score or 0.0)
+        score = _finite(hit.score, rank)
         trace = (StageScore(FIRST_PASS, score, rank, squash(score)),)
         sections = sections_of(hit, fields)
         text = _joined(sections, separator)
         candidates.append(Candidate(doc_id, text, score, rank, trace, sections=sections or ()))
     return Ranking(query, tuple(candidates))
+
+
+def _finite(score: Any, rank: int) -> float:
+    """Return a first-pass score; 0 where a search sorted by something else has none."""
+    if score is None:
+        return 0.0
+    if isinstance(score, int | float) and math.isfinite(score):
+        return float(score)
+    path = f"$.hits.hits[{rank - 1}]._score"
+    raise ResponseFormatError(f"{path} is {score!r}; a score is a finite number", path=path)
 
 
 def squash(score: float) -> float:
@@ -219,7 +233,12 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
 
 
 def unchanged(
-    response: Mapping[str, Any], reason: str, *, reports: Iterable[StageReport] = (), page: Page | None = None
+    response: Mapping[str, Any],
+    reason: str,
+    *,
+    reports: Iterable[StageReport] = (),
+    page: Page | None = None,
+    rerank_ms: float = 0.0,
 ) -> dict[str, Any]:
     """Return a new response with the first pass's order and scores, that says why it was not reranked.
 
@@ -228,8 +247,11 @@ def unchanged(
         reason: why.
         reports: of the stages that were tried.
         page: the part to cut out, where more was requested than the caller asked for.
+        rerank_ms: wall time that was spent on it all the same, added to `took`.
     """
     marked = {**response, "rerank": {**summary(tuple(reports), response.get("took", 0)), "reason": reason}}
+    if "took" in response:
+        marked["took"] = int(response["took"] + round(rerank_ms))
     if page is not None:
         hits = hits_of(response)[page.offset : page.offset + page.size]
         returned = [_without_borrowed(hit, page.borrowed) for hit in hits]
@@ -257,6 +279,7 @@ def _stage_summary(report: StageReport) -> dict[str, Any]:
         "inferences": report.inferences,
         "cached": report.cached,
         "truncated": report.truncated,
+        "query_truncated": report.query_truncated,
         "failed": report.failed,
         "took_ms": round(report.took_ms, 3),
     }

@@ -14,7 +14,7 @@ from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
 from osrerank.pipeline import NO_STAGES, Rerank
 from osrerank.reranker import Reranker
-from osrerank.response import FIRST_PASS, Page, hits_of, merge, parse, squash, unchanged
+from osrerank.response import FIRST_PASS, Page, has_repeats, hits_of, merge, parse, squash, unchanged
 from osrerank.retrieval.first_pass import FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.retrieval.rm3 import Ask, expand
@@ -26,25 +26,27 @@ logger = logging.getLogger(__name__)
 QUERY_ID = "search"
 """The id of a query that came without one."""
 
+REPEATED = "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)"
+
 RerankArgument = bool | Mapping[str, Any] | Rerank
 """What `rerank=` of a search may be; `Rerank.of` reads it."""
 
 
-class Widened(NamedTuple):
-    """What `SearchCall.plan` is given in place of the caller's arguments once the query has been widened."""
+class Expanded(NamedTuple):
+    """What `SearchCall.plan` is given in place of the caller's arguments once feedback has expanded the query."""
 
     query: str | Mapping[str, Any] | None
     rerank: RerankArgument
     deadline: Deadline | None
 
 
-def widen(
+def expand_query(
     defaults: Rerank,
     query: str | Mapping[str, Any] | None,
     index: Any,
     params: Mapping[str, Any],
     rerank: RerankArgument,
-) -> Generator[Ask, Any, Widened]:
+) -> Generator[Ask, Any, Expanded]:
     """Yield the requests that must be answered before the search, none unless feedback is asked for.
 
     Raises:
@@ -52,7 +54,7 @@ def widen(
     """
     options = Rerank.of(rerank, defaults)
     if options is None or options.rm3 is None:
-        return Widened(query, rerank, None)
+        return Expanded(query, rerank, None)
     if not isinstance(query, str):
         raise ConfigError(
             "rm3 widens a query given as text: client.search(text, ...); for a query of your own leave rm3 out",
@@ -62,7 +64,7 @@ def widen(
     deadline = Deadline.after_ms(options.deadline_ms)
     clause = yield from expand(query, index, options.rm3, params)
     text = query if options.query is None else options.query
-    return Widened(clause, replace(options, query=text), deadline)
+    return Expanded(clause, replace(options, query=text), deadline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,22 @@ class SearchCall:
         deadline = deadline or Deadline.after_ms(options.deadline_ms)
         return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline)
 
+    @property
+    def is_widened(self) -> bool:
+        """Whether more is asked of the first pass than the caller did."""
+        return self._first_pass is not None and not self._first_pass.refusal
+
+    def retreat(self, own: Self, error: Exception) -> Self:
+        """Return the caller's own request, to be sent after the widened one was refused, and marked with why."""
+        reason = f"the first pass for reranking was refused ({_first_line(error)})"
+        first_pass = FirstPass(own.body, own.params, refusal=reason)
+        return replace(self, body=own.body, params=own.params, _first_pass=first_pass)
+
+    @classmethod
+    def refused(cls, reranker: Reranker, options: Rerank, body: Mapping[str, Any], reason: str) -> Self:
+        """Return a call that sends the body as it came and marks the answer with the reason."""
+        return cls(dict(body), {}, reranker, options, FirstPass(dict(body), {}, refusal=reason), "", Deadline())
+
     def split_params(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the parameters as opensearch-py's ``params`` and as its keyword arguments, which it checks by name."""
         named = {name: value for name, value in self.params.items() if name in options}
@@ -124,16 +142,20 @@ class SearchCall:
             return response
         first_pass = self._first_pass
         started = time.perf_counter()
-        if first_pass.refusal:
-            result = unchanged(response, first_pass.refusal)
-        else:
-            result = _reranked(
-                self._reranker, self._options, response, self._text, first_pass.page, deadline=self._deadline
-            )
-        count_search(time.perf_counter() - started, applied=result["rerank"]["applied"])
-        if result["rerank"]["applied"] is not True:
-            logger.info("search not wholly reranked: %s", result["rerank"]["reason"])
-        return result
+        outcome: bool | str = False
+        try:
+            if first_pass.refusal:
+                answer = unchanged(response, first_pass.refusal)
+            else:
+                answer = _reranked(
+                    self._reranker, self._options, response, self._text, first_pass.page, deadline=self._deadline
+                )
+            outcome = answer["rerank"]["applied"]
+        finally:
+            count_search(time.perf_counter() - started, applied=outcome)
+        if outcome is not True:
+            logger.info("search not wholly reranked: %s", answer["rerank"]["reason"])
+        return answer
 
 
 def _reranked(
@@ -142,31 +164,50 @@ def _reranked(
     """Return a page of the response reranked, or of the first pass with the reason why it is not."""
     started = time.perf_counter()
     hits = hits_of(response)
-    if not hits:
-        return unchanged(response, "there are no hits", page=page)
-    if options.pipeline == NO_STAGES:
-        return unchanged(response, "the pipeline is none", page=page)
-    if not text.strip():
-        return unchanged(response, "the query text is empty", page=page)
+    obstacle = _obstacle(options, hits, text)
+    if obstacle:
+        return unchanged(response, obstacle, page=page)
     ranking = parse(response, Query(QUERY_ID, text), options.fields, options.separator)
     if all(candidate.text is None for candidate in ranking.candidates):
         return unchanged(response, _no_text(options, hits), page=page)
     ranking = reranker.rerank(ranking, options, deadline)
     if not any(report.applied for report in ranking.reports):
         reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
-        return unchanged(response, reason, reports=ranking.reports, page=page)
-    return merge(response, ranking, page, rerank_ms=(time.perf_counter() - started) * 1000)
+        return unchanged(response, reason, reports=ranking.reports, page=page, rerank_ms=_since_ms(started))
+    return merge(response, ranking, page, rerank_ms=_since_ms(started))
+
+
+def _obstacle(options: Rerank, hits: Sequence[Mapping[str, Any]], text: str) -> str:
+    """Return why hits cannot be reranked whatever is in them; empty when they can."""
+    if not hits:
+        return "there are no hits"
+    if options.pipeline == NO_STAGES:
+        return "the pipeline is none"
+    if has_repeats(hits):
+        return REPEATED
+    return "" if text.strip() else "the query text is empty"
+
+
+def _since_ms(started_s: float) -> float:
+    return (time.perf_counter() - started_s) * 1000
 
 
 def _with_query(query: str | Mapping[str, Any] | None, body: Any, fields: Sequence[str]) -> Any:
     """Return the body with the query in it."""
     if query is None:
         return body
-    clause = build_query(query, fields) if isinstance(query, str) else dict(query)
+    if isinstance(query, str):
+        clause = build_query(query, fields)
+    else:
+        clause = dict(query.to_dict() if hasattr(query, "to_dict") else query)
     content = _decoded(body)
     if "query" in content:
         raise ValueError("search got a query and a body that has one too: give one of them")
     return {**content, "query": clause}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
 
 
 def _decoded(body: Any) -> Mapping[str, Any]:
@@ -201,8 +242,10 @@ def rank_response(
     Raises:
         ResponseFormatError: it is not a search response.
     """
-    options = Rerank.of(rerank, defaults) or defaults
+    options = Rerank.of(rerank, defaults)
     response = getattr(response, "body", response)  # elasticsearch-py wraps its dicts
+    if options is None:
+        return dict(response)
     page = Page(0, len(hits_of(response)), (), options.min_score, options.explain)
     return _reranked(reranker, options, response, query, page, deadline=Deadline.after_ms(options.deadline_ms))
 
@@ -219,16 +262,22 @@ def rank_texts(
 
     Raises:
         ConfigError: the options cannot be used, or a document has no text.
+        ValueError: the query has no text, or two documents have the same id.
     """
-    options = Rerank.of(rerank, defaults) or defaults
-    candidates = [_candidate(place, document, options.separator) for place, document in enumerate(documents)]
+    if isinstance(documents, str):
+        raise TypeError("documents is one text; give a list of them")
+    options = Rerank.of(rerank, defaults)
+    separator = (options or defaults).separator
+    candidates = [_candidate(place, document, separator) for place, document in enumerate(documents)]
     ranking = Ranking(Query(QUERY_ID, query), tuple(candidates))
+    if options is None:
+        return ranking
     return reranker.rerank(ranking, options, Deadline.after_ms(options.deadline_ms))
 
 
 def _candidate(place: int, document: str | Mapping[str, Any], separator: str) -> Candidate:
-    fields = {"text": document} if isinstance(document, str) else document
-    text = fields.get("text")
+    fields: Any = {"text": document} if isinstance(document, str) else document
+    text = fields.get("text") if isinstance(fields, Mapping) else None
     if not isinstance(text, str):
         raise ConfigError(f"document {place} has no text", setting=f"documents[{place}].text", source="argument")
     score = float(fields.get("score") or 0.0)

@@ -4,10 +4,11 @@ Order of precedence: argument or command-line flag, ``OSRERANK_*`` variable, def
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from osrerank.errors import ConfigError
@@ -35,7 +36,7 @@ class Settings(BaseSettings):
         threads: CPU threads for scoring; 0 means the cores this process may use.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     url: SecretStr = Field(default_factory=_default_url)
     redis_url: SecretStr | None = None
@@ -44,6 +45,21 @@ class Settings(BaseSettings):
     cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
     settings_file: Path | None = None
     threads: int = Field(default=0, ge=0)
+
+    @field_validator("url")
+    @classmethod
+    def _reachable(cls, url: SecretStr) -> SecretStr:
+        for part in url.get_secret_value().split(","):
+            if not re.match(r"https?://[^/]|embedded:.", part.strip()):
+                raise ValueError("an index is http(s)://host:port, several of them comma-separated, or embedded:FOLDER")
+        return url
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not re.match(r"(rediss?|unix)://.", url.get_secret_value()):
+            raise ValueError("a Redis is redis://[:password@]host:port/db, rediss://... with TLS, or unix://path")
+        return url
 
     @classmethod
     def load(cls, **arguments: Any) -> Self:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from opensearchpy.serializer import JSONSerializer
 
 from osrerank.errors import InferenceError
 from osrerank.types import NEVER, Deadline, Scores
@@ -86,6 +87,7 @@ class CannedTransport:
 
     def __init__(self, hosts: Any = None, *, answer: Any = None, **options: Any) -> None:  # noqa: ARG002 - its contract
         self.answer = answer
+        self.serializer = JSONSerializer()
         self.requests: list[dict[str, Any]] = []
 
     def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **options: Any) -> Any:

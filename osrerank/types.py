@@ -144,7 +144,8 @@ class StageReport:
         candidates: candidates that the stage was asked to order.
         inferences: forward passes computed, cached ones not among them.
         cached: scores that came from a cache.
-        truncated: documents cut to fit the model.
+        truncated: documents cut to fit the model, among those inferred.
+        query_truncated: whether the query was cut to fit the model.
         failed: candidates that could not be scored.
         took_ms: wall time of the stage, in milliseconds.
     """
@@ -157,6 +158,7 @@ class StageReport:
     inferences: int = 0
     cached: int = 0
     truncated: int = 0
+    query_truncated: bool = False
     failed: int = 0
     took_ms: float = 0.0
 
@@ -249,7 +251,8 @@ class Scores:
         reached: how many leading tuples were attempted before the deadline; n when all were.
         inferences: forward passes computed.
         cached: scores that came from a cache.
-        truncated: documents cut to fit the model.
+        truncated: documents cut to fit the model, among those inferred.
+        query_truncated: whether the query was cut to fit the model; known only where something was inferred.
     """
 
     values: npt.NDArray[np.float32]
@@ -258,6 +261,7 @@ class Scores:
     inferences: int = 0
     cached: int = 0
     truncated: int = 0
+    query_truncated: bool = False
 
     def __post_init__(self) -> None:
         if self.reached < 0:

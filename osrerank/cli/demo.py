@@ -111,7 +111,7 @@ def index_sample(client: Client, sample: Sample) -> None:
 
 def _ask(client: Client, sample: Sample, questions: int) -> Iterator[Answer]:
     from rich.console import Console  # noqa: PLC0415 - only when the command runs
-    from rich.progress import track  # noqa: PLC0415
+    from rich.progress import track  # noqa: PLC0415 - only when the command runs
 
     client.warm_up()
     chosen = list(sample.queries.items())[:questions]
@@ -140,8 +140,8 @@ def _figures(answers: list[Answer]) -> dict[str, Any]:
 
 
 def _show(answers: list[Answer]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415 - only when the command runs
+    from rich.table import Table  # noqa: PLC0415 - only when the command runs
 
     console = Console(width=max(Console().width, 100))
     by_gain = sorted(answers, key=Answer.gain)
@@ -164,8 +164,8 @@ def _show(answers: list[Answer]) -> None:
 
 
 def _side_by_side(heading: str, answer: Answer) -> Any:
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415 - only when the command runs
+    from rich.table import Table  # noqa: PLC0415 - only when the command runs
 
     table = Table(title=f"{heading}: {escape(answer.query)}", title_justify="left", expand=True)
     table.add_column("BM25", ratio=1)
@@ -176,7 +176,7 @@ def _side_by_side(heading: str, answer: Answer) -> Any:
 
 
 def _cell(hit: dict[str, Any], relevance: dict[str, int], length: int = 64) -> str:
-    from rich.markup import escape  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415 - only when the command runs
 
     before = f" (was {hit['_rerank']['first_pass']['rank']})" if "_rerank" in hit else ""
     text = escape(f"{hit['_id']}{before}: {hit['_source']['text'][:length]}…")

@@ -86,7 +86,7 @@ def _read(options: dict[str, Any]) -> Any:
 def _digest(lists: Any) -> str:
     """Return a fingerprint of the candidates, so that a changed list is not taken for the one that was begun."""
     import hashlib  # noqa: PLC0415 - with the heavy part
-    import json  # noqa: PLC0415
+    import json  # noqa: PLC0415 - only when the command runs
 
     content = json.dumps([[one.query.query_id, list(one.documents)] for one in lists], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]

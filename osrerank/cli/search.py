@@ -35,8 +35,8 @@ def search(context: click.Context, /, query: str, index: str, **options: Any) ->
 
 def _show(response: dict[str, Any], offset: int) -> None:
     from rich.console import Console  # noqa: PLC0415 - only when a person looks
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415 - only when the command runs
+    from rich.table import Table  # noqa: PLC0415 - only when the command runs
 
     table = Table("rank", "was", "_score", "id", "text", box=None, header_style="bold")
     for rank, hit in enumerate(response["hits"]["hits"], start=offset + 1):
@@ -65,6 +65,8 @@ def _status(response: dict[str, Any]) -> str:
         return f"{count} in {response['took']} ms, not reranked: {marks['reason']}"
     stages = ", ".join(
         f"{stage['name']} {stage['inferences']} inferences in {stage['took_ms']:.0f} ms by {stage['model']}"
+        if stage["model"]
+        else stage["name"]
         for stage in marks["stages"]
     )
     note = f" ({marks['reason']})" if marks["reason"] else ""

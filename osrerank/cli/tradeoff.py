@@ -74,9 +74,9 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
 
 def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
     from osrerank.evaluation.checkpoint import read_records  # noqa: PLC0415 - numpy, for this command alone
-    from osrerank.evaluation.measures import Averaging  # noqa: PLC0415
-    from osrerank.evaluation.tradeoff import Scored, curve  # noqa: PLC0415
-    from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415
+    from osrerank.evaluation.measures import Averaging  # noqa: PLC0415 - only when the command runs
+    from osrerank.evaluation.tradeoff import Scored, curve  # noqa: PLC0415 - only when the command runs
+    from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415 - only when the command runs
 
     scored = [Scored.of(record) for record in read_records(options["run"])]
     qrels, averaging = read_qrels(options["qrels"]), Averaging(complete=options["complete"])

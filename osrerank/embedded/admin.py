@@ -97,7 +97,7 @@ def _similarity_warnings(name: str, settings: Json) -> list[str]:
                 f" asks for {kind} at k1={asked[0]}, b={asked[1]}: use an OpenSearch server for it"
             )
     for warning in warnings:
-        log.warning("%s", warning)
+        log.info("%s", warning)
     return warnings
 
 

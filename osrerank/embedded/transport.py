@@ -1,13 +1,12 @@
 """Reach the engine through opensearch-py: connections that call it where others would send HTTP."""
 
-import asyncio
 import json
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from opensearchpy import AsyncTransport, Transport
+from opensearchpy import Transport
 from opensearchpy.connection import Connection
 
 from osrerank.embedded.engine import Engine
@@ -88,19 +87,3 @@ class EmbeddedTransport(Transport):
     """opensearch-py's transport over ``EmbeddedConnection``; ``embedded_path`` names the folder."""
 
     DEFAULT_CONNECTION_CLASS = EmbeddedConnection
-
-
-class AsyncEmbeddedConnection(EmbeddedConnection):
-    """The same for ``AsyncOpenSearch``: requests run in a worker thread."""
-
-    async def perform_request(self, *args: Any, **options: Any) -> Reply:  # type: ignore[override] # as opensearch-py's own
-        return await asyncio.to_thread(super().perform_request, *args, **options)
-
-    async def close(self) -> None:  # type: ignore[override] # as opensearch-py's own
-        await asyncio.to_thread(super().close)
-
-
-class AsyncEmbeddedTransport(AsyncTransport):
-    """opensearch-py's asynchronous transport over ``AsyncEmbeddedConnection``."""
-
-    DEFAULT_CONNECTION_CLASS = AsyncEmbeddedConnection  # type: ignore[assignment] # it need not be aiohttp's

@@ -1,6 +1,6 @@
 """What the first pass sends, so that any page of the reranked list can be cut from what comes back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -58,7 +58,7 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
     wanted_body["from"] = 0
     wanted_body["size"] = max(depth, offset + size)
     _drop_rerank_ext(wanted_body)
-    if "search_pipeline" not in params and "search_pipeline" not in body:
+    if "search_pipeline" not in params and "search_pipeline" not in body and not _is_hybrid(body.get("query")):
         wanted_params["search_pipeline"] = "_none"
     needed = tuple(
         name for name in options.fields if ":" not in name
@@ -70,7 +70,7 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
 
 def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None) -> str:
     reasons = [why for name, why in _REFUSED.items() if params.get(name) or body.get(name)]
-    if "_none_" in (body.get("stored_fields"), params.get("stored_fields")):
+    if "_none_" in _listed(body, params, "stored_fields"):
         reasons.append("stored_fields is _none_: no text can be read")
     if offset is None or size is None:
         reasons.append("from or size is not a count")
@@ -90,7 +90,7 @@ def _led_by_score(sort: Any) -> bool:
     if isinstance(first, str):
         name, _, order = first.partition(":")
         return name == "_score" and order in ("", "desc")
-    if isinstance(first, Mapping) and list(first) == ["_score"]:
+    if isinstance(first, Mapping) and next(iter(first), None) == "_score":
         how = first["_score"]
         return bool((how.get("order", "desc") if isinstance(how, Mapping) else how) == "desc")
     return False
@@ -104,6 +104,11 @@ def _count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str,
     except (TypeError, ValueError):
         return None
     return count if count >= 0 else None
+
+
+def _is_hybrid(query: Any) -> bool:
+    """Return whether a query's scores mean something only after the index's own pipeline has normalised them."""
+    return isinstance(query, Mapping) and "hybrid" in query
 
 
 def _drop_rerank_ext(body: dict[str, Any]) -> None:
@@ -121,11 +126,27 @@ def _borrow_fields(body: dict[str, Any], params: Mapping[str, Any], needed: tupl
     source = body.get("_source", True)
     hidden = source not in (True, "true") or any(name in params for name in _SOURCE_PARAMS)
     hidden = hidden or "stored_fields" in body or "stored_fields" in params
+    hidden = hidden or ("script_fields" in body and "_source" not in body)
     if not hidden or (isinstance(source, list) and all(name in source for name in needed)):
         return ()
     asked = body.get("fields") or []
-    patterns = [item["field"] if isinstance(item, Mapping) else str(item) for item in asked]
-    borrowed = tuple(name for name in needed if not any(fnmatchcase(name, pattern) for pattern in patterns))
-    if borrowed:
-        body["fields"] = [*asked, *borrowed]
-    return borrowed
+    missing = [name for name in needed if not _covers(asked, name)]
+    if missing:
+        body["fields"] = [*asked, *missing]
+    others = [*_listed(body, params, "stored_fields"), *_listed(body, params, "docvalue_fields")]
+    others += [*(body.get("script_fields") or {}), (body.get("collapse") or {}).get("field", "")]
+    return tuple(name for name in missing if not _covers(others, name))
+
+
+def _listed(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:
+    """Return what an option of the body or the URL lists."""
+    given = params.get(option) or body.get(option) or []
+    return given.split(",") if isinstance(given, str) else list(given)
+
+
+def _covers(patterns: Iterable[Any], name: str) -> bool:
+    """Return whether a list of field names, patterns and `{"field": ...}` objects asks for a field."""
+    return any(
+        fnmatchcase(name, str(pattern.get("field", "")) if isinstance(pattern, Mapping) else str(pattern))
+        for pattern in patterns
+    )

@@ -76,6 +76,10 @@ class CachedScorer:
 
     def close(self) -> None:
         self._scorer.close()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connections to Redis, and leave the scorer as it is."""
         self._breaker.attempt(self._redis.close)
 
     def _read(self, keys: Sequence[bytes]) -> npt.NDArray[np.float32]:
@@ -182,4 +186,5 @@ def _merged(values: npt.NDArray[np.float32], absent: Sequence[int], fresh: Score
         inferences=fresh.inferences,
         cached=reached - fresh.reached,
         truncated=fresh.truncated,
+        query_truncated=fresh.query_truncated,
     )

@@ -136,6 +136,7 @@ class InputBuilder:
 
     def _pieces(self, texts: Sequence[str], most: int) -> list[Pieces]:
         """Return the first ``most`` pieces of each text, reading no more of a long text than they need."""
+        texts = [_encodable(text) for text in texts]
         reach = CHARACTERS_PER_PIECE * most
         short = [text for text in texts if len(text) <= reach]
         encodings = iter(self._tokenizer.encode_batch_fast(short, add_special_tokens=False))
@@ -179,6 +180,11 @@ def template(tokenizer: Tokenizer, *, cross_bias: bool) -> Template:
     document_type = encoding.type_ids[document_at]
     middle_query = sum(segment == 0 for segment in encoding.type_ids[query_at + 1 : document_at])
     return Template(head, middle, tail, middle_query, document_type)
+
+
+def _encodable(text: str) -> str:
+    """Return the text with a question mark for each half of a surrogate pair: JSON can carry one, UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _cut(ids: Sequence[int], most: int) -> Pieces:

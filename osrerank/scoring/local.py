@@ -1,7 +1,6 @@
 """Score in this process: one model, any backend."""
 
 import functools
-import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +14,11 @@ from osrerank.errors import InferenceError
 from osrerank.scoring.batching import blocks, plan_batches
 from osrerank.scoring.inputs import Batch, InputBuilder, Pieces
 from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, ModelCard, digest
+from osrerank.scoring.pace import Pace
 from osrerank.types import NEVER, Deadline, Scores
 
-CHUNK = 64
+CHUNK = 16
 """With a deadline, so many documents are tokenised at a time; without one all are."""
-BLOCK_BATCHES = 4
-"""With a deadline, so many batches of tuples are sorted by length together; without one all are."""
-
-logger = logging.getLogger(__name__)
 
 
 class Backend(Protocol):
@@ -79,6 +75,7 @@ class LocalScorer:
         self._builder = builder
         self._backend: Backend | None = backend
         self._closing = threading.Lock()
+        self._pace = Pace()
 
     @property
     def model(self) -> str:
@@ -118,9 +115,7 @@ class LocalScorer:
             reached += length
             if length < len(block):
                 break
-        if pieces.cut:
-            logger.info("a query was cut to its first %d tokens", self.card.max_query_tokens)
-        return Scores(values, failures, reached=reached, inferences=reached, truncated=len(cut))
+        return Scores(values, failures, reached, inferences=reached, truncated=len(cut), query_truncated=pieces.cut)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the logistic function of logits ``(n,)``, in float64: the values are calibrated already."""
@@ -149,7 +144,7 @@ class LocalScorer:
         for start in range(0, len(documents), CHUNK):
             texts = self._builder.documents(documents[start : start + CHUNK], query)
             lengths = [self._builder.length(query, text) for text in texts]
-            for block in blocks(lengths, BLOCK_BATCHES * backend.budget_tokens):
+            for block in blocks(lengths, self._pace.budget_tokens(backend.budget_tokens, deadline)):
                 yield range(start + block.start, start + block.stop), texts[block.start : block.stop]
 
     def _score_block(self, backend: Backend, query: Pieces, texts: Sequence[Pieces], deadline: Deadline) -> _Block:
@@ -158,10 +153,14 @@ class LocalScorer:
         failures: dict[int, str] = {}
         pending = list(plan_batches([self._builder.length(query, text) for text in texts], backend.budget_tokens))
         pending.reverse()
-        while pending and not deadline.passed:
+        while pending:
             rows = pending.pop()
+            tokens = len(rows) * max(self._builder.length(query, texts[row]) for row in rows)
+            if not self._pace.allows(tokens, deadline):
+                break
             try:
-                values |= zip(rows, self._run(backend, query, [texts[row] for row in rows]), strict=True)
+                with self._pace.timed(tokens):
+                    values |= zip(rows, self._run(backend, query, [texts[row] for row in rows]), strict=True)
             except InferenceError as error:
                 if len(rows) == 1:
                     failures[rows[0]] = str(error)

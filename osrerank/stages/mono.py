@@ -44,6 +44,8 @@ class MonoStage:
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
         started = time.perf_counter()
+        if deadline.passed:
+            raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         block = ranking.candidates[: self.depth]
         readable = [candidate for candidate in block if candidate.text is not None]
         if not readable:
@@ -101,6 +103,7 @@ class MonoStage:
             inferences=scores.inferences,
             cached=scores.cached,
             truncated=scores.truncated,
+            query_truncated=scores.query_truncated,
             failed=failed,
             took_ms=took_ms,
         )

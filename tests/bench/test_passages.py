@@ -29,6 +29,4 @@ def test_long_documents(stage):
     under_test.rerank(ranking)
     peak_mb = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
-    print(
-        f"{stage}: {outcome.reports[0].inferences} parts, {took_s:.2f} s, {peak_mb:.0f} MB at the peak beside the documents"
-    )
+    print(f"{stage}: {outcome.reports[0].inferences} parts, {took_s:.2f} s, {peak_mb:.0f} MB at the peak")

@@ -1,5 +1,6 @@
 """The search call on both engines: the same bodies, the same answers."""
 
+import asyncio
 import random
 
 import opensearchpy
@@ -9,12 +10,15 @@ from hypothesis import strategies as st
 from opensearchpy import Search
 
 from osrerank import Client, connect
+from osrerank.client import connection_options
+from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
+from tests.blocking import Blocking
 
 pytestmark = pytest.mark.integration
 
 WORDS = (
-    "blood pressure heart rate salt diet low high cause effect sleep stress water coffee exercise".split()  # noqa: SIM905
+    "blood pressure heart rate salt diet low high cause effect sleep stress water coffee exercise".split()  # noqa: SIM905 - thirteen words in a row read better
 )
 SCORER = FunctionScorer(lambda query, text: len(set(query.split()) & set(text.split())) - len(text) / 100)
 INDEX = "reranked"
@@ -41,9 +45,28 @@ def document(place, rng):
     }
 
 
-@pytest.fixture(scope="module")
-def client(engine_url):
-    client = connect(engine_url, scorer=SCORER)
+@pytest.fixture(scope="module", params=["Client", "AsyncClient"])
+def client(engine_url, request):
+    if request.param == "Client":
+        client = connect(engine_url, scorer=SCORER)
+        yield filled(client)
+        client.indices.delete(index=INDEX)
+        client.close()
+        return
+    from osrerank.aio import connect_async
+
+    with asyncio.Runner() as runner:
+        client = Blocking(runner.run(connected(connect_async, engine_url)), runner)
+        yield filled(client)
+        client.indices.delete(index=INDEX)
+        client.close()
+
+
+async def connected(connect_async, url):
+    return connect_async(url, scorer=SCORER)
+
+
+def filled(client):
     client.indices.delete(index=INDEX, ignore_unavailable=True)
     client.indices.create(index=INDEX, body=MAPPING)
     rng = random.Random(7)
@@ -51,9 +74,12 @@ def client(engine_url):
     for place in range(COUNT):
         lines += [{"index": {"_index": INDEX, "_id": f"d{place}"}}, document(place, rng)]
     assert not client.bulk(body=lines, refresh=True)["errors"]
-    yield client
-    client.indices.delete(index=INDEX)
-    client.close()
+    return client
+
+
+def plain_search(client, **arguments):
+    """What opensearch-py's own client answers."""
+    return client.search(rerank=False, **arguments)
 
 
 def ids(response):
@@ -65,7 +91,6 @@ def stripped(hit):
 
 
 def test_reranked_response_is_an_ordinary_one(client):
-    assert isinstance(client, Client)
     plain = client.search("low blood pressure", index=INDEX, size=COUNT)
     response = client.search("low blood pressure", index=INDEX, size=COUNT, rerank=True)
     assert sorted(ids(response)) == sorted(ids(plain))
@@ -81,11 +106,11 @@ def test_reranked_response_is_an_ordinary_one(client):
     assert (response["rerank"]["applied"], stage["candidates"], stage["inferences"]) == (True, len(scores), len(scores))
 
 
-def test_first_pass_scores_are_as_without_us(client):
+def test_without_rerank_the_answer_is_opensearchpys(client, engine_url):
+    own = opensearchpy.OpenSearch(**connection_options(Settings.load(url=engine_url)))
     body = {"query": {"match": {"text": "low blood pressure"}}}
-    plain = client.search(index=INDEX, body=body, size=5)
-    again = opensearchpy.OpenSearch.search(client, index=INDEX, body=body, size=5)
-    assert plain["hits"] == again["hits"]
+    assert client.search(index=INDEX, body=body, size=5)["hits"] == own.search(index=INDEX, body=body, size=5)["hits"]
+    own.close()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +133,7 @@ def test_first_pass_scores_are_as_without_us(client):
     ],
 )
 def test_all_but_order_and_marks_is_the_plain_searchs(client, body):
-    plain = opensearchpy.OpenSearch.search(client, index=INDEX, body={**body, "size": COUNT})
+    plain = plain_search(client, index=INDEX, body={**body, "size": COUNT})
     response = client.search(index=INDEX, body={**body, "size": COUNT}, rerank={"query": "low blood"})
     assert response["rerank"]["applied"] is True
     assert response.get("aggregations") == plain.get("aggregations")
@@ -137,7 +162,7 @@ def test_random_bodies_and_pages(client, words, depth, size, kind):
     if kind:
         query["bool"]["filter"] = [{"term": {"kind": kind}}]
     body = {"query": query, "aggs": {"kinds": {"terms": {"field": "kind"}}}}
-    plain = opensearchpy.OpenSearch.search(client, index=INDEX, body={**body, "size": COUNT})
+    plain = plain_search(client, index=INDEX, body={**body, "size": COUNT})
     whole = client.search(index=INDEX, body={**body, "size": COUNT}, rerank={"depth": depth})
     assert whole["aggregations"] == plain["aggregations"]
     assert whole["hits"]["total"] == plain["hits"]["total"]
@@ -153,6 +178,8 @@ def test_random_bodies_and_pages(client, words, depth, size, kind):
 
 
 def test_dsl(client):
+    if not isinstance(client, Client):
+        pytest.skip("opensearch-py's Search takes the synchronous client; its AsyncSearch is tested below")
     search = Search(using=client, index=INDEX).query("match", text="low blood pressure")
     plain, response = search.execute(), search.params(rerank=True).execute()
     assert [hit.meta.id for hit in response] == ids(client.search("low blood pressure", index=INDEX, rerank=True))
@@ -222,28 +249,24 @@ def test_unreachable_server():
         client.search("low", index="x", rerank=True)
 
 
-async def _search_async(url):
-    from osrerank.aio import connect_async
+def test_async_dsl(client):
+    if isinstance(client, Client):
+        pytest.skip("opensearch-py's AsyncSearch takes the asynchronous client")
 
-    client = connect_async(url, scorer=SCORER)
-    try:
-        one = await client.search("low blood pressure", index=INDEX, size=20, rerank={"depth": 30})
-        body = [{"index": INDEX}, {"query": {"match": {"text": "low blood"}}}]
-        many = await client.msearch(body=body, rerank=True)
-        texts = await client.rerank("low blood", ["salt", "low blood"])
-        again = await client.rerank_response(one, "low blood pressure")
-        return one, many, texts, again
-    finally:
-        await client.close()
+    from opensearchpy._async.helpers.search import AsyncSearch
+
+    async def execute():
+        search = AsyncSearch(using=client._target, index=INDEX).query("match", text="low blood pressure")
+        return await search.params(rerank=True).execute()
+
+    response = client._runner.run(execute())
+    assert [hit.meta.id for hit in response] == ids(client.search("low blood pressure", index=INDEX, rerank=True))
 
 
-def test_async_client_answers_the_same(client, engine_url):
-    import asyncio
-
-    one, many, texts, again = asyncio.run(_search_async(engine_url))
-    expected = client.search("low blood pressure", index=INDEX, size=20, rerank={"depth": 30})
-    assert one["hits"] == expected["hits"]
-    expected = client.search({"match": {"text": "low blood"}}, index=INDEX, rerank=True)
-    assert many["responses"][0]["hits"] == expected["hits"]
-    assert [candidate.doc_id for candidate in texts.candidates] == ["1", "0"]
+def test_texts_and_responses_from_elsewhere(client):
+    ranking = client.rerank("low blood", ["salt", "low blood"])
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["1", "0"]
+    response = client.search("low blood pressure", index=INDEX, size=20)
+    again = client.rerank_response(response, "low blood pressure")
     assert again["rerank"]["applied"] is True
+    assert sorted(ids(again)) == sorted(ids(response))

@@ -1,16 +1,20 @@
 """The search call, without a server."""
 
 import copy
+import sys
+import time
 
 import opensearchpy
 import pytest
 from prometheus_client import REGISTRY
 
 from osrerank import Client, Rerank, connect
-from osrerank.errors import ConfigError, InferenceError, ResponseFormatError
+from osrerank.errors import ConfigError, InferenceError, MissingDependencyError, ModelLoadError, ResponseFormatError
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
+from tests.servers import ROOT
 
+TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
 BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
 
 
@@ -166,6 +170,160 @@ def test_model_that_cannot_be_loaded_is_marked_or_raised(tmp_path):
     assert "nothing" in response["rerank"]["reason"]
     with pytest.raises(Exception, match="nothing"):
         client.search("low", index="i", rerank={"on_failure": "raise"})
+
+
+def test_missing_backend_is_marked_or_raised(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    client = client_for(response_of(["a", "b"]), scorer=None, backend="torch", model=str(TINY))
+    response = client.search("low", index="i", rerank=True)
+    assert response["rerank"]["applied"] is False
+    assert "osrerank[torch]" in response["rerank"]["reason"]
+    with pytest.raises(MissingDependencyError):
+        client.search("low", index="i", rerank={"on_failure": "raise"})
+
+
+def test_repeated_load_failures_do_not_pile_up(tmp_path):
+    client = client_for(response_of(["a"]), scorer=None, model=str(tmp_path / "nothing"))
+    depths = []
+    for _ in range(3):
+        with pytest.raises(ModelLoadError) as caught:
+            client.search("low", index="i", rerank={"on_failure": "raise"})
+        depths.append(len(caught.traceback))
+    assert depths[1] == depths[2]
+
+
+@pytest.mark.parametrize("text", ["a \ud800 b", "\udfff", "low \x00 blood"])
+def test_half_a_surrogate_pair_is_read(text):
+    client = client_for(response_of([text, "low blood"]), scorer=None)
+    response = client.search(f"low {text}", index="i", rerank=True)
+    assert response["rerank"]["applied"] is True
+    assert sorted(ids(response)) == ["d0", "d1"]
+
+
+def test_took_has_the_time_of_a_failed_stage():
+    def slow(_query, _text):
+        time.sleep(0.05)
+        raise InferenceError("late and broken")
+
+    response = client_for(response_of(["a"]), scorer=FunctionScorer(slow)).search("low", index="i", rerank=True)
+    assert response["rerank"]["applied"] is False
+    assert response["took"] >= 3 + 50
+
+
+def test_cached_scores_with_a_scorer_of_ones_own(redis_url):
+    calls = []
+
+    def counted(_query, text):
+        calls.append(text)
+        return float(len(text))
+
+    answer = response_of(["a", "bbb"])
+    client = client_for(answer, scorer=FunctionScorer(counted), redis_url=redis_url)
+    first, second = (client.search("low", index="i", rerank=True) for _ in range(2))
+    assert ids(first) == ids(second) == ["d1", "d0"]
+    assert len(calls) == 2
+    assert second["rerank"]["stages"][0]["cached"] == 2
+    client.search("low", index="i", rerank={"cache": False})
+    assert len(calls) == 4
+    client.close()
+
+
+def test_redis_that_is_none():
+    with pytest.raises(ConfigError, match="redis_url"):
+        client_for({}, redis_url="localhost:6379")
+
+
+def test_linear_blend_needs_a_weight_from_somewhere():
+    client = client_for(response_of(["a", "bbb"]))
+    with pytest.raises(ConfigError, match="blend_weight"):
+        client.search("low", index="i", rerank={"blend": "linear"})
+    response = client.search("low", index="i", rerank={"blend": "linear", "blend_weight": 50})
+    assert ids(response) == ["d0", "d1"]
+    assert [stage["name"] for stage in response["rerank"]["stages"]] == ["mono", "blend"]
+
+
+def test_multi_search_without_its_responses():
+    body = [{"index": "i"}, {"query": {"match": {"text": "low"}}}]
+    assert client_for({"took": 1}).msearch(body=body, rerank=True, filter_path="took") == {"took": 1}
+    answer = {"responses": [{"hits": {"hits": [{"_id": "1"}]}}]}
+    marked = client_for(answer).msearch(body=body, rerank=True, filter_path="responses.hits.hits._id")["responses"][0]
+    assert "filter_path" in marked["rerank"]["reason"]
+    with pytest.raises(ConfigError, match="not JSON"):
+        client_for({}).msearch(body="{\n{}", rerank=True)
+    with pytest.raises(ConfigError, match="a header and a body"):
+        client_for({}).msearch(body=[{}], rerank=True)
+
+
+def test_multi_search_marks_a_search_without_a_text():
+    body = [{}, {"query": {"match_all": {}}}, {}, {"query": {"match": {"text": "low"}}}]
+    answer = {"responses": [response_of(["a", "bbb"]), response_of(["a", "bbb"])]}
+    client = client_for(answer)
+    first, second = client.msearch(body=body, index="i", rerank=True)["responses"]
+    assert "no text to rerank by" in first["rerank"]["reason"]
+    assert ids(first) == ["d0", "d1"]
+    assert ids(second) == ["d1", "d0"]
+
+
+def test_a_hit_that_comes_twice_is_not_reranked():
+    answer = response_of(["a", "bbb"])
+    answer["hits"]["hits"].append(dict(answer["hits"]["hits"][0]))
+    response = client_for(answer).search("low", index="i", rerank=True)
+    assert "comes twice" in response["rerank"]["reason"]
+
+
+def test_hybrid_queries_keep_the_pipeline_of_their_index():
+    client = client_for(response_of(["a"]))
+    hybrid = {"hybrid": {"queries": [{"match": {"text": "low"}}, {"neural": {"v": {"query_text": "low"}}}]}}
+    client.search(hybrid, index="i", rerank=True)
+    assert "search_pipeline" not in asked(client)["params"]
+
+
+def test_what_is_refused_only_when_widened_is_sent_as_it_came():
+    class Narrow(CannedTransport):
+        def perform_request(self, method, url, params=None, body=None, **options):
+            answer = super().perform_request(method, url, params, body, **options)
+            if body.get("size", 10) > 50:
+                cause = {"error": {"root_cause": [{"reason": "Result window is too large", "type": "x"}]}}
+                raise opensearchpy.RequestError(400, "search_phase_execution_exception", cause)
+            return answer
+
+    client = connect("http://localhost:9", scorer=BY_LENGTH, transport_class=Narrow, answer=response_of(["a", "bbb"]))
+    response = client.search("low", index="i", size=5, rerank=True)
+    assert ids(response) == ["d0", "d1"]
+    assert "Result window is too large" in response["rerank"]["reason"]
+    assert [request["body"].get("size") for request in client.transport.requests] == [100, None]
+
+
+def test_dsl_query_object():
+    client = client_for(response_of(["a", "bbb"]))
+    assert ids(client.search(opensearchpy.Q("match", text="low"), index="i", rerank=True)) == ["d1", "d0"]
+
+
+def test_score_that_is_no_number():
+    answer = response_of(["a"])
+    answer["hits"]["hits"][0]["_score"] = "high"
+    with pytest.raises(ResponseFormatError, match=r"\$\.hits\.hits\[0\]\._score is 'high'"):
+        client_for(answer).search("low", index="i", rerank=True)
+
+
+def test_one_text_is_no_list_of_texts():
+    with pytest.raises(TypeError, match="a list"):
+        client_for({}).rerank("low", "abc")
+    with pytest.raises(ConfigError, match="document 0 has no text"):
+        client_for({}).rerank("low", [5])
+
+
+def test_credentials_are_not_shown():
+    client = connect("http://bob:s3cret@localhost:1")
+    assert repr(client) == "<Client of localhost:1>"
+
+
+def test_blend_follows_a_mono_stage_that_the_deadline_cut_short():
+    scorer = FunctionScorer(lambda _q, text: float(len(text)), seconds_per_pair=0.05)
+    client = client_for(response_of([str(n) for n in range(60)]), scorer=scorer)
+    options = {"deadline_ms": 300, "blend": "linear", "blend_weight": 1}
+    stages = client.search("low", index="i", rerank=options)["rerank"]["stages"]
+    assert [(stage["name"], stage["applied"]) for stage in stages] == [("mono", "partial"), ("blend", True)]
 
 
 def test_errors_of_opensearch_pass_through():

@@ -5,6 +5,7 @@ import pytest
 from osrerank import MonoStage, Pipeline, Rerank
 from osrerank.errors import ConfigError, InferenceError
 from osrerank.pipeline import applied
+from osrerank.stages.interpolate import BlendStage
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, StageReport
 from tests.rankings import ranking_of
@@ -85,6 +86,14 @@ def test_no_stage_begins_after_the_deadline():
     ranking = Pipeline((MonoStage(FunctionScorer()),)).rerank(ranking_of(["a", "b"]), deadline=Deadline(0.0))
     assert applied(ranking.reports) is False
     assert "before stage mono began" in ranking.reports[0].reason
+
+
+def test_nothing_follows_a_stage_that_could_do_nothing():
+    ranking = ranking_of([None, None, "a"])
+    pipeline = Pipeline((MonoStage(FunctionScorer(), depth=2), BlendStage("linear", 4.0)))
+    after = pipeline.rerank(ranking)
+    assert [report.name for report in after.reports] == ["mono"]
+    assert after.candidates == ranking.candidates
 
 
 def test_applied_of_reports():

@@ -23,6 +23,17 @@ def test_unknown_variable_is_an_error_that_names_it(monkeypatch):
     assert caught.value.source == "environment"
 
 
+def test_empty_variable_is_none(monkeypatch):
+    monkeypatch.setenv("OSRERANK_URL", "")
+    assert Settings.load().url.get_secret_value().startswith("embedded:")
+
+
+@pytest.mark.parametrize("url", ["", "localhost:9200", "http://", "embedded:", "ftp://host", "http://a:1,b:2"])
+def test_what_is_no_url(url):
+    with pytest.raises(ConfigError, match=r"url \(argument\).*embedded:FOLDER"):
+        Settings.load(url=url)
+
+
 def test_secrets_are_not_shown():
     settings = Settings.load(url="https://user:hunter2@host:9200", redis_url="redis://:hunter2@host")
     assert "hunter2" not in repr(settings)
@@ -81,6 +92,9 @@ def test_client_uses_them_and_arguments_win(settings_file, monkeypatch):
         ("[index.a.rerank]\ndepth = 0", "index.'a'.rerank"),
         ("[reranking]\ndepth = 1", "reranking"),
         ("not toml", "not TOML"),
+        ("index = 5", "'index'"),
+        ("[index]\nx = 5", "'index.x'"),
+        ("[index.a]\ndepth = 5", "'index.a'"),
     ],
 )
 def test_bad_settings_file_is_named(tmp_path, content, named):

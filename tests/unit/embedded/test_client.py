@@ -10,7 +10,7 @@ import pytest
 from opensearchpy import AsyncOpenSearch, NotFoundError, OpenSearch, RequestError
 from opensearchpy.exceptions import OpenSearchWarning
 
-from osrerank.embedded.transport import AsyncEmbeddedTransport
+from osrerank.embedded.aio import AsyncEmbeddedTransport
 
 Opener = Callable[..., OpenSearch]
 

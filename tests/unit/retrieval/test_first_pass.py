@@ -76,6 +76,21 @@ def test_hidden_text_is_requested_through_fields():
     assert planned({"_source": ["url"], "fields": ["te*", "date"]}).page.borrowed == ("title",)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"stored_fields": ["text"]},
+        {"_source": False, "docvalue_fields": ["text"]},
+        {"_source": False, "docvalue_fields": [{"field": "te*"}]},
+        {"_source": False, "script_fields": {"text": {"script": "1"}}},
+        {"_source": False, "collapse": {"field": "text"}},
+    ],
+)
+def test_what_another_option_returns_is_not_taken_out(body):
+    assert planned(body).body["fields"] == ["title", "text"]
+    assert planned(body).page.borrowed == ("title",)
+
+
 def test_visible_text_is_not_requested_twice():
     for body in ({}, {"_source": True}, {"_source": ["title", "text", "url"]}):
         assert "fields" not in planned(body).body

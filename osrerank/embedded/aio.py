@@ -1,0 +1,24 @@
+"""The same for opensearch-py's asynchronous client; needs the ``async`` extra, as that client does."""
+
+import asyncio
+from typing import Any
+
+from opensearchpy import AsyncTransport
+
+from osrerank.embedded.transport import EmbeddedConnection, Reply
+
+
+class AsyncEmbeddedConnection(EmbeddedConnection):
+    """The same for ``AsyncOpenSearch``: requests run in a worker thread."""
+
+    async def perform_request(self, *args: Any, **options: Any) -> Reply:  # type: ignore[override] # as opensearch-py's own
+        return await asyncio.to_thread(super().perform_request, *args, **options)
+
+    async def close(self) -> None:  # type: ignore[override] # as opensearch-py's own
+        await asyncio.to_thread(super().close)
+
+
+class AsyncEmbeddedTransport(AsyncTransport):
+    """opensearch-py's asynchronous transport over ``AsyncEmbeddedConnection``."""
+
+    DEFAULT_CONNECTION_CLASS = AsyncEmbeddedConnection  # type: ignore[assignment] # it need not be aiohttp's

@@ -1,0 +1,73 @@
+"""Awkward input through the whole path, with the shipped model, on both engines."""
+
+import time
+
+import opensearchpy
+import pytest
+
+from osrerank import connect
+
+pytestmark = pytest.mark.integration
+
+INDEX = "awkward"
+DOCUMENTS = {
+    "plain": "Dehydration is a common cause of low blood pressure.",
+    "markup": "[CLS] low blood pressure [SEP] [MASK] <b>low</b> \x00 blood 🩸 pressure [PAD]",
+    "huge": "low blood pressure " + "lorem ipsum dolor " * 560_000,
+    "empty": "",
+    "list": ["low blood", "pressure"],
+}
+
+
+@pytest.fixture(scope="module")
+def client(engine_url):
+    client = connect(engine_url)
+    client.indices.delete(index=INDEX, ignore_unavailable=True)
+    mapping = {"properties": {"text": {"type": "text", "analyzer": "english"}, "tag": {"type": "keyword"}}}
+    client.indices.create(index=INDEX, body={"mappings": mapping})
+    for doc_id, text in DOCUMENTS.items():
+        client.index(index=INDEX, id=doc_id, body={"text": text, "tag": "x"})
+    client.index(index=INDEX, id="without", body={"tag": "x"})
+    client.indices.refresh(index=INDEX)
+    yield client
+    client.indices.delete(index=INDEX)
+    client.close()
+
+
+def by_id(response):
+    return {hit["_id"]: hit for hit in response["hits"]["hits"]}
+
+
+def test_ten_megabytes_are_cut_and_counted(client):
+    assert len(DOCUMENTS["huge"]) > 10_000_000
+    started = time.perf_counter()
+    response = client.search("low blood pressure", index=INDEX, rerank=True)
+    assert time.perf_counter() - started < 30
+    assert response["rerank"]["applied"] is True
+    assert response["rerank"]["stages"][0]["truncated"] == 1
+    assert set(by_id(response)) == {"plain", "markup", "huge", "list"}
+
+
+def test_documents_without_text_stay_below_and_say_why(client):
+    response = client.search({"term": {"tag": "x"}}, index=INDEX, rerank={"query": "low blood pressure"})
+    hits = by_id(response)
+    assert response["hits"]["hits"][-1]["_id"] == "without"
+    assert "no text" in hits["without"]["_rerank"]["failure"]
+    assert hits["without"]["_score"] < 1
+    assert "mono" in hits["empty"]["_rerank"]
+    assert response["rerank"]["applied"] == "partial"
+    assert response["rerank"]["reason"] == "mono: 1 candidates could not be scored"
+
+
+def test_query_of_ten_thousand_words(client, engine_url):
+    words = " ".join(f"word{number}" for number in range(10_000))
+    match = {"match": {"text": "low blood pressure"}}
+    response = client.search(match, index=INDEX, rerank={"query": f"low blood pressure {words}"})
+    assert response["rerank"]["applied"] is True
+    assert response["rerank"]["stages"][0]["query_truncated"] is True
+    if engine_url.startswith("embedded:"):
+        response = client.search(f"low blood pressure {words}", index=INDEX, rerank=True)
+        assert response["rerank"]["stages"][0]["query_truncated"] is True
+    else:
+        with pytest.raises(opensearchpy.RequestError, match="maxClauseCount"):
+            client.search(f"low blood pressure {words}", index=INDEX, rerank=True)
