@@ -66,7 +66,7 @@ def _batch(reranker: Any, options: dict[str, Any]) -> Any:
         ranking = rank_texts(reranker, defaults, query.text, documents[query.query_id], rerank=arguments)
         return Record.from_ranking(query.query_id, ranking, started_s)
 
-    depends_on = {"candidates": _digest(lists), **resolved(arguments, defaults, reranker.settings)}
+    depends_on = {"candidates": _digest(lists), **resolved(arguments, defaults, reranker)}
     return Batch([one.query for one in lists], search, depends_on, reranked=True)
 
 
@@ -86,7 +86,7 @@ def _read(options: dict[str, Any]) -> Any:
 def _digest(lists: Any) -> str:
     """Return a fingerprint of the candidates, so that a changed list is not taken for the one that was begun."""
     import hashlib  # noqa: PLC0415 - with the heavy part
-    import json  # noqa: PLC0415
+    import json  # noqa: PLC0415 - its twin
 
     content = json.dumps([[one.query.query_id, list(one.documents)] for one in lists], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
