@@ -15,8 +15,8 @@ from osrerank.evaluation.checkpoint import Checkpoint
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.trec import write_run
 from osrerank.pipeline import Rerank
+from osrerank.reranker import Reranker
 from osrerank.search import RerankArgument
-from osrerank.settings import Settings
 from osrerank.types import Query
 
 SHOWN_FAILURES = 10
@@ -81,13 +81,23 @@ def digest(queries: Sequence[Query]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def resolved(arguments: RerankArgument, defaults: Rerank, settings: Settings) -> dict[str, Any]:
-    """Return every option and setting that an order depends on, the settings file's among them, by name."""
+def resolved(arguments: RerankArgument, defaults: Rerank, reranker: Reranker) -> dict[str, Any]:
+    """Return every option and setting that an order depends on, the settings file's among them, by name.
+
+    The model is loaded, where there is one to be used: another model may stand under the same name.
+    """
     options = Rerank.of(arguments, defaults)
     if options is None:
         return {"rerank": False, "rerank.query_fields": defaults.query_fields}
     named = {f"rerank.{name}": value for name, value in asdict(options).items() if name != "cache"}
-    return {"rerank": True, **named, "model": settings.model, "backend": settings.backend}
+    settings = reranker.settings
+    return {
+        "rerank": True,
+        **named,
+        "model": settings.model,
+        "backend": settings.backend,
+        **reranker.identity(options),
+    }
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ def _batch(reranker: Any, options: dict[str, Any]) -> Any:
         ranking = rank_texts(reranker, defaults, query.text, documents[query.query_id], rerank=arguments)
         return Record.from_ranking(query.query_id, ranking, started_s)
 
-    depends_on = {"candidates": _digest(lists), **resolved(arguments, defaults, reranker.settings)}
+    depends_on = {"candidates": _digest(lists), **resolved(arguments, defaults, reranker)}
     return Batch([one.query for one in lists], search, depends_on, reranked=True)
 
 
