@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from osrerank.errors import EvaluationError
+from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.batch import Failure, run_of, run_queries
 from osrerank.evaluation.checkpoint import Checkpoint
 from osrerank.evaluation.records import Record
@@ -73,6 +73,19 @@ def execute(batch: Batch, output: Path, *, tag: str, skip_failed: bool) -> None:
         _list(failures)
         outcome = f"{output} was written without them" if skip_failed else f"{output} was not written"
         raise EvaluationError(f"{len(failures)} queries failed; {outcome}; the same command tries them again")
+
+
+def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
+    """Refuse an output that is one of the files read.
+
+    Raises:
+        ConfigError: it is.
+    """
+    for file in inputs:
+        if file is not None and file.exists() and output.exists() and file.samefile(output):
+            raise ConfigError(
+                f"{output} is read and would be written over; name another output", setting="output", source="argument"
+            )
 
 
 def digest(queries: Sequence[Query]) -> str:

@@ -35,10 +35,11 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
     Beside the run lies OUTPUT.jsonl with scores, inferences and timings; a stopped run goes on where it was.
     """
-    from osrerank.cli.batch import execute  # noqa: PLC0415 - numpy
+    from osrerank.cli.batch import execute, refuse_overwriting  # noqa: PLC0415 - numpy
     from osrerank.reranker import Reranker  # noqa: PLC0415 - its twin
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
+    refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
     names = ("redis_url", "model", "backend")
     reranker = Reranker(Settings.load(**{name: context.obj[name] for name in names}))
     try:

@@ -37,8 +37,9 @@ def run(context: click.Context, /, **options: Any) -> None:
     Beside the run lies OUTPUT.jsonl with every stage's scores, inferences and timings. A run that was stopped goes on
     where it was when the same command is given again. Queries that fail are listed, and the exit code is 1.
     """
-    from osrerank.cli.batch import execute  # noqa: PLC0415 - numpy
+    from osrerank.cli.batch import execute, refuse_overwriting  # noqa: PLC0415 - numpy
 
+    refuse_overwriting(options["output"], options["queries"])
     client = client_of(context)
     try:
         batch = _batch(client, options)

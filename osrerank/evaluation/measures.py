@@ -183,6 +183,8 @@ def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
     try:
         for measure in measures:
             measure.validate_params()
+            if measure.params.get("cutoff", 1) < 1:  # trec_eval's code aborts the process
+                raise AssertionError("its cutoff must be 1 or above")  # noqa: TRY301 - as validate_params does
     except AssertionError as error:
         raise EvaluationError(
             f"measure {name!r} cannot be used: {error}; write it as in nDCG@10 or P(rel=2)@5"

@@ -136,7 +136,7 @@ def test_malformed_passages_are_bad_usage(candidates: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("blend", ["linear", "weighted", "rrf"])
 def test_the_derived_blend_is_the_order_of_the_run(candidates: Path, tmp_path: Path, blend: str) -> None:
     output = tmp_path / "mono.run"
-    assert reranked("--candidates", candidates, "-o", output, "--blend", blend).exit_code == 0
+    assert reranked("--candidates", candidates, "-o", output, "--blend", blend, "--blend-weight", "0.5").exit_code == 0
     side_file = tmp_path / "mono.run.jsonl"
     method, weight = read_options(side_file)["blend"]
     assert method == blend
@@ -144,3 +144,11 @@ def test_the_derived_blend_is_the_order_of_the_run(candidates: Path, tmp_path: P
         scored = Scored.of(record, (method, weight))
         made = tuple(candidate["doc_id"] for candidate in record.fields["candidates"])
         assert derive(scored, Setting(len(made), blended=True))[0] == made
+
+
+def test_an_input_is_not_written_over(candidates: Path) -> None:
+    before = candidates.read_bytes()
+    outcome = reranked("--candidates", candidates, "-o", candidates)
+    assert outcome.exit_code != 0
+    assert "would be written over" in str(outcome.exception)
+    assert candidates.read_bytes() == before

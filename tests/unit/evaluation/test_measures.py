@@ -105,3 +105,9 @@ def test_msmarco_counts_a_document_at_the_rank_that_three_columns_give_it(tmp_pa
     path.write_text("q\td\t5\nr\te\t11\n")
     judged = Qrels({"q": {"d": 1}, "r": {"e": 1}})
     assert msmarco_mrr(judged, read_run(path)) == {"q": 0.2, "r": 0.0}
+
+
+@pytest.mark.parametrize("name", ["nDCG@0", "P@-1"])
+def test_cutoff_below_one_is_an_error_and_no_crash(name):
+    with pytest.raises(EvaluationError, match=r"cannot be used|no measure"):
+        parse_measures([name])
