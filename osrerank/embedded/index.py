@@ -162,14 +162,17 @@ class LiveIndex:
         """Whether the store has documents that the search index has not committed."""
         return self._store.last_seq(self._row) > self._row.indexed_seq
 
+    def stored(self, rows: Sequence[Row]) -> None:
+        """Take note of documents just stored: their sequence numbers are given, and they wait to be searchable."""
+        self.last_seq = rows[-1].seq
+        self.dirty_since = self.dirty_since or time.monotonic()
+
     def feed(self, rows: Sequence[Row]) -> None:
         """Hand documents just stored to the search index, without committing them there.
 
         It does nothing when the index has fields that the search index lacks, or when earlier documents wait: the next
         refresh sees to that.
         """
-        self.last_seq = rows[-1].seq
-        self.dirty_since = self.dirty_since or time.monotonic()
         if self._fed_seq == rows[0].seq - 1 and self._row.layout == layout_of(self.fields):
             with self._writing() as shard:
                 self._feed(shard, rows, replay=False)
@@ -258,10 +261,10 @@ class LiveIndex:
                 shard = self._shard = Shard(self._folder(self._row), self._row.layout)
             return shard
 
-    def close_writer(self) -> None:
+    def close_writer(self, *, wait: bool = True) -> None:
         """Close the search index's writer, uncommitted documents waiting in the store for the next one."""
         if self._shard is not None and self._shard.writing:
-            self._shard.close_writer()
+            self._shard.close_writer(wait=wait)
             self._fed_seq = self._row.indexed_seq
 
     @property
