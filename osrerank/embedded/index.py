@@ -7,7 +7,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import tantivy
 
 from osrerank.embedded.analysis import Analyzers
+from osrerank.embedded.faults import Fault
 from osrerank.embedded.mapping import Field, Fields, analyzers_named
 from osrerank.embedded.shard import BROKEN, HAS_TERMS, PRESENT, Shard
 from osrerank.embedded.store import IndexRow, Row, Store, storage_fault
@@ -187,8 +188,24 @@ class LiveIndex:
         latest = {row.doc_id: row.seq for row in rows}
         for row in rows:
             if row.source is not None and latest[row.doc_id] == row.seq:
-                shard.add(row, self.fields.extract(json.loads(row.source)), analyzers.__getitem__)
+                document = self._document(shard, row, row.source, analyzers.__getitem__)
+                if document is not None:
+                    shard.add(document)
         self._fed_seq = rows[-1].seq
+
+    def _document(
+        self, shard: Shard, row: Row, source: str, analyzer: Callable[[str], Analyzer]
+    ) -> tantivy.Document | None:
+        """Return what the search index gets of a document; None, logged, for one that it cannot hold.
+
+        Such documents are refused when they are written; one that is in the store all the same must not keep the
+        others from being found.
+        """
+        try:
+            return shard.document(row, self.fields.extract(json.loads(source)), analyzer)
+        except (Fault, ValueError, TypeError, OverflowError, RecursionError) as error:
+            log.warning("document [%s] of [%s] cannot be searched: %s", row.doc_id, self._row.name, error)
+            return None
 
     def refresh(self) -> None:
         """Make every stored document visible to searches."""

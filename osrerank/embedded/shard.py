@@ -104,9 +104,10 @@ class Shard:
             # One thread: documents keep the order of their sequence numbers within a segment.
             self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
 
-    def add(self, row: Row, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]) -> None:
-        """Add a document; ``fields`` are its indexed values by path, ``analyzer`` gives that of a path."""
-        assert self._writer is not None
+    def document(
+        self, row: Row, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
+    ) -> tantivy.Document:
+        """Return a document to add; ``fields`` are its indexed values by path, ``analyzer`` gives that of a path."""
         assert row.source is not None
         document = tantivy.Document()
         document.add_text(ID, row.doc_id)
@@ -119,6 +120,11 @@ class Shard:
                 self._add_terms(document, path, [analyzer(path).terms(value) for value in values])
             else:
                 self._add_values(document, path, values)
+        return document
+
+    def add(self, document: tantivy.Document) -> None:
+        """Add a document."""
+        assert self._writer is not None
         self._writer.add_document(document)
 
     def _add_terms(self, document: tantivy.Document, path: str, texts: list[list[str]]) -> None:
