@@ -17,7 +17,7 @@ import tantivy
 from osrerank.embedded.analysis import Analyzers
 from osrerank.embedded.faults import Fault
 from osrerank.embedded.mapping import Field, Fields, analyzers_named
-from osrerank.embedded.shard import BROKEN, HAS_TERMS, PRESENT, Shard
+from osrerank.embedded.shard import BROKEN, HAS_TERMS, PRESENT, Searcher, Shard, reading
 from osrerank.embedded.store import IndexRow, Row, Store, storage_fault
 from osrerank.embedded.text import Analyzer
 
@@ -32,7 +32,7 @@ class Snapshot:
     fields: Fields
     analyzers: Analyzers
     shard: Shard
-    searcher: tantivy.Searcher
+    searcher: Searcher
 
     def analyzer(self, field: Field, *, searching: bool = True) -> Analyzer:
         """Return a text field's analyzer."""
@@ -106,7 +106,15 @@ class LiveIndex:
             self.dirty_since = -math.inf  # longer than any interval
 
     def snapshot(self) -> Snapshot:
-        """Return the index as of its last refresh."""
+        """Return the index as of its last refresh.
+
+        Raises:
+            Fault: 500, its files are damaged.
+        """
+        with reading(self.folder):
+            return self._snapshot()
+
+    def _snapshot(self) -> Snapshot:
         with self._lock:
             while self._shard is None or self._loaded != (self._row.generation, self._row.indexed_seq):
                 generation = self._row.generation
@@ -152,7 +160,7 @@ class LiveIndex:
     def usable(self) -> bool:
         """Whether the search index can be opened and holds what the store says it holds."""
         try:
-            self.snapshot()
+            self._snapshot()
         except BROKEN as error:
             log.warning("the search index of [%s] is damaged (%s)", self._row.name, error)
             return False
@@ -228,7 +236,8 @@ class LiveIndex:
         layout = layout_of(self.fields)
         folder = self._folder(old, generation)
         shutil.rmtree(folder, ignore_errors=True)
-        shard = Shard(folder, layout)
+        with reading(folder):
+            shard = Shard(folder, layout)
         try:
             shard.open_writer()
             self._fed_seq = 0
@@ -273,7 +282,7 @@ class LiveIndex:
     def _on_disk(self) -> Shard:
         """Return the search index, made if there is none yet."""
         with self._lock:
-            shard = self.snapshot().shard
+            shard = self._snapshot().shard
             if shard.folder is None:
                 shard = self._shard = Shard(self._folder(self._row), self._row.layout)
             return shard
