@@ -13,7 +13,7 @@ from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
 from osrerank.retrieval.rm3 import Ask
-from osrerank.search import RerankArgument, SearchCall, Widened, rank_response, rank_texts, widen
+from osrerank.search import Expanded, RerankArgument, SearchCall, expand_query, rank_response, rank_texts
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
@@ -55,7 +55,7 @@ class AsyncClient(AsyncOpenSearch):
         """Search, and rerank what is found, as ``Client.search``."""
         given = {**(params or {}), **options}
         defaults = self.defaults.of(index)
-        query, rerank, deadline = await self._answered(widen(defaults, query, index, given, rerank))
+        query, rerank, deadline = await self._answered(expand_query(defaults, query, index, given, rerank))
         call = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=rerank, deadline=deadline)
         send = partial(self._send, index=index, headers=headers, options=options)
         try:
@@ -72,15 +72,15 @@ class AsyncClient(AsyncOpenSearch):
         in_url, named = call.split_params(options)
         return await super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
 
-    async def _answered(self, asking: Generator[Ask, Any, Widened]) -> Widened:
+    async def _answered(self, asking: Generator[Ask, Any, Expanded]) -> Expanded:
         """Send what is asked for, one request after the other, and return what comes of it."""
         answer = None
         while True:
             try:
                 ask = asking.send(answer)
             except StopIteration as end:
-                widened: Widened = end.value
-                return widened
+                expanded: Expanded = end.value
+                return expanded
             answer = await self.transport.perform_request(
                 "POST", ask.path, params=dict(ask.params), body=dict(ask.body)
             )

@@ -12,7 +12,7 @@ from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
 from osrerank.retrieval.rm3 import Ask
-from osrerank.search import RerankArgument, SearchCall, Widened, rank_response, rank_texts, widen
+from osrerank.search import Expanded, RerankArgument, SearchCall, expand_query, rank_response, rank_texts
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
@@ -78,7 +78,7 @@ class Client(OpenSearch):
         """
         given = {**(params or {}), **options}
         defaults = self.defaults.of(index)
-        query, rerank, deadline = self._answered(widen(defaults, query, index, given, rerank))
+        query, rerank, deadline = self._answered(expand_query(defaults, query, index, given, rerank))
         call = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=rerank, deadline=deadline)
         send = partial(self._send, index=index, headers=headers, options=options)
         try:
@@ -95,15 +95,15 @@ class Client(OpenSearch):
         in_url, named = call.split_params(options)
         return super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
 
-    def _answered(self, asking: Generator[Ask, Any, Widened]) -> Widened:
+    def _answered(self, asking: Generator[Ask, Any, Expanded]) -> Expanded:
         """Send what is asked for, one request after the other, and return what comes of it."""
         answer = None
         while True:
             try:
                 ask = asking.send(answer)
             except StopIteration as end:
-                widened: Widened = end.value
-                return widened
+                expanded: Expanded = end.value
+                return expanded
             answer = self.transport.perform_request("POST", ask.path, params=dict(ask.params), body=dict(ask.body))
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:

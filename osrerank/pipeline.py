@@ -14,6 +14,7 @@ from typing import Any, Literal
 from osrerank.errors import ConfigError, ScoringError, WorkerError
 from osrerank.retrieval.rm3 import Rm3
 from osrerank.stages.passages import Passages
+from osrerank.stages.sentences import Sentences
 from osrerank.types import NEVER, Deadline, Ranking, Stage, StageReport
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Rerank:
             [0, 1] in a weighted one (half when None).
         passages: None scores a document by its beginning, as far as the model reads; ``"maxp"``, ``"firstp"``,
             ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores its passages.
+        sentences: True, a dict of options or ``Sentences`` scores documents by their best sentences, as Birch does,
+            together with the first pass; in place of ``passages`` and ``blend``.
         rm3: True, a dict of options or ``Rm3`` widens the first pass's query by feedback; for a query given as text.
     """
 
@@ -66,10 +69,12 @@ class Rerank:
     blend: Literal["card", "replace", "linear", "weighted", "rrf"] = "card"
     blend_weight: float | None = None
     passages: Passages | None = None
+    sentences: Sentences | None = None
     rm3: Rm3 | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passages", Passages.of(self.passages))
+        object.__setattr__(self, "sentences", Sentences.of(self.sentences))
         object.__setattr__(self, "rm3", Rm3.of(self.rm3))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
@@ -85,6 +90,10 @@ class Rerank:
                 f"rerank option blend_weight is {self.blend_weight!r}; in a weighted blend it is a share in [0, 1]"
             )
             raise ConfigError(message, setting="rerank.blend_weight", source="argument")
+
+        if self.sentences is not None and (self.passages is not None or self.blend not in ("card", "replace")):
+            message = "rerank option sentences stands in place of passages and blend: leave these out"
+            raise ConfigError(message, setting="rerank.sentences", source="argument")
 
     @classmethod
     def of(cls, value: "bool | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":

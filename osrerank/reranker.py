@@ -11,6 +11,7 @@ from osrerank.settings import Settings
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage
+from osrerank.stages.sentences import SentenceStage
 from osrerank.types import Deadline, Ranking, Scorer, Stage, StageReport
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Reranker:
         if isinstance(options.pipeline, Pipeline):
             return options.pipeline
         scorer = self._scorer(cached=options.cache)
+        if options.sentences is not None:
+            return Pipeline((SentenceStage(scorer, options.sentences, depth=options.depth),))
         mono = _mono(options, scorer)
         blend = _blend(options, scorer)
         return Pipeline((mono,) if blend is None else (mono, blend))

@@ -32,21 +32,21 @@ RerankArgument = bool | Mapping[str, Any] | Rerank
 """What `rerank=` of a search may be; `Rerank.of` reads it."""
 
 
-class Widened(NamedTuple):
-    """What `SearchCall.plan` is given in place of the caller's arguments once the query has been widened."""
+class Expanded(NamedTuple):
+    """What `SearchCall.plan` is given in place of the caller's arguments once feedback has expanded the query."""
 
     query: str | Mapping[str, Any] | None
     rerank: RerankArgument
     deadline: Deadline | None
 
 
-def widen(
+def expand_query(
     defaults: Rerank,
     query: str | Mapping[str, Any] | None,
     index: Any,
     params: Mapping[str, Any],
     rerank: RerankArgument,
-) -> Generator[Ask, Any, Widened]:
+) -> Generator[Ask, Any, Expanded]:
     """Yield the requests that must be answered before the search, none unless feedback is asked for.
 
     Raises:
@@ -54,7 +54,7 @@ def widen(
     """
     options = Rerank.of(rerank, defaults)
     if options is None or options.rm3 is None:
-        return Widened(query, rerank, None)
+        return Expanded(query, rerank, None)
     if not isinstance(query, str):
         raise ConfigError(
             "rm3 widens a query given as text: client.search(text, ...); for a query of your own leave rm3 out",
@@ -64,7 +64,7 @@ def widen(
     deadline = Deadline.after_ms(options.deadline_ms)
     clause = yield from expand(query, index, options.rm3, params)
     text = query if options.query is None else options.query
-    return Widened(clause, replace(options, query=text), deadline)
+    return Expanded(clause, replace(options, query=text), deadline)
 
 
 @dataclass(frozen=True, slots=True)

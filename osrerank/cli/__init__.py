@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",
     "tradeoff": "osrerank.cli.tradeoff:tradeoff",
+    "tune": "osrerank.cli.tune:tune",
 }
 GROUP = "osrerank.commands"
 FAILED, BAD_USAGE = 1, 2

@@ -10,7 +10,18 @@ from osrerank.pipeline import BLENDS, MAX_DEPTH, NO_STAGES, PIPELINES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-RERANK_NAMES = ("pipeline", "depth", "blend", "blend_weight", "passages", "rm3", "fields", "deadline_ms", "on_failure")
+RERANK_NAMES = (
+    "pipeline",
+    "depth",
+    "blend",
+    "blend_weight",
+    "passages",
+    "sentences",
+    "rm3",
+    "fields",
+    "deadline_ms",
+    "on_failure",
+)
 
 
 def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
@@ -32,7 +43,12 @@ def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
     return read
 
 
-def _number_or_text(content: str) -> int | float | str:
+def _number_or_text(content: str) -> Any:
+    """Return a number, several of them that are separated by strokes, true or false, or the text."""
+    if content in ("true", "false"):
+        return content == "true"
+    if "/" in content:
+        return [_number_or_text(part) for part in content.split("/")]
     for kind in (int, float):
         try:
             return kind(content)
@@ -55,6 +71,11 @@ def pipeline_options(command: Command) -> Command:
                 "--passages",
                 callback=named_options("aggregation"),
                 help="Judge documents by their passages: maxp, firstp, sump, kmaxavgp; maxp,limit=10.",
+            ),
+            click.option(
+                "--sentences",
+                callback=named_options("a"),
+                help="Judge documents by their best sentences and BM25: a=0.5, or a=0.4,weights=1/0.2/0.1.",
             ),
         )
     ):

@@ -1,6 +1,7 @@
 """Figures that a paper could print, drawn without a display."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,40 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
     Raises:
         ConfigError: the file's name has another ending.
     """
+    with _axes(path) as axes:
+        for place, (label, points) in enumerate(curves.items()):
+            _draw(axes, label, sorted(points, key=lambda point: point.inferences), place)
+        _label(axes, (point for points in curves.values() for point in points if point.setting.pairs != "sample"))
+        axes.set_xlabel("Inferences per query")
+        axes.set_ylabel(measure)
+        axes.margins(x=0.08, y=0.12)
+        if len(curves) > 1:
+            axes.legend(frameon=False, fontsize=8)
+
+
+def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]], measure: str) -> None:
+    """Draw a measure against the first pass's share a, a line for each curve.
+
+    Args:
+        path: as for `plot_tradeoff`.
+        curves: label -> (a, value), by rising a.
+        measure: the vertical axis' name.
+
+    Raises:
+        ConfigError: the file's name has another ending.
+    """
+    with _axes(path) as axes:
+        for place, (label, points) in enumerate(curves.items()):
+            marker, colour = MARKERS[place % len(MARKERS)], COLOURS[place % len(COLOURS)]
+            axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, linewidth=1.3, color=colour, label=label)
+        axes.set_xlabel("Share a of the first pass")
+        axes.set_ylabel(measure)
+        axes.legend(frameon=False, fontsize=8)
+
+
+@contextlib.contextmanager
+def _axes(path: Path) -> Iterator[Any]:
+    """Yield the axes of a figure that is written at the end."""
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"cannot plot to {path}: end it in {', '.join(FORMATS)}", setting="plot", source="flag")
     matplotlib = require("matplotlib", extra="eval")
@@ -36,17 +71,10 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
     with matplotlib.rc_context({"svg.hashsalt": "osrerank", "font.size": 9, "svg.fonttype": "none"}):
         figure = figure_module.Figure(figsize=INCHES, layout="constrained")
         axes = figure.add_subplot()
-        for place, (label, points) in enumerate(curves.items()):
-            _draw(axes, label, sorted(points, key=lambda point: point.inferences), place)
-        _label(axes, (point for points in curves.values() for point in points if point.setting.pairs != "sample"))
-        axes.set_xlabel("Inferences per query")
-        axes.set_ylabel(measure)
+        yield axes
         axes.grid(visible=True, color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.margins(x=0.08, y=0.12)
-        if len(curves) > 1:
-            axes.legend(frameon=False, fontsize=8)
         path.parent.mkdir(parents=True, exist_ok=True)
         dated = {"Date": None} if path.suffix.lower() == ".svg" else {}
         figure.savefig(path, dpi=DOTS_PER_INCH, metadata=dated)

@@ -105,3 +105,15 @@ def test_deadline_scores_fewer_passages_of_every_document(engine_url, client):
 def test_one_document_never_has_more_passages_than_the_limit(client):
     response = client.search("pump failure", index=INDEX, rerank={"passages": {"limit": 4}})
     assert response["rerank"]["stages"][0]["inferences"] <= 4 * 15
+
+
+def test_best_sentence_and_its_place(client):
+    options = {"sentences": {"a": 0.0, "weights": [1.0], "max_words": 50}, "depth": 15}
+    response = client.search("pump failure", index=INDEX, size=15, rerank=options)
+    assert response["rerank"]["applied"] is True
+    for hit in response["hits"]["hits"]:
+        marks = hit["_rerank"]["sentences"]
+        span = marks["passage"]
+        sentence = hit["_source"][span["field"]][span["start"] : span["end"]]
+        assert len(sentence.split()) <= 50
+        assert marks["logit"] == SCORER.function("pump failure", sentence) == marks["score"]

@@ -31,6 +31,10 @@ def arguments_of(*given):
         (("--rm3",), {"rm3": True}),
         (("--rm3-options", "20,weight=0.3"), {"rm3": {"documents": 20, "weight": 0.3}}),
         (("--passages", "maxp", "--fields", "a,b"), {"passages": {"aggregation": "maxp"}, "fields": ("a", "b")}),
+        (
+            ("--sentences", "0.4,weights=1/0.2,drop_tail=true"),
+            {"sentences": {"a": 0.4, "weights": [1, 0.2], "drop_tail": True}},
+        ),
         (("--passages", "limit=5"), {"passages": {"limit": 5}}),
     ],
 )

@@ -5,12 +5,15 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from osrerank import Rerank
 from osrerank.errors import ConfigError, DeadlineExceeded, InferenceError
 from osrerank.response import parse
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import Passages, PassageStage, k_max_avg_p, max_p, sum_p
+from osrerank.stages.sentences import SentenceStage
 from osrerank.testing import FunctionScorer
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section
 from tests.rankings import ranking_of, response_of
@@ -196,3 +199,19 @@ def test_passages_are_cached_one_by_one(redis_url):
     assert (first.reports[0].inferences, first.reports[0].cached) == (20, 0)
     assert again.reports[0].cached >= 19
     assert again.candidates[0].score == first.candidates[0].score
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.text(st.sampled_from("hit x.\n"), max_size=60)), max_size=8),
+    st.integers(1, 9),
+    st.sampled_from(["maxp", "firstp", "sump", "kmaxavgp"]),
+)
+def test_every_candidate_stays_and_scores_fall(texts, depth, aggregation):
+    before = ranking_of(texts)
+    for stage in (PassageStage(COUNT, Passages(aggregation, **SMALL), depth), SentenceStage(COUNT, depth=depth)):
+        after = stage.rerank(before)
+        assert sorted(one.doc_id for one in after.candidates) == sorted(one.doc_id for one in before.candidates)
+        scored = [one.trace[-1] for one in after.candidates if len(one.trace) == 2]
+        assert [one.score for one in scored] == sorted((one.score for one in scored), reverse=True)
+        assert [one.unit for one in scored] == sorted((one.unit for one in scored), reverse=True)
+        assert all(0 <= one.unit < 1 for one in scored)

@@ -1,0 +1,80 @@
+"""Join SQuAD's paragraphs to whole articles, and write BM25 candidates of dev questions, and judgments.
+
+python docs/examples/squad_articles.py train-v1.1.json dev-v1.1.json candidates.jsonl qrels.txt --questions 100
+
+The article that a question is asked about is relevant. The articles of both files are the collection.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from osrerank import Client, connect
+
+INDEX = "articles"
+MAPPING = {"mappings": {"properties": {"text": {"type": "text", "analyzer": "english"}}}}
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return a SQuAD file's articles."""
+    articles: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["data"]
+    return articles
+
+
+def index(client: Client, articles: list[dict[str, Any]]) -> None:
+    """Index whole articles."""
+    client.indices.create(index=INDEX, body=MAPPING)
+    lines: list[dict[str, Any]] = []
+    for article in articles:
+        text = "\n".join(paragraph["context"] for paragraph in article["paragraphs"])
+        lines += [{"index": {"_id": article["title"]}}, {"text": text}]
+    client.bulk(body=lines, index=INDEX, refresh=True)
+
+
+def candidates(client: Client, question: str, depth: int) -> list[dict[str, Any]]:
+    """Return BM25's articles for a question."""
+    found = client.search({"match": {"text": question}}, index=INDEX, size=depth)
+    return [
+        {"doc_id": hit["_id"], "text": hit["_source"]["text"], "score": hit["_score"]} for hit in found["hits"]["hits"]
+    ]
+
+
+def main() -> None:
+    """Sample questions, search, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("train", "dev", "candidates", "qrels"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--questions", type=int, default=100)
+    parser.add_argument("--depth", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+
+    dev = read(options.dev)
+    questions = [
+        (article["title"], question)
+        for article in dev
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    with tempfile.TemporaryDirectory() as folder, options.candidates.open("w", encoding="utf-8") as lists:
+        client = connect(f"embedded:{folder}")
+        index(client, [*read(options.train), *dev])
+        judgments = []
+        for own, question in random.Random(options.seed).sample(questions, options.questions):
+            text = question["question"].strip()
+            line = {
+                "query_id": question["id"],
+                "query": text,
+                "candidates": candidates(client, text, options.depth),
+            }
+            lists.write(f"{json.dumps(line, ensure_ascii=False)}\n")
+            judgments.append(f"{question['id']} 0 {own} 1\n")
+        client.close()
+    options.qrels.write_text("".join(judgments), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

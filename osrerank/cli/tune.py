@@ -1,0 +1,112 @@
+"""``osrerank tune``: how much first pass and how much sentences, by cross-validation."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from osrerank.evaluation.tune import Evidence, Fold
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OUTPUT = click.Path(dir_okay=False, path_type=Path)
+STEPS = 10
+
+
+@click.command()
+@click.argument("qrels", type=FILE)
+@click.argument("run", type=FILE)
+@click.option("--output", "-o", required=True, type=OUTPUT, help="TREC run to write, each query with held-out weights.")
+@click.option("--folds", type=FILE, help="JSON: lists of query ids, or Capreolus' form.")
+@click.option("--k", default=5, show_default=True, type=click.IntRange(2), help="Blocks of queries, without --folds.")
+@click.option("--sentences", default=3, show_default=True, type=click.IntRange(1, 3), help="Best sentences that count.")
+@click.option(
+    "--scores",
+    default="logit",
+    show_default=True,
+    type=click.Choice(["logit", "probability"]),
+    help="What is summed: the released code sums logits, the paper probabilities.",
+)
+@click.option("--released-grid", is_flag=True, help="Shares 0 to .9, as in the released code, in place of 0 to 1.")
+@click.option("--plot", type=OUTPUT, help="Draw AP against a to a .svg, .png or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+@click.pass_obj
+def tune(obj: dict[str, Any], /, **options: Any) -> None:
+    """Learn the weights of sentences and first pass by cross-validation (Birch), without scoring again.
+
+    \b
+    osrerank run --queries topics.tsv --index news --output birch.run --depth 1000 --sentences a=0.5
+    osrerank tune qrels.txt birch.run.jsonl --folds folds.json --output tuned.run --plot ap.svg
+
+    RUN is the side file of a run that was reranked by sentences; its a and weights do not matter. The weights of each
+    fold are chosen by AP on the other folds. They also go to OUTPUT.weights.json.
+    """
+    from osrerank.evaluation.checkpoint import read_records  # noqa: PLC0415 - numpy, for this command alone
+    from osrerank.evaluation.files import write_atomically  # noqa: PLC0415
+    from osrerank.evaluation.trec import write_run  # noqa: PLC0415
+    from osrerank.evaluation.tune import Evidence, held_out_run  # noqa: PLC0415
+
+    evidence = [Evidence.of(record, scores=options["scores"]) for record in read_records(options["run"])]
+    folds = _learned(evidence, options)
+    output = options["output"]
+    write_run(output, held_out_run(evidence, folds, output.stem))
+    summary = json.dumps(_summary(folds), indent=2)
+    write_atomically(output.with_name(f"{output.name}.weights.json"), [f"{summary}\n"])
+    if options["as_json"] or obj["as_json"]:
+        click.echo(summary)
+    else:
+        _show(folds)
+
+
+def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold]":
+    """Return what was learned for each fold, having drawn AP against a where that was asked for."""
+    from osrerank.evaluation.folds import block_folds, read_folds  # noqa: PLC0415 - see tune
+    from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415
+    from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions  # noqa: PLC0415
+
+    shares = tuple(step / STEPS for step in range(STEPS if options["released_grid"] else STEPS + 1))
+    settings = grid(options["sentences"], shares)
+    by_query = precisions(evidence, read_qrels(options["qrels"]), settings)
+    folds = read_folds(options["folds"]) if options["folds"] else block_folds(by_query, options["k"])
+    learned = cross_validate(by_query, folds, settings)
+    if options["plot"]:
+        from osrerank.evaluation.plots import plot_shares  # noqa: PLC0415 - matplotlib
+
+        curves = {f"{count}S": by_share(by_query, settings, count) for count in range(1, options["sentences"] + 1)}
+        plot_shares(options["plot"], curves, "AP")
+    return learned
+
+
+def _summary(folds: "Sequence[Fold]") -> dict[str, Any]:
+    queries = sum(len(fold.held_out) for fold in folds)
+    return {
+        "AP": sum(fold.test * len(fold.held_out) for fold in folds) / queries,
+        "queries": queries,
+        "folds": [
+            {
+                "a": fold.weights.a,
+                "weights": list(fold.weights.sentences),
+                "AP_training": fold.training,
+                "AP_held_out": fold.test,
+                "held_out": list(fold.held_out),
+            }
+            for fold in folds
+        ],
+    }
+
+
+def _show(folds: "Sequence[Fold]") -> None:
+    from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
+
+    rows = [
+        [str(number), *(f"{share:g}" for share in (fold.weights.a, *fold.weights.sentences[1:])), *_outcome(fold)]
+        for number, fold in enumerate(folds, start=1)
+    ]
+    console().print(table(["fold", "a", "w2", "w3", "AP training", "AP held out", "queries"], rows))
+    click.echo(f"AP {_summary(folds)['AP']:.4f} over all held-out queries")
+
+
+def _outcome(fold: "Fold") -> tuple[str, str, str]:
+    return f"{fold.training:.4f}", f"{fold.test:.4f}", str(len(fold.held_out))

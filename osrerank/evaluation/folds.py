@@ -1,0 +1,56 @@
+"""The folds of a cross-validation: files as the published experiments have them, or blocks of the sorted queries."""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from osrerank.errors import EvaluationError
+
+Folds = tuple[tuple[str, ...], ...]
+
+
+def read_folds(path: Path) -> Folds:
+    """Read a JSON file: a list of lists of query ids, or Capreolus' ``{"s1": {"predict": {"test": [...]}}}``.
+
+    Raises:
+        EvaluationError: it is neither, a query is in two folds, or there are fewer than two folds.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise EvaluationError(f"{path}: not JSON: {error}") from None
+    try:
+        lists = [one["predict"]["test"] for one in content.values()] if isinstance(content, dict) else list(content)
+        folds = tuple(tuple(_ids(one)) for one in lists)
+    except (KeyError, TypeError) as error:
+        raise EvaluationError(
+            f"{path}: expected a list of lists of query ids, or an object of folds with predict.test: {error}"
+        ) from None
+    every = [query_id for fold in folds for query_id in fold]
+    if len(folds) < 2:
+        raise EvaluationError(f"{path}: {len(folds)} folds; at least two are needed")
+    if len(set(every)) != len(every):
+        twice = next(query_id for query_id in every if every.count(query_id) > 1)
+        raise EvaluationError(f"{path}: query {twice} is in two folds")
+    return folds
+
+
+def block_folds(query_ids: Iterable[str], count: int) -> Folds:
+    """Return consecutive blocks of the sorted queries, numbers sorted as numbers, as Birch has for Core17 and Core18.
+
+    Raises:
+        EvaluationError: there are fewer queries than folds.
+    """
+    ordered = sorted(query_ids, key=lambda one: (not one.isdecimal(), int(one) if one.isdecimal() else 0, one))
+    if len(ordered) < count:
+        raise EvaluationError(f"{len(ordered)} judged queries cannot make {count} folds")
+    edges = [len(ordered) * place // count for place in range(count + 1)]
+    return tuple(tuple(ordered[start:end]) for start, end in pairwise(edges))
+
+
+def _ids(values: Any) -> Sequence[str]:
+    if isinstance(values, str):
+        raise TypeError(f"a fold is the text {values!r}")
+    return [str(value) for value in values]

@@ -1,0 +1,184 @@
+"""Birch's weights by cross-validation: learned on some queries, applied to others.
+
+Akkalyoncu Yilmaz et al., EMNLP 2019, section 4: a grid over a, w2 and w3, in steps of .1; the setting with the highest
+AP on the training folds ranks the queries of the fold that is held out. Nothing is scored here: the values of the best
+sentences come from the side file of a run.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.errors import EvaluationError
+from osrerank.evaluation.records import Record
+from osrerank.stages.sentences import KEPT, interpolate
+from osrerank.types import Qrels, Run, ScoredDocument
+
+STAGE = "sentences"
+DECIMALS = 4
+"""AP is compared as trec_eval prints it."""
+TENTHS = tuple(tenth / 10 for tenth in range(11))
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Weights:
+    """A point of the grid; the order is that of preference at equal AP: less weight of the second sentence first.
+
+    Attributes:
+        second: weight of the second best sentence; the best one's is 1.
+        a: share of the first pass.
+        third: weight of the third best sentence.
+    """
+
+    second: float
+    a: float
+    third: float
+
+    @property
+    def sentences(self) -> tuple[float, float, float]:
+        """The weights of the three best sentences."""
+        return (1.0, self.second, self.third)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A query's candidates with what the grid combines.
+
+    Attributes:
+        query_id: the query.
+        doc_ids: in first-pass order.
+        first_pass: scores ``(n,)``.
+        best: ``(n, 3)`` values of each document's best sentences, the best first; NaN where it has fewer.
+    """
+
+    query_id: str
+    doc_ids: tuple[str, ...]
+    first_pass: Floats
+    best: Floats
+
+    @classmethod
+    def of(cls, record: Record, *, scores: str) -> "Evidence":
+        """Read a record of a run that was reranked by sentences.
+
+        Args:
+            record: a line of the run's side file.
+            scores: ``"logit"`` or ``"probability"``.
+        """
+        found = sorted(record.fields["candidates"], key=lambda one: one["first_pass"]["rank"])
+        names = [scores, *(f"{scores}_{place}" for place in range(2, KEPT + 1))]
+        marks = [one["stages"].get(STAGE, {}) for one in found]
+        return cls(
+            record.query_id,
+            tuple(one["doc_id"] for one in found),
+            np.array([one["first_pass"]["score"] for one in found], dtype=np.float64),
+            np.array([[mark.get(name, np.nan) for name in names] for mark in marks]).reshape(len(found), KEPT),
+        )
+
+    def order(self, weights: Weights) -> npt.NDArray[np.intp]:
+        """Return the documents' places from best to worst: those with sentences, then the others as they were."""
+        keys = interpolate(self.first_pass, self.best, weights.a, weights.sentences)
+        return np.lexsort((-keys, np.isnan(self.best[:, 0])))
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What was learned for one fold.
+
+    Attributes:
+        held_out: its queries.
+        weights: the best on all other folds' queries.
+        training: mean AP of these weights on the other folds' queries.
+        test: on its own queries.
+    """
+
+    held_out: tuple[str, ...]
+    weights: Weights
+    training: float
+    test: float
+
+
+def grid(sentences: int, shares: Sequence[float] = TENTHS) -> tuple[Weights, ...]:
+    """Return the settings to try, in the order of preference at equal AP.
+
+    Args:
+        sentences: how many of the best sentences count: 1, 2 or 3 (the paper's 1S, 2S, 3S).
+        shares: values that a and each weight may take.
+    """
+    second = shares if sentences > 1 else (0.0,)
+    third = shares if sentences > 2 else (0.0,)
+    return tuple(sorted(Weights(w2, a, w3) for a, w2, w3 in itertools.product(shares, second, third)))
+
+
+def precisions(evidence: Sequence[Evidence], qrels: Qrels, settings: Sequence[Weights]) -> dict[str, Floats]:
+    """Return each judged query's AP under each setting, ``(n_settings,)``; queries without judgments are left out."""
+    return {
+        one.query_id: np.array([_average_precision(one, judged, weights) for weights in settings])
+        for one in evidence
+        if (judged := qrels.judgments.get(one.query_id)) is not None
+    }
+
+
+def cross_validate(
+    by_query: Mapping[str, Floats], folds: Sequence[Sequence[str]], settings: Sequence[Weights]
+) -> list[Fold]:
+    """Choose each fold's setting by the mean AP over the queries of all other folds; its own have no say.
+
+    Args:
+        by_query: query_id -> AP under each setting.
+        folds: the queries of each fold; those without an AP are passed over.
+        settings: in the order of preference at equal AP, compared to four decimals.
+
+    Raises:
+        EvaluationError: a fold would be without queries to learn from, or without queries to hold out.
+    """
+    learned = []
+    for number, fold in enumerate(folds, start=1):
+        held_out = [query_id for query_id in fold if query_id in by_query]
+        training = [
+            by_query[query_id] for other in folds if other is not fold for query_id in other if query_id in by_query
+        ]
+        if not held_out or not training:
+            where = "held out" if not held_out else "to learn from"
+            raise EvaluationError(f"fold {number} has no judged query {where}; check the folds' query ids")
+        means = np.mean(training, axis=0)
+        chosen = int(np.argmax(np.round(means, DECIMALS)))  # the first of equals
+        test = float(np.mean([by_query[query_id][chosen] for query_id in held_out]))
+        learned.append(Fold(tuple(held_out), settings[chosen], float(means[chosen]), test))
+    return learned
+
+
+def held_out_run(evidence: Iterable[Evidence], folds: Iterable[Fold], name: str) -> Run:
+    """Return the run in which every query is ranked with the weights learned without it."""
+    weights = {query_id: fold.weights for fold in folds for query_id in fold.held_out}
+    rankings = {}
+    for one in evidence:
+        if one.query_id in weights:
+            order = one.order(weights[one.query_id])
+            rankings[one.query_id] = tuple(
+                ScoredDocument(one.doc_ids[place], float(len(order) - rank)) for rank, place in enumerate(order)
+            )
+    return Run(rankings, name)
+
+
+def by_share(by_query: Mapping[str, Floats], settings: Sequence[Weights], sentences: int) -> list[tuple[float, float]]:
+    """Return, for each a, the highest mean AP over all queries that any weights of so many sentences reach with it."""
+    means = np.mean(list(by_query.values()), axis=0)
+    best: dict[float, float] = {}
+    for weights, mean in zip(settings, means, strict=True):
+        if not any(weights.sentences[sentences:]):
+            best[weights.a] = max(float(mean), best.get(weights.a, 0.0))
+    return sorted(best.items())
+
+
+def _average_precision(evidence: Evidence, judged: Mapping[str, int], weights: Weights) -> float:
+    """Return the AP of a query under a setting, over all its relevant documents, found or not."""
+    n_relevant = sum(relevance > 0 for relevance in judged.values())
+    if not n_relevant:
+        return 0.0
+    relevant = np.array([judged.get(doc_id, 0) > 0 for doc_id in evidence.doc_ids])
+    places = np.flatnonzero(relevant[evidence.order(weights)]) + 1
+    return float((np.arange(1, len(places) + 1) / places).sum() / n_relevant)

@@ -1,0 +1,175 @@
+"""Reranking documents by their best sentences, beside the first pass.
+
+Akkalyoncu Yilmaz, Yang, Zhang, Lin: Cross-domain modeling of sentence-level evidence for document retrieval, EMNLP 2019
+(Birch), section 3: s_f = a s_doc + (1 - a) sum_i w_i s_i, with s_doc the first pass's score and s_i that of the i-th
+best sentence. Neither side is normalised. The released code sums logits, the text speaks of probabilities: both can be
+had.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.stages.options import is_count, is_name, is_share, read_options, unusable
+from osrerank.stages.ordering import NO_TEXT, Attempt, Judged, settle
+from osrerank.stages.sentence_splitting import sentence_spans
+from osrerank.stages.slices import report_of, score_slices
+from osrerank.stages.splitting import readable
+from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span, StageReport
+
+KEPT = 3
+"""The best sentences whose values are kept beside the score: as many as Birch weighs."""
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """How documents are judged by their best sentences.
+
+    Attributes:
+        a: share of the first pass, in [0, 1]; ``osrerank tune`` finds it for a collection.
+        weights: of the best sentence, the second best and so on; the first is 1 in the paper.
+        scores: what is summed: ``"logit"``, as the released code does, or ``"probability"``, as the text says.
+        max_words: a longer sentence is cut into chunks of so many words.
+        drop_tail: whether a long sentence loses its last, shorter chunk, as in the released code.
+        limit: sentences of a document that are scored at most; None for all.
+        language: of the documents, as a two-letter code.
+    """
+
+    a: float = 0.5
+    weights: tuple[float, ...] = (1.0, 0.2, 0.3)
+    scores: Literal["logit", "probability"] = "logit"
+    max_words: int = 512
+    drop_tail: bool = False
+    limit: int | None = None
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        weights: Any = self.weights  # from a settings file or a caller, a number or a list
+        object.__setattr__(self, "weights", tuple(weights) if isinstance(weights, list | tuple) else (weights,))
+        if not is_share(self.a):
+            raise unusable("sentences.a", self.a, "a number in [0, 1]")
+        if not (self.weights and all(is_share(weight) for weight in self.weights)):
+            raise unusable("sentences.weights", self.weights, "one or more numbers in [0, 1]")
+        if self.scores not in ("logit", "probability"):
+            raise unusable("sentences.scores", self.scores, '"logit" or "probability"')
+        if not is_count(self.max_words):
+            raise unusable("sentences.max_words", self.max_words, "a count from 1 on")
+        if self.drop_tail not in (True, False):
+            raise unusable("sentences.drop_tail", self.drop_tail, "True or False")
+        if not is_name(self.language):
+            raise unusable("sentences.language", self.language, "a two-letter code")
+        if self.limit is not None and not is_count(self.limit):
+            raise unusable("sentences.limit", self.limit, "a count from 1 on or None")
+
+    @classmethod
+    def of(cls, value: Any) -> "Sentences | None":
+        """Read the ``sentences`` option of a search: True, a dict of options, or None.
+
+        Raises:
+            ConfigError: it is none of these, or a key or value in it cannot be used.
+        """
+        return read_options(cls, value, "sentences")
+
+
+def interpolate(first_pass: Floats, best: Floats, a: float, weights: Sequence[float]) -> Floats:
+    """Return a s_doc + (1 - a) sum_i w_i s_i.
+
+    Args:
+        first_pass: ``(n_documents,)``.
+        best: ``(n_documents, n_best)`` of each document's best sentences, the best first; NaN where it has fewer.
+        a: share of the first pass.
+        weights: of the best sentences; those beyond ``n_best`` count for nothing.
+    """
+    used = min(best.shape[1], len(weights))
+    evidence = np.nan_to_num(best[:, :used]) @ np.asarray(weights[:used], dtype=np.float64)
+    mixed: Floats = a * first_pass + (1 - a) * evidence
+    return mixed
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceStage:
+    """Birch: one forward pass for each sentence of the top ``depth`` candidates, in one call.
+
+    The hit's ``passage`` is its best sentence. Under a deadline the first sentences of all candidates are scored first.
+
+    Attributes:
+        scorer: scores ``(i,)`` tuples.
+        options: how documents are cut and the scores put together.
+        depth: how many candidates are scored.
+        name: how the stage is called in traces and reports.
+    """
+
+    scorer: Scorer
+    options: Sentences = Sentences()
+    depth: int = 100
+    name: str = "sentences"
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
+        """Return the ranking with its top ``depth`` in the interpolated order.
+
+        Raises:
+            MissingDependencyError: the sentence splitter is not installed.
+            DeadlineExceeded: no sentence could be scored in time.
+            InferenceError: no candidate could be scored at all, or a score is not a number.
+        """
+        started = time.perf_counter()
+        block = ranking.candidates[: self.depth]
+        present = [candidate for candidate in block if candidate.text is not None]
+        if not present:
+            reason = NO_TEXT if block else "no candidates"
+            return ranking.with_report(StageReport(self.name, applied=False, reason=reason, candidates=len(block)))
+        sentences = [self.sentences_of(candidate) for candidate in present]
+        texts = [[text for text, _span in one] for one in sentences]
+        scores = score_slices(self.scorer, ranking.query.text, texts, stage=self.name, deadline=deadline)
+        judged = [
+            self._judge(present[place], [span for _text, span in sentences[place]], scores.logits[place])
+            for place in scores.scored
+        ]
+        failures = {present[place].doc_id: reason for place, reason in scores.failures.items()}
+        attempt = Attempt(block, present, judged, scores.reached, failures)
+        candidates = settle(ranking, self.name, attempt)
+        report = report_of(
+            self.scorer,
+            self.name,
+            scores,
+            unit="sentences",
+            candidates=len(block),
+            failed=attempt.failed,
+            took_ms=(time.perf_counter() - started) * 1000,
+        )
+        return Ranking(ranking.query, candidates, (*ranking.reports, report))
+
+    def sentences_of(self, candidate: Candidate) -> list[tuple[str, Span]]:
+        """Return a candidate's sentences as the model reads them, at least one, each with its place in the source."""
+        sections = candidate.sections or (Section("text", candidate.text or ""),)
+        options = self.options
+        found = [
+            (readable(section.text[start:end]), Span(section.field, start, end, section.value))
+            for section in sections
+            for start, end in sentence_spans(
+                section.text, options.language, max_words=options.max_words, drop_tail=options.drop_tail
+            )
+        ]
+        return found[: options.limit] or [("", Span(sections[0].field, 0, 0, sections[0].value))]
+
+    def _judge(self, candidate: Candidate, spans: list[Span], logits: npt.NDArray[np.float32]) -> Judged:
+        there = np.flatnonzero(~np.isnan(logits))
+        order = there[np.argsort(-logits[there], kind="stable")]
+        best = logits[order[: max(KEPT, len(self.options.weights))]]
+        probabilities = self.scorer.probabilities(best)
+        values = best.astype(np.float64) if self.options.scores == "logit" else probabilities
+        first_pass = np.array([candidate.trace[0].score])
+        key = float(interpolate(first_pass, values[None, :], self.options.a, self.options.weights)[0])
+        parts = {}
+        for place in range(min(KEPT, len(best))):
+            number = f"_{place + 1}" if place else ""
+            parts[f"logit{number}"] = float(best[place])
+            parts[f"probability{number}"] = float(probabilities[place])
+        # softsign: unlike the logistic function it still tells large sums apart
+        unit = (1 + key / (1 + abs(key))) / 2
+        return Judged(candidate, score=key, unit=unit, parts=parts, passage=spans[int(order[0])])

@@ -1,0 +1,219 @@
+"""Weights by cross-validation: the optimum is found, and the held-out fold has no say."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from osrerank.cli import cli
+from osrerank.errors import EvaluationError
+from osrerank.evaluation.checkpoint import Checkpoint
+from osrerank.evaluation.folds import block_folds, read_folds
+from osrerank.evaluation.measures import evaluate, parse_measures
+from osrerank.evaluation.records import Record
+from osrerank.evaluation.trec import read_qrels, read_run
+from osrerank.evaluation.tune import Evidence, Weights, by_share, cross_validate, grid, held_out_run, precisions
+from osrerank.types import Qrels
+
+TRUE = Weights(second=0.0, a=0.5, third=0.0)
+
+
+def synthetic(queries=20, documents=40, *, third=0.0):
+    """Queries whose relevant documents are the best ten by equal shares of first pass and best sentence(s)."""
+    rng = np.random.default_rng(5)
+    evidence, judgments = [], {}
+    for number in range(queries):
+        first_pass = np.sort(rng.normal(size=documents) * 3)[::-1]
+        best = np.sort(rng.normal(size=(documents, 3)) * 3, axis=1)[:, ::-1]
+        truth = 0.5 * first_pass + 0.5 * (best[:, 0] + third * best[:, 2])
+        ids = tuple(f"d{place}" for place in range(documents))
+        evidence.append(Evidence(f"{number + 1}", ids, first_pass, best))
+        judgments[f"{number + 1}"] = {
+            ids[place]: int(place in set(np.argsort(-truth)[:10])) for place in range(documents)
+        }
+    return evidence, Qrels(judgments)
+
+
+def learn(evidence, qrels, settings):
+    by_query = precisions(evidence, qrels, settings)
+    return cross_validate(by_query, block_folds(by_query, 5), settings)
+
+
+def test_known_optimum_is_found():
+    evidence, qrels = synthetic()
+    folds = learn(evidence, qrels, grid(2))
+    assert [fold.weights for fold in folds] == [TRUE] * 5
+    assert all(fold.test == fold.training == 1.0 for fold in folds)
+    evidence, qrels = synthetic(third=0.6)
+    assert {fold.weights for fold in learn(evidence, qrels, grid(3))} == {Weights(0.0, 0.5, 0.6)}
+
+
+def test_held_out_labels_never_change_the_choice():
+    evidence, qrels = synthetic()
+    settings = grid(2)
+    chosen = [fold.weights for fold in learn(evidence, qrels, settings)]
+    rng = np.random.default_rng(1)
+    for place, fold in enumerate(block_folds(qrels.judgments, 5)):
+        permuted = dict(qrels.judgments)
+        for query_id in fold:
+            labels = list(permuted[query_id].values())
+            permuted[query_id] = dict(zip(permuted[query_id], rng.permutation(labels).tolist(), strict=True))
+        outcome = learn(evidence, Qrels(permuted), settings)[place]
+        assert outcome.weights == chosen[place]
+        assert outcome.test < 0.9
+
+
+def test_grids():
+    assert [len(grid(count)) for count in (1, 2, 3)] == [11, 121, 1331]
+    assert len(grid(3, tuple(step / 10 for step in range(10)))) == 1000
+    assert grid(3)[0] == Weights(0.0, 0.0, 0.0)
+
+
+def test_equal_settings_take_the_lighter_second_sentence():
+    by_query = {"1": np.ones(121), "2": np.ones(121)}
+    settings = grid(2)
+    assert cross_validate(by_query, [["1"], ["2"]], settings)[0].weights == Weights(0.0, 0.0, 0.0)
+    nearly = np.ones(121)
+    nearly[0] -= 4e-5  # the same when printed with four decimals
+    assert cross_validate({"1": nearly, "2": nearly}, [["1"], ["2"]], settings)[0].weights == Weights(0.0, 0.0, 0.0)
+
+
+def test_documents_without_sentences_stay_below():
+    best = np.array([[np.nan] * 3, [-5.0, np.nan, np.nan], [-4.0, np.nan, np.nan], [np.nan] * 3])
+    evidence = Evidence("1", ("a", "b", "c", "d"), np.array([9.0, 2.0, 1.0, 0.5]), best)
+    assert evidence.order(Weights(0.0, 0.0, 0.0)).tolist() == [2, 1, 0, 3]
+    assert evidence.order(Weights(0.0, 1.0, 0.0)).tolist() == [1, 2, 0, 3]
+
+
+def test_precision_counts_relevant_documents_that_were_not_found():
+    evidence = Evidence("1", ("a", "b"), np.array([2.0, 1.0]), np.full((2, 3), np.nan))
+    qrels = Qrels({"1": {"b": 1, "elsewhere": 2, "a": 0}, "2": {"x": 1}})
+    assert precisions([evidence], qrels, [Weights(0, 1, 0)])["1"] == pytest.approx([0.25])
+    assert precisions([evidence], Qrels({"1": {"a": 0}}), [Weights(0, 1, 0)])["1"] == [0.0]
+
+
+def test_curve_is_the_best_of_each_share():
+    evidence, qrels = synthetic()
+    settings = grid(2)
+    by_query = precisions(evidence, qrels, settings)
+    curves = {count: by_share(by_query, settings, count) for count in (1, 2)}
+    assert [a for a, _ in curves[1]] == [step / 10 for step in range(11)]
+    assert max(curves[1], key=lambda point: point[1]) == (0.5, 1.0)
+    assert all(two >= one for (_, one), (_, two) in zip(curves[1], curves[2], strict=True))
+
+
+def test_block_folds_sort_numbers_as_numbers():
+    assert block_folds(["10", "9", "x", "2"], 2) == (("2", "9"), ("10", "x"))
+    with pytest.raises(EvaluationError, match="cannot make 3 folds"):
+        block_folds(["1", "2"], 3)
+
+
+def test_published_folds(shared):
+    folder = shared / "birch-folds"
+    yang = read_folds(folder / "rob04_yang19_folds.json")
+    paper2 = read_folds(folder / "robust04-paper2-folds.json")
+    assert [len(fold) for fold in yang] == [len(fold) for fold in paper2] == [50] * 5
+    assert {frozenset(fold) for fold in yang} == {frozenset(fold) for fold in paper2}
+    core18 = read_folds(folder / "core18_birch_folds.json")
+    every = [query_id for fold in core18 for query_id in fold]
+    assert {frozenset(fold) for fold in core18} == {frozenset(fold) for fold in block_folds(every, 5)}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "not JSON"),
+        ("[1, 2]", "expected"),
+        ('["ab"]', "expected"),
+        ('{"s": {}}', "expected"),
+        ('[["1"]]', "at least two"),
+        ('[["1"], ["1", "2"]]', "query 1 is in two"),
+    ],
+)
+def test_bad_folds_are_named(tmp_path, content, said):
+    path = tmp_path / "folds.json"
+    path.write_text(content)
+    with pytest.raises(EvaluationError, match=said):
+        read_folds(path)
+
+
+def test_folds_without_judged_queries_are_refused():
+    with pytest.raises(EvaluationError, match="fold 2 has no judged query held out"):
+        cross_validate({"1": np.ones(1), "3": np.ones(1)}, [["1"], ["7"], ["3"]], grid(1)[:1])
+
+
+def write_side_file(path: Path, evidence) -> None:
+    with Checkpoint(path, {}) as checkpoint:
+        for one in evidence:
+            candidates = [
+                {
+                    "doc_id": doc_id,
+                    "score": 0.0,
+                    "first_pass": {"score": float(one.first_pass[place]), "rank": place + 1},
+                    "stages": {"sentences": {"score": 0.0, "rank": place + 1, **marks(one.best[place])}},
+                }
+                for place, doc_id in enumerate(one.doc_ids)
+            ]
+            checkpoint.append(Record.make(one.query_id, candidates, [], True, None, 0.0))
+
+
+def marks(best):
+    logits = dict(zip(("logit", "logit_2", "logit_3"), map(float, best), strict=True))
+    probability = {name.replace("logit", "probability"): float(one > 0) for name, one in logits.items()}
+    return {**logits, **probability}
+
+
+def tuned(*arguments):
+    return CliRunner().invoke(cli, ["tune", *map(str, arguments)])
+
+
+def test_command_writes_run_weights_and_plot(tmp_path):
+    evidence, qrels = synthetic()
+    side, judged, output = tmp_path / "birch.run.jsonl", tmp_path / "qrels", tmp_path / "tuned.run"
+    write_side_file(side, evidence)
+    lines = [f"{q} 0 {doc_id} {grade}\n" for q, of in qrels.judgments.items() for doc_id, grade in of.items()]
+    judged.write_text("".join(lines))
+    plot = tmp_path / "ap.svg"
+    outcome = tuned(judged, side, "-o", output, "--sentences", 2, "--plot", plot)
+    assert outcome.exit_code == 0, outcome.output
+    assert "AP 1.0000 over all held-out queries" in outcome.output
+    assert len(read_run(output).rankings) == 20
+    weights = json.loads((tmp_path / "tuned.run.weights.json").read_text())
+    assert [(fold["a"], fold["weights"]) for fold in weights["folds"]] == [(0.5, [1.0, 0.0, 0.0])] * 5
+    assert plot.stat().st_size > 1000
+    again = tuned(judged, side, "-o", output, "--sentences", 1, "--scores", "probability", "--json", "--released-grid")
+    assert all(fold["a"] < 1 for fold in json.loads(again.output)["folds"])
+
+
+def test_core18_first_pass_through_the_whole_path(shared, tmp_path):
+    """Beside sentences that are noise, a = 1 is learned over Birch's folds: BM25+RM3's published AP."""
+    noise = np.random.default_rng(3)
+    run = read_run(shared / "core18-bm25-rm3-run" / "core18_title_rm3.run")
+    evidence = [
+        Evidence(
+            query_id,
+            tuple(one.doc_id for one in ranking),
+            np.array([one.score for one in ranking]),
+            -np.sort(-1000 * noise.normal(size=(len(ranking), 3)), axis=1),
+        )
+        for query_id, ranking in run.rankings.items()
+    ]
+    side, output = tmp_path / "birch.run.jsonl", tmp_path / "tuned.run"
+    write_side_file(side, evidence)
+    qrels = shared / "qrels" / "qrels.core18.txt"
+    folds = shared / "birch-folds" / "core18_birch_folds.json"
+    outcome = tuned(qrels, side, "-o", output, "--folds", folds, "--sentences", 1, "--json")
+    assert outcome.exit_code == 0, outcome.output
+    summary = json.loads(outcome.output)
+    assert summary["queries"] == 50
+    assert [fold["a"] for fold in summary["folds"]] == [1.0] * 5
+    assert round(summary["AP"], 4) == 0.3075
+    measures = parse_measures(["AP"])
+    assert round(evaluate(read_qrels(qrels), read_run(output), measures).overall["AP"], 4) == 0.3075
+    judged = read_qrels(qrels)
+    alone = [Weights(0.0, 1.0, 0.0)]
+    by_query = precisions(evidence, judged, alone)
+    whole = held_out_run(evidence, cross_validate(by_query, read_folds(folds), alone), "a1")
+    assert round(evaluate(judged, whole, measures).overall["AP"], 4) == 0.3075

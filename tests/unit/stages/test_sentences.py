@@ -1,0 +1,138 @@
+"""Documents judged by their best sentences and the first pass, as Birch does."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank import Rerank
+from osrerank.errors import ConfigError
+from osrerank.stages.sentence_splitting import cleaned, sentence_spans
+from osrerank.stages.sentences import Sentences, SentenceStage, interpolate
+from osrerank.testing import FunctionScorer
+from osrerank.types import Deadline
+from tests.rankings import ranking_of
+
+VALUE = FunctionScorer(lambda _query, text: float(text.split()[0]) if text else 0.0)
+
+
+def sentences_of(text, **options):
+    return [text[start:end] for start, end in sentence_spans(text, "en", **{"max_words": 512, **options})]
+
+
+def test_sentences_with_abbreviations_and_numbers():
+    text = "Dr. Smith paid 3.5 million U.S. dollars.  Why? Nobody knows!\nThe end"
+    assert sentences_of(text) == ["Dr. Smith paid 3.5 million U.S. dollars.", "Why?", "Nobody knows!", "The end"]
+
+
+def test_markup_is_blanked_and_places_stay():
+    text = "<p>One <b>bold</b> word.</p><script>x < y. z</script><!-- no. --> Is 3&nbsp;< 4 or a<b? Yes."
+    assert len(cleaned(text)) == len(text)
+    assert cleaned(text).split() == ["One", "bold", "word.", "Is", "3", "<", "4", "or", "a<b?", "Yes."]
+    spans = sentences_of(text)
+    assert spans[0] == "One <b>bold</b> word."
+    assert spans[-1] == "Yes."
+
+
+def test_a_bare_less_than_swallows_nothing():
+    assert cleaned("if a < b then c > d").split() == ["if", "a", "<", "b", "then", "c", ">", "d"]
+
+
+def test_long_sentences_are_chunked_with_or_without_their_tail():
+    text = " ".join(f"w{place}" for place in range(25))
+    assert [len(one.split()) for one in sentences_of(text, max_words=10)] == [10, 10, 5]
+    assert [len(one.split()) for one in sentences_of(text, max_words=10, drop_tail=True)] == [10, 10]
+    assert [len(one.split()) for one in sentences_of(text, max_words=25, drop_tail=True)] == [25]
+    assert [len(one.split()) for one in sentences_of(text, max_words=30, drop_tail=True)] == [25]
+
+
+@given(st.text(st.sampled_from("ab. ?\n\u00e9\U0001f600<"), max_size=120), st.integers(1, 5))
+def test_every_word_is_in_one_sentence(text, max_words):
+    words = [word for one in sentences_of(text, max_words=max_words) for word in cleaned(one).split()]
+    assert "".join(words) == "".join(cleaned(text).split())
+
+
+def test_interpolation_by_hand():
+    first_pass = np.array([10.0, 8.0, 6.0])
+    best = np.array([[1.0, -2.0, np.nan], [3.0, 2.0, 1.0], [4.0, np.nan, np.nan]])
+    mixed = interpolate(first_pass, best, 0.6, (1.0, 0.5, 0.1))
+    assert mixed == pytest.approx([6 + 0.4 * (1 - 1), 4.8 + 0.4 * (3 + 1 + 0.1), 3.6 + 0.4 * 4])
+    assert interpolate(first_pass, best, 1.0, (1.0,)) == pytest.approx(first_pass)
+    assert interpolate(first_pass, best, 0.0, (1.0,)) == pytest.approx([1, 3, 4])
+
+
+def order(texts, **options):
+    ranking = SentenceStage(VALUE, Sentences(**options)).rerank(ranking_of(texts))
+    return [candidate.doc_id for candidate in ranking.candidates]
+
+
+def test_shares_of_first_pass_and_sentences():
+    texts = ["1 is low. 1 too.", "5 is good.", "4 is fair. 4 too. 4 again."]
+    assert order(texts, a=1.0) == ["d0", "d1", "d2"]
+    assert order(texts, a=0.0, weights=[1.0]) == ["d1", "d2", "d0"]
+    assert order(texts, a=0.0, weights=[1.0, 0.5, 0.5]) == ["d2", "d1", "d0"]
+
+
+def test_further_sentences_lower_sums_of_logits_but_never_of_probabilities():
+    texts = ["-1 alone.", "-1 first. -3 second."]
+    assert order(texts, a=0.0, weights=[1.0, 1.0]) == ["d0", "d1"]
+    assert order(texts, a=0.0, weights=[1.0, 1.0], scores="probability") == ["d1", "d0"]
+
+
+def test_best_sentence_is_the_passage_and_the_best_three_are_kept():
+    text = "1 is one. 7 is best. 3 is third. 5 is second."
+    ranking = SentenceStage(VALUE).rerank(ranking_of([text, "2 else."]))
+    entry = ranking.candidates[0].trace[-1]
+    assert text[entry.passage.start : entry.passage.end] == "7 is best."
+    assert [entry.parts[name] for name in ("logit", "logit_2", "logit_3")] == [7.0, 5.0, 3.0]
+    assert entry.parts["probability"] == pytest.approx(1 / (1 + math.exp(-7)))
+    assert entry.score == pytest.approx(0.5 * 2 + 0.5 * (7 + 0.2 * 5 + 0.3 * 3))
+    assert 0 <= entry.unit < 1
+    assert ranking.reports[0].inferences == 5
+
+
+def test_empty_and_unreadable_documents():
+    ranking = SentenceStage(VALUE).rerank(ranking_of(["", None, "3 here."]))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["d2", "d0", "d1"]
+    assert ranking.candidates[2].failure
+    assert SentenceStage(VALUE).rerank(ranking_of([None])).reports[0].applied is False
+
+
+def test_limit_and_deadline():
+    text = " ".join(f"{place} is a number." for place in range(40))
+    limited = SentenceStage(VALUE, Sentences(limit=3)).rerank(ranking_of([text, text]))
+    assert limited.reports[0].inferences == 6
+    slow = FunctionScorer(VALUE.function, seconds_per_pair=0.02)
+    hurried = SentenceStage(slow).rerank(ranking_of([text, text, text]), deadline=Deadline.after_ms(150))
+    assert hurried.reports[0].applied == "partial"
+    assert all(len(candidate.trace) == 2 for candidate in hurried.candidates)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ({"a": 1.5}, "sentences.a"),
+        ({"weights": []}, "sentences.weights"),
+        ({"weights": [1, 2]}, "sentences.weights"),
+        ({"scores": "rank"}, "sentences.scores"),
+        ({"max_words": 0}, "sentences.max_words"),
+        ({"drop_tail": "no"}, "sentences.drop_tail"),
+        ({"language": ""}, "sentences.language"),
+        ({"limit": 0}, "sentences.limit"),
+        ({"alpha": 0.5}, "sentences.alpha"),
+        (0.5, "sentences"),
+    ],
+)
+def test_malformed_option_is_named(value, named):
+    with pytest.raises(ConfigError) as caught:
+        Rerank(sentences=value)
+    assert caught.value.setting == f"rerank.{named}"
+
+
+def test_sentences_stand_alone():
+    for other in ({"passages": "maxp"}, {"blend": "rrf"}):
+        with pytest.raises(ConfigError, match="in place of passages and blend"):
+            Rerank(sentences=True, **other)
+    assert Rerank(sentences={"weights": [1, 0.5]}).sentences.weights == (1, 0.5)
