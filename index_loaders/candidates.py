@@ -5,6 +5,7 @@ from the collection. Neither need fit in memory: rows go through a temporary SQL
 """
 
 import json
+import math
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from index_loaders.base import Record, Source, malformed
+from index_loaders.layout import write_lines
 from index_loaders.lines import shown, text_lines
 from index_loaders.sources import open_sources
 from osrerank.errors import CorpusFormatError
@@ -61,7 +63,7 @@ def candidates_of_run(
             fields = line.split()
             if len(fields) != _RUN_FIELDS:
                 raise malformed(source, f"expected six columns of a TREC run, found {shown(line)}", line=number)
-            query_id, doc_id, score = fields[0], fields[2], float(fields[4])
+            query_id, doc_id, score = fields[0], fields[2], _score(source, number, fields[4])
             if query_id not in queries:
                 raise malformed(source, f"query {query_id!r} is not in the queries file", line=number)
             row = (place, query_id, queries[query_id], doc_id, score)
@@ -72,11 +74,17 @@ def candidates_of_run(
 
 def write_candidates(groups: Iterable[Mapping[str, Any]], path: Path) -> int:
     """Write candidates as JSON lines; return how many queries."""
-    count = 0
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for count, group in enumerate(groups, 1):  # noqa: B007 - counted here, read below
-            file.write(json.dumps(group, ensure_ascii=False) + "\n")
-    return count
+    return write_lines((json.dumps(group, ensure_ascii=False) for group in groups), path)
+
+
+def _score(source: Source, line: int, text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise malformed(source, f"the score {text!r} is not a finite number", line=line)
+    return score
 
 
 def _database(folder: Path) -> sqlite3.Connection:

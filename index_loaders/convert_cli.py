@@ -46,7 +46,7 @@ def corpus(loader: str, paths: tuple[str, ...], output: Path) -> None:
 def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
     """Write MS MARCO or BEIR queries, or TREC topics, as queries.tsv."""
     from index_loaders.layout import write_queries  # noqa: PLC0415 - loaded when asked for
-    from index_loaders.topics import read_queries  # noqa: PLC0415
+    from index_loaders.topics import read_queries  # noqa: PLC0415 - its twin
 
     _said(write_queries(read_queries(paths, field=field), output), "queries", output)
 
@@ -57,7 +57,7 @@ def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
 def qrels(paths: tuple[str, ...], output: Path) -> None:
     """Write MS MARCO, NIST or BEIR judgments as qrels.txt."""
     from index_loaders.layout import write_qrels  # noqa: PLC0415 - loaded when asked for
-    from index_loaders.topics import read_qrels  # noqa: PLC0415
+    from index_loaders.topics import read_qrels  # noqa: PLC0415 - its twin
 
     _said(write_qrels(read_qrels(paths), output), "judgments", output)
 
@@ -72,7 +72,7 @@ def candidates(
 ) -> None:
     """Write a top-1000 file, or a TREC run with its queries and collection, as candidates.jsonl."""
     from index_loaders import candidates as files  # noqa: PLC0415 - loaded when asked for
-    from index_loaders.topics import read_queries  # noqa: PLC0415
+    from index_loaders.topics import read_queries  # noqa: PLC0415 - its twin
 
     if (queries_path is None) != (collection is None):
         raise click.UsageError("--queries and --collection go together: a TREC run needs both, a top-1000 file neither")
@@ -92,7 +92,7 @@ def candidates(
 def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, output: Path) -> None:
     """Write TREC-CAR's queries, from outlines or pages, as queries.tsv."""
     from index_loaders import trec_car_topics as car  # noqa: PLC0415 - loaded when asked for
-    from index_loaders.layout import write_queries  # noqa: PLC0415
+    from index_loaders.layout import write_queries  # noqa: PLC0415 - its twin
 
     _said(write_queries(car.queries(car.read_sections(paths), level, style=style), output), "queries", output)
 
@@ -104,7 +104,7 @@ def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, output: Pat
 def trec_car_qrels(paths: tuple[str, ...], level: Any, output: Path) -> None:
     """Write TREC-CAR's automatic judgments, from pages, as qrels.txt."""
     from index_loaders import trec_car_topics as car  # noqa: PLC0415 - loaded when asked for
-    from index_loaders.layout import write_qrels  # noqa: PLC0415
+    from index_loaders.layout import write_qrels  # noqa: PLC0415 - its twin
 
     _said(write_qrels(car.judgments(car.read_sections(paths), level), output), "judgments", output)
 
@@ -115,7 +115,7 @@ def trec_car_qrels(paths: tuple[str, ...], level: Any, output: Path) -> None:
 def squad(path: Path, output: Path) -> None:
     """Write SQuAD as a collection: paragraphs, questions, and which paragraph each is asked about."""
     from index_loaders import layout  # noqa: PLC0415 - loaded when asked for
-    from index_loaders.squad import read_squad  # noqa: PLC0415
+    from index_loaders.squad import read_squad  # noqa: PLC0415 - its twin
 
     output.mkdir(parents=True, exist_ok=True)
     paragraphs = list(read_squad(path))
@@ -130,7 +130,7 @@ def squad(path: Path, output: Path) -> None:
 def _documents(loader_name: str, paths: tuple[str, ...]) -> Iterator[Document]:
     """Yield a collection's documents; a bad record ends the reading."""
     from index_loaders.base import read_records  # noqa: PLC0415 - loaded when asked for
-    from index_loaders.sources import files_of, open_sources  # noqa: PLC0415
+    from index_loaders.sources import files_of, open_sources  # noqa: PLC0415 - its twin
 
     loader = LOADERS[loader_name]
     for record in read_records(loader, open_sources(files_of(paths, loader.files), loader.files)):

@@ -89,7 +89,7 @@ def _append(remote: RemoteFile, part: Path, there: int, timeout_s: float, report
     headers = {"Range": f"bytes={there}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version tells no ranges
     request = urllib.request.Request(remote.url, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - the scheme is checked above
             _copy(answer, part, there if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0, remote.bytes, report)
     except urllib.error.HTTPError as error:
         if error.code in _PERMANENT:

@@ -13,6 +13,7 @@ from index_loaders.base import Loader, Record, read_records
 from index_loaders.bulk import Batch, BulkOptions, Outcome, Rejection, send_all
 from index_loaders.duplicates import name_duplicates
 from index_loaders.encoding import repaired
+from index_loaders.fingerprint import fingerprints
 from index_loaders.mapping import IndexOptions, fixed_options, index_body, settings_when_loaded
 from index_loaders.reading import Reading
 from index_loaders.sources import STDIN, Meter, files_of, open_sources
@@ -117,6 +118,7 @@ class _Load:
         self._client, self._index, self._loader, self._options, self._report = client, index, loader, options, report
         self._patience = options.bulk.patience
         self._files = files_of(paths, loader.files)
+        self._fingerprints = fingerprints(self._files)
         self._meter = Meter()
         self._present: list[str] = []
         self._warned: list[str] = []
@@ -143,17 +145,20 @@ class _Load:
                 f"index {self._index} was loaded with {expected} documents and holds {indexed}: "
                 "something else changed it; use another --index, or --recreate"
             )
+        if STDIN in self._files and (read := sum(1 for _record in self._records())) != state.records:
+            raise LoaderError(_changed(self._index, f"standard input has {read} records now and had {state.records}"))
         return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
 
     def _records(self, meter: Meter | None = None) -> Iterator[Record]:
-        records = read_records(self._loader, open_sources(self._files, self._loader.files, meter))
+        sources = open_sources(self._files, self._loader.files, meter, taken=self._fingerprints.taken)
+        records = read_records(self._loader, sources)
         return map(repaired, records) if self._options.repair_encoding else records
 
     def _begin(self) -> LoadState:
         """Make the index, or return the state of the load that it belongs to."""
         fixed = fixed_options(self._loader, self._options.index)
         fixed += ("repair_encoding",) * self._options.repair_encoding
-        fresh = LoadState.begin(self._loader.name, self._files, fixed)
+        fresh = LoadState.begin(self._loader.name, self._files, fixed, self._fingerprints.digests)
         if self._options.recreate:
             self._patience.call(lambda: self._client.indices.delete(index=self._index, ignore_unavailable=True))
         if not self._patience.call(lambda: self._client.indices.exists(index=self._index)):
@@ -161,7 +166,16 @@ class _Load:
         kept = read_state(self._client, self._index, self._patience)
         if kept is None or not kept.same_load(fresh):
             raise LoaderError(_taken(self._index, kept))
+        if kept.digests != fresh.digests:
+            raise LoaderError(_changed(self._index, f"{self._differing(kept)} holds other bytes now"))
         return kept
+
+    def _differing(self, kept: LoadState) -> str:
+        """Name the first input whose content is not what it was."""
+        before = kept.digests or ("",) * len(self._files)
+        pairs = zip(self._files, before, self._fingerprints.digests, strict=True)
+        name = next(name for name, old, new in pairs if old != new)
+        return "standard input" if name == STDIN else name
 
     def _create(self, state: LoadState) -> None:
         """Make the index; keep what the engine warns of, such as a similarity that it does not have."""
@@ -271,4 +285,11 @@ def _taken(index: str, kept: LoadState | None) -> str:
     return (
         f"index {index} exists and {whose}; choose another --index, give --recreate to delete it and load anew, "
         "or give the files and options it was begun with"
+    )
+
+
+def _changed(index: str, how: str) -> str:
+    return (
+        f"index {index} was begun with the same name, but {how}; choose another --index for it, give --recreate to "
+        "delete the index and load anew, or give the content it was begun with"
     )

@@ -1,7 +1,9 @@
 """Lines of text and of JSON, numbered, with what is wrong with a line in its place."""
 
+import codecs
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from index_loaders.base import Source, malformed
@@ -12,7 +14,7 @@ _SHOWN = 60
 
 def text_lines(source: Source) -> Iterator[tuple[int, str | CorpusFormatError]]:
     """Yield each line's number, from 1, and its text without the line feed; nothing else is stripped."""
-    for number, raw in enumerate(source.stream, 1):
+    for number, raw in enumerate(_without_mark(source.stream), 1):
         try:
             yield number, raw.decode().removesuffix("\n")
         except UnicodeDecodeError as error:
@@ -22,7 +24,7 @@ def text_lines(source: Source) -> Iterator[tuple[int, str | CorpusFormatError]]:
 def json_lines(source: Source) -> Iterator[tuple[int, dict[str, Any] | CorpusFormatError]]:
     """Yield each line's number and its JSON object; blank lines are passed over."""
     decode = json.JSONDecoder().decode
-    for number, raw in enumerate(source.stream, 1):
+    for number, raw in enumerate(_without_mark(source.stream), 1):
         try:
             value = decode(raw.decode())
         except UnicodeDecodeError as error:
@@ -35,6 +37,13 @@ def json_lines(source: Source) -> Iterator[tuple[int, dict[str, Any] | CorpusFor
                 yield number, value
             else:
                 yield number, malformed(source, f"expected a JSON object, found {shown(raw)}", line=number)
+
+
+def _without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines, the first without the byte order mark that some editors put there."""
+    rest = iter(lines)
+    yield from (first.removeprefix(codecs.BOM_UTF8) for first in itertools.islice(rest, 1))
+    yield from rest
 
 
 def not_utf8(source: Source, line: int, error: UnicodeDecodeError) -> CorpusFormatError:

@@ -144,11 +144,21 @@ def _wanted(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
     )
 
 
-def open_sources(files: Sequence[str], patterns: Patterns = ANY, meter: Meter | None = None) -> Iterator[Source]:
-    """Open every file in turn, archives member by member; each is closed before the next is opened."""
+def open_sources(
+    files: Sequence[str], patterns: Patterns = ANY, meter: Meter | None = None, *, taken: bytes = b""
+) -> Iterator[Source]:
+    """Open every file in turn, archives member by member; each is closed before the next is opened.
+
+    Args:
+        files: as `files_of` lists them.
+        patterns: names of the files that hold documents, within archives.
+        meter: counts the bytes taken from disk.
+        taken: the first bytes of standard input, where they were read before; they are put back in front.
+    """
     for name in files:
         if name == STDIN:
-            yield from _unpack("standard input", sys.stdin.buffer, patterns, meter)
+            stdin = cast("IO[bytes]", _Raw(sys.stdin.buffer, taken)) if taken else sys.stdin.buffer
+            yield from _unpack("standard input", stdin, patterns, meter)
             continue
         with Path(name).open("rb", buffering=0) as stream:
             yield from _unpack(name, cast("IO[bytes]", stream), patterns, meter)

@@ -25,6 +25,7 @@ class LoadState:
         loader: the loader's name.
         files: the collection's files, each ``name:bytes``; names without folders, so that they may move.
         options: the options that change the index or its documents, such as ``k1=0.9``.
+        digests: of each file's content, as `fingerprint.fingerprints` takes them.
         records: records read so far of which every document is in the index.
         complete: whether the load has ended and its count was right.
         skipped: bad records, once complete.
@@ -35,6 +36,7 @@ class LoadState:
     loader: str
     files: tuple[str, ...]
     options: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
     records: int = 0
     complete: bool = False
     skipped: int = 0
@@ -42,13 +44,15 @@ class LoadState:
     duplicates: int = 0
 
     @classmethod
-    def begin(cls, loader: str, files: Sequence[str], options: tuple[str, ...] = ()) -> Self:
+    def begin(
+        cls, loader: str, files: Sequence[str], options: tuple[str, ...] = (), digests: tuple[str, ...] = ()
+    ) -> Self:
         """Return the state of a load that has not read anything."""
         names = (STDIN if name == STDIN else f"{Path(name).name}:{Path(name).stat().st_size}" for name in files)
-        return cls(loader, tuple(names), options)
+        return cls(loader, tuple(names), options, digests)
 
     def same_load(self, other: "LoadState") -> bool:
-        """Whether both read the same records."""
+        """Whether both were given the same loader, files and options; their content is told by the digests."""
         return (self.loader, self.files, self.options) == (other.loader, other.files, other.options)
 
     def as_meta(self) -> dict[str, Any]:
@@ -67,4 +71,5 @@ def read_state(client: OpenSearch, index: str, patience: Patience) -> LoadState 
     kept = only["mappings"].get("_meta", {}).get(_KEY)
     if kept is None:
         return None
-    return LoadState(**{**kept, "files": tuple(kept["files"]), "options": tuple(kept["options"])})
+    lists = {name: tuple(kept.get(name, ())) for name in ("files", "options", "digests")}
+    return LoadState(**{**kept, **lists})

@@ -63,6 +63,20 @@ class Reranker:
             return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
         return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure)
 
+    def identity(self, options: Rerank) -> dict[str, object]:
+        """Return what an order depends on beside the options: the model's identity, and the blend with its weight.
+
+        A pipeline of the caller's own has neither.
+
+        Raises:
+            ModelLoadError: the model cannot be loaded.
+        """
+        if isinstance(options.pipeline, Pipeline):
+            return {}
+        scorer = self._scorer(cached=False)
+        blend = _blend(options, scorer)
+        return {"scorer": scorer.identity, "blend": None if blend is None else [blend.method, blend.weight]}
+
     def warm_up(self) -> None:
         """Load the model and score one pair, so that the first search need not wait for it.
 

@@ -203,10 +203,12 @@ class Run:
     Attributes:
         rankings: query_id -> documents in rank order.
         name: the run's tag.
+        by_rank: whether the scores are 1/rank, of a file that gives ranks and no scores (MS MARCO's three columns).
     """
 
     rankings: Mapping[str, tuple[ScoredDocument, ...]]
     name: str = "osrerank"
+    by_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True)

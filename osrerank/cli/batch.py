@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from osrerank.errors import EvaluationError
+from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.batch import Failure, run_of, run_queries
 from osrerank.evaluation.checkpoint import Checkpoint
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.trec import write_run
 from osrerank.pipeline import Rerank
+from osrerank.reranker import Reranker
 from osrerank.search import RerankArgument
-from osrerank.settings import Settings
 from osrerank.types import Query
 
 SHOWN_FAILURES = 10
@@ -75,19 +75,42 @@ def execute(batch: Batch, output: Path, *, tag: str, skip_failed: bool) -> None:
         raise EvaluationError(f"{len(failures)} queries failed; {outcome}; the same command tries them again")
 
 
+def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
+    """Refuse an output that is one of the files read.
+
+    Raises:
+        ConfigError: it is.
+    """
+    for file in inputs:
+        if file is not None and file.exists() and output.exists() and file.samefile(output):
+            raise ConfigError(
+                f"{output} is read and would be written over; name another output", setting="output", source="argument"
+            )
+
+
 def digest(queries: Sequence[Query]) -> str:
     """Return a fingerprint of a query set: ids, texts and their order."""
     content = "\n".join(f"{query.query_id}\t{query.text}" for query in queries)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def resolved(arguments: RerankArgument, defaults: Rerank, settings: Settings) -> dict[str, Any]:
-    """Return every option and setting that an order depends on, the settings file's among them, by name."""
+def resolved(arguments: RerankArgument, defaults: Rerank, reranker: Reranker) -> dict[str, Any]:
+    """Return every option and setting that an order depends on, the settings file's among them, by name.
+
+    The model is loaded, where there is one to be used: another model may stand under the same name.
+    """
     options = Rerank.of(arguments, defaults)
     if options is None:
         return {"rerank": False, "rerank.query_fields": defaults.query_fields}
     named = {f"rerank.{name}": value for name, value in asdict(options).items() if name != "cache"}
-    return {"rerank": True, **named, "model": settings.model, "backend": settings.backend}
+    settings = reranker.settings
+    return {
+        "rerank": True,
+        **named,
+        "model": settings.model,
+        "backend": settings.backend,
+        **reranker.identity(options),
+    }
 
 
 @contextlib.contextmanager

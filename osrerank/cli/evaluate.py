@@ -51,7 +51,13 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     show_default=True,
     help="Test that sets the letters.",
 )
-@click.option("--alpha", default=0.05, show_default=True, help="Significant below this Holm-corrected p-value.")
+@click.option(
+    "--alpha",
+    default=0.05,
+    show_default=True,
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Significant below this Holm-corrected p-value.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the randomisation test.")
 @click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
 @click.option("--csv", "as_csv", is_flag=True, help="CSV for programs.")

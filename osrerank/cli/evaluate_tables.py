@@ -43,7 +43,7 @@ def per_query_table(report: Report) -> Table:
     measures = list(report.evaluations[0].overall)
     rows = []
     for evaluation in report.evaluations:
-        for query_id in next(iter(evaluation.per_query.values())):
+        for query_id in dict.fromkeys(query_id for values in evaluation.per_query.values() for query_id in values):
             by_measure = [evaluation.per_query[measure].get(query_id) for measure in measures]
             values = [
                 "" if value is None else _value(name, value) for name, value in zip(measures, by_measure, strict=True)

@@ -35,10 +35,11 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
     Beside the run lies OUTPUT.jsonl with scores, inferences and timings; a stopped run goes on where it was.
     """
-    from osrerank.cli.batch import execute  # noqa: PLC0415 - numpy
+    from osrerank.cli.batch import execute, refuse_overwriting  # noqa: PLC0415 - numpy
     from osrerank.reranker import Reranker  # noqa: PLC0415 - its twin
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
+    refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
     names = ("redis_url", "model", "backend")
     reranker = Reranker(Settings.load(**{name: context.obj[name] for name in names}))
     try:
@@ -66,7 +67,7 @@ def _batch(reranker: Any, options: dict[str, Any]) -> Any:
         ranking = rank_texts(reranker, defaults, query.text, documents[query.query_id], rerank=arguments)
         return Record.from_ranking(query.query_id, ranking, started_s)
 
-    depends_on = {"candidates": _digest(lists), **resolved(arguments, defaults, reranker.settings)}
+    depends_on = {"candidates": _digest(lists), **resolved(arguments, defaults, reranker)}
     return Batch([one.query for one in lists], search, depends_on, reranked=True)
 
 

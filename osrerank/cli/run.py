@@ -37,8 +37,9 @@ def run(context: click.Context, /, **options: Any) -> None:
     Beside the run lies OUTPUT.jsonl with every stage's scores, inferences and timings. A run that was stopped goes on
     where it was when the same command is given again. Queries that fail are listed, and the exit code is 1.
     """
-    from osrerank.cli.batch import execute  # noqa: PLC0415 - numpy
+    from osrerank.cli.batch import execute, refuse_overwriting  # noqa: PLC0415 - numpy
 
+    refuse_overwriting(options["output"], options["queries"])
     client = client_of(context)
     try:
         batch = _batch(client, options)
@@ -66,6 +67,21 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
         response = client.search(query.text, index=index, size=size, rerank=arguments, **source)
         return Record.from_response(query.query_id, response, started_s)
 
-    order = resolved(arguments, client.defaults.of(index), client.reranker.settings)
-    depends_on = {"index": index, "hits": size, **order}
+    order = resolved(arguments, client.defaults.of(index), client.reranker)
+    depends_on = {"index": index, "hits": size, **_place(client, index), **order}
     return Batch(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
+
+
+def _place(client: Any, index: str) -> dict[str, Any]:
+    """Return where the hits come from: the URL without credentials, and each index's uuid where it may be read."""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - with the heavy part
+
+    from opensearchpy.exceptions import TransportError  # noqa: PLC0415 - its twin
+
+    parts = [urlsplit(part.strip()) for part in client.reranker.settings.url.get_secret_value().split(",")]
+    urls = [part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts]
+    try:
+        indices = client.indices.get(index=index)
+    except TransportError:  # no such index, or no right to look at it: the searches will say so, or need no such right
+        return {"url": urls, "uuids": None}
+    return {"url": urls, "uuids": {name: one["settings"]["index"].get("uuid") for name, one in sorted(indices.items())}}

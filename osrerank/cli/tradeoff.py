@@ -62,7 +62,8 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
     osrerank tradeoff qrels.txt deep.run.jsonl -m RR@10 --plot tradeoff.svg
 
     RUN is the side file that `osrerank run` and `osrerank rerank` leave beside a run. Cost is the mean number of
-    inferences for each query: k0 for monoBERT, and k1(k1-1) more for duoBERT's pairs.
+    inferences for each query: k0 for monoBERT, and k1(k1-1) more for duoBERT's pairs. A run that blended the first
+    pass in gets a curve with it and one without; its --hits must be at least its --depth.
     """
     curves = _curves(options)
     if options["plot"]:
@@ -73,12 +74,13 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
-    from osrerank.evaluation.checkpoint import read_records  # noqa: PLC0415 - numpy, for this command alone
+    from osrerank.evaluation.checkpoint import read_options, read_records  # noqa: PLC0415 - numpy, for this command
     from osrerank.evaluation.measures import Averaging  # noqa: PLC0415 - only when the command runs
     from osrerank.evaluation.tradeoff import Scored, curve  # noqa: PLC0415 - only when the command runs
     from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415 - only when the command runs
 
-    scored = [Scored.of(record) for record in read_records(options["run"])]
+    blend = read_options(options["run"]).get("blend")
+    scored = [Scored.of(record, tuple(blend) if blend else None) for record in read_records(options["run"])]
     qrels, averaging = read_qrels(options["qrels"]), Averaging(complete=options["complete"])
     return {
         label: curve(scored, settings, qrels, options["measure"], averaging)
@@ -93,6 +95,8 @@ def _settings(scored: "Sequence[Scored]", options: dict[str, Any]) -> "dict[str,
     depth, width = deepest(scored), widest(scored)
     k0 = options["k0"] or tuple(sorted({*(k for k in K0 if k < depth), depth}))
     settings = {"monoBERT": [Setting(k) for k in k0]}
+    if any(one.blend for one in scored):
+        settings["monoBERT + first pass"] = [Setting(k, blended=True) for k in k0]
     if not (width or options["k1"]):
         return settings
     k1 = options["k1"] or tuple(k for k in K1 if k <= width)

@@ -6,7 +6,7 @@ from typing import Any
 
 from osrerank.embedded import values
 from osrerank.embedded.engine import Engine, refresh_interval_s
-from osrerank.embedded.faults import Fault, Json, illegal, only
+from osrerank.embedded.faults import Fault, Json, as_number, as_object, illegal, only
 from osrerank.embedded.index import LiveIndex
 from osrerank.embedded.query import K1, B
 from osrerank.embedded.search import shards
@@ -41,12 +41,24 @@ def information(engine: Engine) -> Json:
 def create_index(engine: Engine, name: str, body: Json) -> tuple[Json, list[str]]:
     """Make an index with its settings, mappings and aliases; return the answer and warnings."""
     only("create index", body, frozenset({"settings", "mappings", "aliases"}))
-    settings = normal_settings(body.get("settings") or {})
-    engine.create(name, body.get("mappings") or {}, settings)
-    for alias, options in (body.get("aliases") or {}).items():
+    settings = normal_settings(as_object(body.get("settings") or {}, "settings"))
+    warnings = _similarity_warnings(name, settings)
+    aliases = as_object(body.get("aliases") or {}, "aliases")
+    for alias, options in aliases.items():
+        _check_alias(engine, name, alias, as_object(options, f"aliases.{alias}"))
+    engine.create(name, as_object(body.get("mappings") or {}, "mappings"), settings)
+    for alias, options in aliases.items():
         change_aliases(engine, [{"add": {"index": name, "alias": alias, **options}}])
     answer = {"acknowledged": True, "shards_acknowledged": True, "index": name}
-    return answer, _similarity_warnings(name, settings)
+    return answer, warnings
+
+
+def _check_alias(engine: Engine, index: str, alias: str, options: Json) -> None:
+    """Refuse an alias before its index is made."""
+    only(f"aliases.{alias}", options, frozenset({"is_write_index"}))
+    if alias == index or alias in engine.store.indices():
+        reason = f"Invalid alias name [{alias}]: an index or data stream exists with the same name as the alias"
+        raise Fault(400, "invalid_alias_name_exception", reason)
 
 
 def normal_settings(given: Json) -> Json:
@@ -90,7 +102,7 @@ def _similarity_warnings(name: str, settings: Json) -> list[str]:
     warnings = []
     for similarity, body in settings["index"].get("similarity", {}).items():
         kind = body.get("type", "BM25")
-        asked = (float(body.get("k1", K1)), float(body.get("b", B)))
+        asked = (as_number(body.get("k1", K1), "similarity.k1"), as_number(body.get("b", B), "similarity.b"))
         if kind != "BM25" or asked != (K1, B):
             warnings.append(
                 f"the embedded engine scores with BM25 at k1={K1}, b={B}; the similarity [{similarity}] of [{name}]"

@@ -5,7 +5,17 @@ from typing import Any
 import tantivy
 
 from osrerank.embedded import values
-from osrerank.embedded.faults import Json, illegal, no_field_data, only, parsing, unsupported
+from osrerank.embedded.faults import (
+    Json,
+    as_name,
+    as_object,
+    as_whole,
+    illegal,
+    no_field_data,
+    only,
+    parsing,
+    unsupported,
+)
 from osrerank.embedded.index import Snapshot
 from osrerank.embedded.mapping import Field
 
@@ -23,7 +33,7 @@ def count_terms(aggregations: Json, snapshots: list[tuple[Snapshot, tantivy.Quer
 
 
 def _counted(name: str, body: Json, snapshots: list[tuple[Snapshot, tantivy.Query]]) -> Json:
-    for key in body:
+    for key in as_object(body, f"aggs.{name}"):
         if key in ("aggs", "aggregations"):
             raise unsupported(f"sub-aggregations ([{key}] in [{name}])")
         if key != "terms":
@@ -32,6 +42,7 @@ def _counted(name: str, body: Json, snapshots: list[tuple[Snapshot, tantivy.Quer
     if not isinstance(options, dict) or "field" not in options:
         raise parsing(f"aggregation [{name}] needs a [terms] object with a [field]")
     only("terms", options, _TERMS)
+    as_name(options["field"], f"aggs.{name}.terms.field")
     counts: dict[Any, int] = {}
     field: Field | None = None
     for snapshot, query in snapshots:
@@ -56,8 +67,8 @@ def _count(snapshot: Snapshot, query: tantivy.Query, path: str) -> dict[Any, int
 
 def _shown(counts: dict[Any, int], field: Field | None, options: Json) -> Json:
     """Return the buckets asked for; as in OpenSearch equal counts stand in the order of their keys."""
-    least = int(options.get("min_doc_count", 1))
-    size = int(options.get("size", 10))
+    least = as_whole(options.get("min_doc_count", 1), "terms.min_doc_count")
+    size = as_whole(options.get("size", 10), "terms.size")
     if size <= 0:
         raise illegal("[size] must be greater than 0 in [terms]")
     keys = sorted(key for key, count in counts.items() if count >= max(least, 1))
@@ -72,7 +83,7 @@ def _orders(given: Any) -> list[tuple[str, str]]:
     orders = [
         (by, str(way))
         for one in (given if isinstance(given, list) else [given or {"_count": "desc"}])
-        for by, way in one.items()
+        for by, way in as_object(one, "terms.order").items()
     ]
     for by, way in orders:
         if by not in ("_count", "_key") or way not in ("asc", "desc"):

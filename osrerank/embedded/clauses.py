@@ -6,7 +6,7 @@ from typing import Any
 
 from tantivy import Query as TQuery
 
-from osrerank.embedded.faults import Json, only, parsing
+from osrerank.embedded.faults import Json, as_number, only, parsing
 
 
 def idf(documents: int, frequency: int) -> float:
@@ -54,20 +54,16 @@ def single_field(clause: str, body: Json, value_key: str | None, allowed: frozen
     only(clause, options, allowed)
     if value_key is not None and options.get(value_key) is None:
         raise parsing(f"[{clause}] query on [{path}] has no [{value_key}]")
+    if value_key is not None and isinstance(options[value_key], dict | list):
+        raise parsing(
+            f"[{clause}] query on [{path}] takes one value as [{value_key}], found {options[value_key]!r:.100}"
+        )
     return path, options
 
 
 def listed(clauses: Any) -> list[Any]:
     """Return clauses as a list; one alone may stand without."""
     return clauses if isinstance(clauses, list) else [] if clauses is None else [clauses]
-
-
-def as_number(text: Any, what: str) -> float:
-    """Return a number, or raise the fault that names what should be one."""
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        raise parsing(f"the {what} is not a number: {text!r:.50}") from None
 
 
 def boost_of(body: Json) -> float:

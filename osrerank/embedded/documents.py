@@ -4,16 +4,19 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 from osrerank.embedded.engine import Engine, source_text
-from osrerank.embedded.faults import Fault, Json, illegal, only
+from osrerank.embedded.faults import Fault, Json, as_object, illegal, only, parsed_json
 from osrerank.embedded.index import LiveIndex
 from osrerank.embedded.source import SourceFilter, source_filter
 from osrerank.embedded.store import Row
 
 ACTIONS = ("index", "create", "update", "delete")
 MAX_ID_BYTES = 512
+MAX_DEPTH = 100
+"""Objects and arrays in one another; OpenSearch maps 20 objects (``index.mapping.depth.limit``) and parses 1,000."""
 
 
 class Batch:
@@ -72,9 +75,9 @@ class Batch:
             if fresh is None:
                 reason = f"[{doc_id}]: document missing"
                 raise Fault(404, "document_missing_exception", reason, _place(live))
-            return self.index(name, doc_id, source_text(fresh))
+            return self.index(name, doc_id, source_text(as_object(fresh, "upsert")))
         before = json.loads(old.source)
-        after = _merged(before, body.get("doc", {}))
+        after = _merged(before, as_object(body.get("doc") or {}, "doc"))
         if after == before and body.get("detect_noop", True):
             return _answer(live, old, "noop", 200)
         return self.index(name, doc_id, source_text(after))
@@ -227,13 +230,33 @@ def _got(engine: Engine, default_index: str | None, one: Json, params: dict[str,
 
 
 def _object(text: str) -> Json:
+    """Return a document; one that could be stored and not indexed is refused here."""
     try:
-        source = json.loads(text)
+        source = parsed_json(text)
     except ValueError as error:
-        raise Fault(400, "mapper_parsing_exception", f"failed to parse: the document is not JSON ({error})") from None
+        raise _unfit(f"the document is not JSON ({error})") from None
     if not isinstance(source, dict):
-        raise Fault(400, "mapper_parsing_exception", "failed to parse: the document is not a JSON object")
+        raise _unfit("the document is not a JSON object")
+    if _deeper(source, MAX_DEPTH):
+        raise _unfit(f"the document has objects and arrays nested more than {MAX_DEPTH} deep: flatten it")
+    try:
+        json.dumps(source, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        found = error.object[error.start]
+        raise _unfit(f"the document has half of a surrogate pair, {found!r}, which UTF-8 cannot hold") from None
     return source
+
+
+def _unfit(reason: str) -> Fault:
+    return Fault(400, "mapper_parsing_exception", f"failed to parse: {reason}")
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Return whether objects and arrays are nested more than so many levels deep."""
+    if not isinstance(value, dict | list):
+        return False
+    inside = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper(one, levels - 1) for one in inside)
 
 
 def _merged(old: Json, new: Json) -> Json:
@@ -263,7 +286,10 @@ def _new_id() -> str:
 
 
 def _checked_id(doc_id: str) -> str:
-    size = len(doc_id.encode())
+    try:
+        size = len(doc_id.encode())
+    except UnicodeEncodeError:
+        raise illegal(f"id must be text that UTF-8 can hold, found {doc_id!r:.100}") from None
     if not 0 < size <= MAX_ID_BYTES:
         raise illegal(f"id must have 1 to {MAX_ID_BYTES} bytes but was: {size}")
     return doc_id

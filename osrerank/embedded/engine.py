@@ -17,6 +17,7 @@ from osrerank.embedded.faults import Fault, Json, index_exists, no_such_index
 from osrerank.embedded.index import LiveIndex, checked, layout_of
 from osrerank.embedded.lock import WriterLock
 from osrerank.embedded.mapping import merge
+from osrerank.embedded.shard import BROKEN
 from osrerank.embedded.store import IndexRow, Row, Store
 
 log = logging.getLogger(__name__)
@@ -245,8 +246,10 @@ class Engine:
                 for live, rows in batches.items():
                     self.store.put(live.row, rows)
             for live, rows in batches.items():
+                live.stored(rows)
+            for live, rows in batches.items():
+                self._limit_writers(live)
                 try:
-                    self._limit_writers(live)
                     live.feed(rows)
                 except Fault as fault:  # the documents are safe in the store; the next refresh tries again
                     log.warning("documents of [%s] wait to become searchable: %s", live.row.name, fault.reason)
@@ -265,10 +268,15 @@ class Engine:
             live.refresh()
 
     def _limit_writers(self, wanted: LiveIndex) -> None:
+        """Close another index's writer where there are many; its failure is not the wanted index's."""
         others = [live for live in self._live.values() if live.writing and live is not wanted]
         if not wanted.writing and len(others) >= MAX_WRITERS:
-            others[0].refresh()
-            others[0].close_writer()
+            try:
+                others[0].refresh()
+                others[0].close_writer()
+            except (Fault, *BROKEN) as error:  # its documents are in the store; its next refresh tries again
+                log.warning("documents of [%s] wait to become searchable: %s", others[0].row.name, error)
+                others[0].close_writer(wait=False)
 
     def _start_refresher(self) -> None:
         if self._refresher is None:

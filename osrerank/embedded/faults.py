@@ -1,5 +1,7 @@
 """What the engine answers when it cannot do what was asked: OpenSearch's own error bodies, with its status codes."""
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,6 +67,66 @@ def index_exists(name: str, uuid: str) -> Fault:
     """Return the 400 of an index created twice."""
     reason = f"index [{name}/{uuid}] already exists"
     return Fault(400, "resource_already_exists_exception", reason, {"index": name, "index_uuid": uuid})
+
+
+def parsed_json(text: str) -> Any:
+    """Return what JSON text says.
+
+    Raises:
+        ValueError: it is not JSON, has NaN or an infinity, or is nested too deep to be read.
+    """
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def as_object(given: Any, name: str) -> Json:
+    """Return an object, or raise the fault that names what should be one."""
+    if not isinstance(given, dict):
+        raise parsing(f"[{name}] must be an object, found {given!r:.100}")
+    return given
+
+
+def as_list(given: Any, name: str) -> list[Any]:
+    """Return a list, or raise the fault that names what should be one."""
+    if not isinstance(given, list):
+        raise parsing(f"[{name}] must be a list, found {given!r:.100}")
+    return given
+
+
+def as_name(given: Any, name: str) -> str:
+    """Return a string, or raise the fault that names what should be one."""
+    if not isinstance(given, str):
+        raise parsing(f"[{name}] must be a string, found {given!r:.100}")
+    return given
+
+
+def as_number(given: Any, name: str) -> float:
+    """Return a finite number, which may stand in a string, or raise the fault that names what should be one."""
+    try:
+        number = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise parsing(f"[{name}] is not a number: {given!r:.50}")
+    return number
+
+
+def as_whole(given: Any, name: str) -> int:
+    """Return a whole number of at least 0, which may stand in a string, or raise the fault that names it."""
+    if isinstance(given, bool) or not isinstance(given, int | float | str):
+        raise parsing(f"[{name}] is not a whole number: {given!r:.50}")
+    number = as_number(given, name)
+    if not number.is_integer():
+        raise parsing(f"[{name}] is not a whole number: {given!r:.50}")
+    if number < 0:
+        raise illegal(f"[{name}] parameter cannot be negative, found [{given}]")
+    return int(number)
 
 
 def only(clause: str, body: Mapping[str, Any], allowed: frozenset[str]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from osrerank.embedded import values
-from osrerank.embedded.faults import Json, only, unsupported
+from osrerank.embedded.faults import Json, as_object, as_whole, only, unsupported
 from osrerank.embedded.index import Snapshot
 from osrerank.embedded.mapping import Field, leaves
 from osrerank.embedded.text import Token
@@ -37,7 +37,7 @@ class Highlighter:
         self._wanted: list[tuple[Field, Json]] = []
         for one in listed:
             for pattern, options in one.items():
-                only(f"highlight of {pattern}", options, _OPTIONS)
+                only(f"highlight of {pattern}", as_object(options, f"highlight.fields.{pattern}"), _OPTIONS)
                 self._add(pattern, {**common, **options})
 
     def _add(self, pattern: str, options: Json) -> None:
@@ -63,8 +63,8 @@ class Highlighter:
     def _fragments(self, field: Field, options: Json, texts: list[str]) -> list[str]:
         terms = self._looked_for(field, options)
         tags = (options.get("pre_tags", ["<em>"])[0], options.get("post_tags", ["</em>"])[0])
-        limit = int(options.get("number_of_fragments", 5))
-        size = int(options.get("fragment_size", 100))
+        limit = as_whole(options.get("number_of_fragments", 5), "highlight.number_of_fragments")
+        size = as_whole(options.get("fragment_size", 100), "highlight.fragment_size")
         found: list[tuple[int, str]] = []
         for text in texts:
             hits = [token for token in self._tokens(field, text) if token.term in terms]

@@ -7,7 +7,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import tantivy
 
 from osrerank.embedded.analysis import Analyzers
+from osrerank.embedded.faults import Fault
 from osrerank.embedded.mapping import Field, Fields, analyzers_named
-from osrerank.embedded.shard import BROKEN, HAS_TERMS, PRESENT, Shard
+from osrerank.embedded.shard import BROKEN, HAS_TERMS, PRESENT, Searcher, Shard, reading
 from osrerank.embedded.store import IndexRow, Row, Store, storage_fault
 from osrerank.embedded.text import Analyzer
 
@@ -31,7 +32,7 @@ class Snapshot:
     fields: Fields
     analyzers: Analyzers
     shard: Shard
-    searcher: tantivy.Searcher
+    searcher: Searcher
 
     def analyzer(self, field: Field, *, searching: bool = True) -> Analyzer:
         """Return a text field's analyzer."""
@@ -105,7 +106,15 @@ class LiveIndex:
             self.dirty_since = -math.inf  # longer than any interval
 
     def snapshot(self) -> Snapshot:
-        """Return the index as of its last refresh."""
+        """Return the index as of its last refresh.
+
+        Raises:
+            Fault: 500, its files are damaged.
+        """
+        with reading(self.folder):
+            return self._snapshot()
+
+    def _snapshot(self) -> Snapshot:
         with self._lock:
             while self._shard is None or self._loaded != (self._row.generation, self._row.indexed_seq):
                 generation = self._row.generation
@@ -151,7 +160,7 @@ class LiveIndex:
     def usable(self) -> bool:
         """Whether the search index can be opened and holds what the store says it holds."""
         try:
-            self.snapshot()
+            self._snapshot()
         except BROKEN as error:
             log.warning("the search index of [%s] is damaged (%s)", self._row.name, error)
             return False
@@ -162,14 +171,17 @@ class LiveIndex:
         """Whether the store has documents that the search index has not committed."""
         return self._store.last_seq(self._row) > self._row.indexed_seq
 
+    def stored(self, rows: Sequence[Row]) -> None:
+        """Take note of documents just stored: their sequence numbers are given, and they wait to be searchable."""
+        self.last_seq = rows[-1].seq
+        self.dirty_since = self.dirty_since or time.monotonic()
+
     def feed(self, rows: Sequence[Row]) -> None:
         """Hand documents just stored to the search index, without committing them there.
 
         It does nothing when the index has fields that the search index lacks, or when earlier documents wait: the next
         refresh sees to that.
         """
-        self.last_seq = rows[-1].seq
-        self.dirty_since = self.dirty_since or time.monotonic()
         if self._fed_seq == rows[0].seq - 1 and self._row.layout == layout_of(self.fields):
             with self._writing() as shard:
                 self._feed(shard, rows, replay=False)
@@ -184,8 +196,24 @@ class LiveIndex:
         latest = {row.doc_id: row.seq for row in rows}
         for row in rows:
             if row.source is not None and latest[row.doc_id] == row.seq:
-                shard.add(row, self.fields.extract(json.loads(row.source)), analyzers.__getitem__)
+                document = self._document(shard, row, row.source, analyzers.__getitem__)
+                if document is not None:
+                    shard.add(document)
         self._fed_seq = rows[-1].seq
+
+    def _document(
+        self, shard: Shard, row: Row, source: str, analyzer: Callable[[str], Analyzer]
+    ) -> tantivy.Document | None:
+        """Return what the search index gets of a document; None, logged, for one that it cannot hold.
+
+        Such documents are refused when they are written; one that is in the store all the same must not keep the
+        others from being found.
+        """
+        try:
+            return shard.document(row, self.fields.extract(json.loads(source)), analyzer)
+        except (Fault, ValueError, TypeError, OverflowError, RecursionError) as error:
+            log.warning("document [%s] of [%s] cannot be searched: %s", row.doc_id, self._row.name, error)
+            return None
 
     def refresh(self) -> None:
         """Make every stored document visible to searches."""
@@ -208,7 +236,8 @@ class LiveIndex:
         layout = layout_of(self.fields)
         folder = self._folder(old, generation)
         shutil.rmtree(folder, ignore_errors=True)
-        shard = Shard(folder, layout)
+        with reading(folder):
+            shard = Shard(folder, layout)
         try:
             shard.open_writer()
             self._fed_seq = 0
@@ -253,15 +282,15 @@ class LiveIndex:
     def _on_disk(self) -> Shard:
         """Return the search index, made if there is none yet."""
         with self._lock:
-            shard = self.snapshot().shard
+            shard = self._snapshot().shard
             if shard.folder is None:
                 shard = self._shard = Shard(self._folder(self._row), self._row.layout)
             return shard
 
-    def close_writer(self) -> None:
+    def close_writer(self, *, wait: bool = True) -> None:
         """Close the search index's writer, uncommitted documents waiting in the store for the next one."""
         if self._shard is not None and self._shard.writing:
-            self._shard.close_writer()
+            self._shard.close_writer(wait=wait)
             self._fed_seq = self._row.indexed_seq
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from osrerank.embedded import values
-from osrerank.embedded.faults import Fault, Json, illegal, only, unsupported
+from osrerank.embedded.faults import Fault, Json, as_whole, illegal, only, unsupported
 
 Column = Literal["text", "keyword", "long", "double"]
 """How tantivy stores a field; dates are milliseconds and booleans 0 or 1 in a long column."""
@@ -69,7 +69,7 @@ class Field:
             return None
         if self.kind in ("text", "keyword"):
             text = values.as_text(value)
-            return None if len(text) > self.body.get("ignore_above", len(text)) else text
+            return None if len(text) > int(self.body.get("ignore_above", len(text))) else text
         try:
             return values.CONVERTERS[self.kind](value)
         except (ValueError, TypeError, OverflowError):
@@ -238,6 +238,7 @@ def _field(path: str, source: str, body: Json) -> Field:
     only(f"mapping of {path}", body, _COMMON | specific)
     if not values.known_format(body.get("format", "strict_date_optional_time")):
         raise unsupported(f"the date format [{body['format']}] of [{path}]", f"use one of {sorted(values.FORMATS)}")
+    as_whole(body.get("ignore_above", 0), f"mapping of {path}.ignore_above")
     return Field(path, source, kind, body)
 
 

@@ -1,5 +1,6 @@
 """Compile OpenSearch's query DSL to a tantivy query whose scores are Lucene's."""
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +12,6 @@ from tantivy import Query as TQuery
 
 from osrerank.embedded import values
 from osrerank.embedded.clauses import (
-    as_number,
     best_of,
     boost_of,
     boosted,
@@ -21,7 +21,7 @@ from osrerank.embedded.clauses import (
     single_field,
     within,
 )
-from osrerank.embedded.faults import Fault, Json, only, parsing, unsupported
+from osrerank.embedded.faults import Fault, Json, as_list, as_name, as_number, only, parsing, unsupported
 from osrerank.embedded.index import Snapshot
 from osrerank.embedded.mapping import Field
 from osrerank.embedded.shard import EVERY, ID, PRESENT
@@ -171,7 +171,7 @@ class Compiler:
 
     def _multi_match(self, body: Json) -> TQuery:
         only("multi_match", body, _MULTI_MATCH | {"slop"})
-        if "query" not in body:
+        if body.get("query") is None or isinstance(body["query"], dict | list):
             raise parsing("No text specified for multi_match query")
         kind = body.get("type", "best_fields")
         if kind not in ("best_fields", "most_fields", "phrase"):
@@ -182,18 +182,18 @@ class Compiler:
             compile_field(path, {**options, "boost": boost})
             for path, boost in self._weighted_fields(body.get("fields"))
         ]
-        tie = 1.0 if kind == "most_fields" else float(body.get("tie_breaker", 0.0))
+        tie = 1.0 if kind == "most_fields" else as_number(body.get("tie_breaker", 0.0), "tie_breaker")
         return boosted(best_of(queries, tie), boost_of(body))
 
     def _match_best(self, path: str, options: Json) -> TQuery:
         return self._match_field(path, options, "multi_match")
 
-    def _weighted_fields(self, fields: str | list[str] | None) -> list[tuple[str, float]]:
+    def _weighted_fields(self, fields: Any) -> list[tuple[str, float]]:
         """Return the fields of a multi_match with their boosts; without any, all that hold text."""
-        names = [fields] if isinstance(fields, str) else fields or ["*"]
+        names = [fields] if isinstance(fields, str) else as_list(fields or ["*"], "multi_match.fields")
         weighted: dict[str, float] = {}
         for name in names:
-            pattern, _, factor = name.partition("^")
+            pattern, _, factor = as_name(name, "multi_match.fields").partition("^")
             known = self._snapshot.fields.matching(pattern)
             paths = [one.path for one in known if "*" not in pattern or one.column in ("text", "keyword")]
             for path in paths or ([] if "*" in pattern else [pattern]):
@@ -279,7 +279,7 @@ class Compiler:
         only("exists", body, frozenset({"field", "boost"}))
         if "field" not in body:
             raise parsing("[exists] must be provided with a [field]")
-        path = body["field"]
+        path = as_name(body["field"], "exists.field")
         inside = [
             one.path
             for one in self._snapshot.fields.by_path.values()
@@ -297,7 +297,8 @@ class Compiler:
             where = f"not on [{path}] which is of type [{field.kind}]"
             reason = f"Can only use prefix queries on keyword, text and wildcard fields - {where}"
             raise Fault(400, "query_shard_exception", reason, {"index": self._snapshot.name})
-        found = [term for term, _ in self._snapshot.searcher.terms_with_prefix(self._names[path], options["value"])]
+        prefix = as_name(options["value"], "prefix.value")
+        found = [term for term, _ in self._snapshot.searcher.terms_with_prefix(self._names[path], prefix)]
         self._note(path, found)
         return TQuery.const_score_query(
             TQuery.term_set_query(self._schema, self._names[path], found), boost_of(options)
@@ -343,10 +344,9 @@ class Compiler:
 
     def _number_bound(self, field: Field, value: Any, *, up: bool) -> Any:
         if field.column == "long" and field.kind != "boolean":
-            try:
-                return math.ceil(float(value)) if up else math.floor(float(value))
-            except (ValueError, TypeError, OverflowError):
-                pass  # the next line says what is wrong with it
+            with contextlib.suppress(ValueError, TypeError, OverflowError):  # the last line says what is wrong
+                if not isinstance(value, int) and not float(value).is_integer():
+                    value = math.ceil(float(value)) if up else math.floor(float(value))
         return self._query_value(field, value)
 
     def _date_bound(self, field: Field, value: Any, *, last: bool) -> int:
@@ -418,7 +418,7 @@ class Compiler:
         queries = [self.compile(one) for one in listed(body.get("queries"))]
         if not queries:
             raise parsing("[dis_max] requires 'queries' field with at least one clause")
-        return boosted(best_of(queries, float(body.get("tie_breaker", 0.0))), boost_of(body))
+        return boosted(best_of(queries, as_number(body.get("tie_breaker", 0.0), "tie_breaker")), boost_of(body))
 
     def _match_all(self, body: Json) -> TQuery:
         only("match_all", body, frozenset({"boost"}))

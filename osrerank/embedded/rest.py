@@ -1,16 +1,24 @@
 """Route requests, as OpenSearch's REST layer would, to what answers them."""
 
-import json
+import contextlib
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
 from osrerank.embedded import admin, documents, search, values, vectors
 from osrerank.embedded.engine import Engine
-from osrerank.embedded.faults import Fault, Json, illegal, parsing, unsupported
+from osrerank.embedded.faults import Fault, Json, illegal, parsed_json, parsing, unsupported
+from osrerank.embedded.shard import Panic
 from osrerank.embedded.source import source_filter
+from osrerank.embedded.store import storage_fault
+
+log = logging.getLogger(__name__)
+
+MISSHAPEN = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError, re.error)
+"""What Python raises when a request has a value of another kind than the code that reads it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class Request:
         if not self.body.strip():
             return {}
         try:
-            parsed = json.loads(self.body)
+            parsed = parsed_json(self.body)
         except ValueError as error:
             raise parsing(f"the body is not JSON: {error}") from None
         if not isinstance(parsed, dict):
@@ -57,7 +65,7 @@ class Response:
     warnings: list[str] = field(default_factory=list)
 
 
-Handler = Callable[[Request], Response]
+Endpoint = Callable[[Request], Response]
 
 _EVERYWHERE = frozenset(
     {"pretty", "human", "error_trace", "filter_path", "timeout", "cluster_manager_timeout", "master_timeout",
@@ -72,17 +80,17 @@ _SEARCH = _SOURCE | frozenset(
      "seq_no_primary_term", "rest_total_hits_as_int", "phase_took"}
 )  # fmt: skip
 _CAT = frozenset({"v", "format", "h", "s", "bytes", "help"})
-_routes: list[tuple[frozenset[str], re.Pattern[str], frozenset[str], Handler]] = []
+_routes: list[tuple[frozenset[str], re.Pattern[str], frozenset[str], Endpoint]] = []
 
 
-def _route(methods: str, *templates: str, params: frozenset[str] = frozenset()) -> Callable[[Handler], Handler]:
+def _route(methods: str, *templates: str, params: frozenset[str] = frozenset()) -> Callable[[Endpoint], Endpoint]:
     """Register what answers the methods at the paths; parameters beyond those named are refused."""
 
-    def register(handler: Handler) -> Handler:
+    def register(endpoint: Endpoint) -> Endpoint:
         for template in templates:
             pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", template)
-            _routes.append((frozenset(methods.split()), re.compile(pattern), params | _EVERYWHERE, handler))
-        return handler
+            _routes.append((frozenset(methods.split()), re.compile(pattern), params | _EVERYWHERE, endpoint))
+        return endpoint
 
     return register
 
@@ -94,7 +102,7 @@ def answer(engine: Engine, method: str, url: str, params: Mapping[str, Any], bod
         Fault: what OpenSearch would refuse or the engine does not support.
     """
     verb = "GET" if method == "HEAD" else method
-    for methods, pattern, allowed, handler in _routes:
+    for methods, pattern, allowed, endpoint in _routes:
         match = pattern.fullmatch(url)
         if match and verb in methods:
             texts = {key: _text(value) for key, value in params.items()}
@@ -102,12 +110,33 @@ def answer(engine: Engine, method: str, url: str, params: Mapping[str, Any], bod
                 if name not in allowed:
                     raise illegal(f"request [{url}] contains unrecognized parameter for the embedded engine: [{name}]")
             path = {key: unquote(value) for key, value in match.groupdict().items()}
-            return _filtered(handler(Request(engine, method, path, texts, body)), texts)
+            return _filtered(_answered(endpoint, Request(engine, method, path, texts, body)), texts)
     raise Fault(
         400,
         "illegal_argument_exception",
         f"the embedded engine does not support [{method} {url}]: use an OpenSearch server",
     )
+
+
+def _answered(endpoint: Endpoint, request: Request) -> Response:
+    with _understood(request.engine, endpoint.__name__.strip("_")):
+        return endpoint(request)
+
+
+@contextlib.contextmanager
+def _understood(engine: Engine, name: str) -> Iterator[None]:
+    """Make a body of another shape than any reader expected the request's fault."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_fault(engine.folder, str(error)) from error
+    except Panic as error:
+        reason = f"the search index in {engine.folder} failed ({error}): try again"
+        raise Fault(500, "search_engine_exception", reason) from error
+    except MISSHAPEN as error:
+        log.debug("the request to [%s] cannot be read", name, exc_info=True)
+        reason = f"the request to [{name}] has a value of a kind or range that cannot be used: {error!s:.200}"
+        raise Fault(400, "x_content_parse_exception", reason) from error
 
 
 def _text(value: Any) -> str:
@@ -240,13 +269,13 @@ def _msearch(request: Request) -> Response:
 
 def _one_search(request: Request, head: str, body: str) -> Json:
     try:
-        header = Request(request.engine, "POST", {}, {}, head).json()
-        index = header.pop("index", request.index)
-        _check_search_params(header)
-        expression = ",".join(index) if isinstance(index, list) else index
-        found = search.search(
-            request.engine, expression, Request(request.engine, "POST", {}, {}, body).json(), request.params
-        )
+        with _understood(request.engine, "search"):
+            header = Request(request.engine, "POST", {}, {}, head).json()
+            index = header.pop("index", request.index)
+            _check_search_params(header)
+            expression = ",".join(index) if isinstance(index, list) else index
+            asked = Request(request.engine, "POST", {}, {}, body).json()
+            found = search.search(request.engine, expression, asked, request.params)
     except Fault as fault:
         return fault.body()
     return {**found, "status": 200}

@@ -11,7 +11,7 @@ import tantivy
 from osrerank.embedded import sorting
 from osrerank.embedded.buckets import count_terms
 from osrerank.embedded.engine import Engine
-from osrerank.embedded.faults import Fault, Json, illegal, parsing, unsupported
+from osrerank.embedded.faults import Fault, Json, as_number, as_object, as_whole, illegal, parsing, unsupported
 from osrerank.embedded.highlight import Highlighter
 from osrerank.embedded.index import Snapshot
 from osrerank.embedded.query import Compiler
@@ -77,7 +77,7 @@ def plan(body: Json, params: Mapping[str, str]) -> Plan:
     for key in _OFF_ONLY:
         if _flag(params.get(key, body.get(key, False)), key):
             raise unsupported(f"[{key}]")
-    start, size = _whole(merged.get("from", 0), "from"), _whole(merged.get("size", 10), "size")
+    start, size = as_whole(merged.get("from", 0), "from"), as_whole(merged.get("size", 10), "size")
     if start + size > WINDOW:
         raise _window_fault(start + size)
     sort = sorting.sort_keys(params["sort"].split(",") if "sort" in params else body.get("sort"))
@@ -93,10 +93,10 @@ def plan(body: Json, params: Mapping[str, str]) -> Plan:
         source=source_filter(body.get("_source"), params),
         fields=_as_list(body.get("fields")),
         highlight=body.get("highlight"),
-        aggregations=body.get("aggs", body.get("aggregations")) or {},
+        aggregations=as_object(body.get("aggs", body.get("aggregations")) or {}, "aggs"),
         sort=sort,
         count_to=_count_to(merged.get("track_total_hits", COUNTED)),
-        min_score=None if body.get("min_score") is None else float(body["min_score"]),
+        min_score=None if body.get("min_score") is None else as_number(body["min_score"], "min_score"),
         post_filter=body.get("post_filter"),
         search_after=sorting.check_after(sort, body.get("search_after")),
         track_scores=_flag(merged.get("track_scores", False), "track_scores"),
@@ -278,17 +278,7 @@ def _count_to(given: Any) -> float:
         return float("inf")
     if given in (False, "false"):
         return 0
-    return _whole(given, "track_total_hits")
-
-
-def _whole(given: Any, name: str) -> int:
-    try:
-        number = int(given)
-    except (TypeError, ValueError):
-        raise parsing(f"[{name}] is not a whole number: {given!r:.50}") from None
-    if number < 0:
-        raise illegal(f"[{name}] parameter cannot be negative, found [{number}]")
-    return number
+    return as_whole(given, "track_total_hits")
 
 
 def check_pipeline(name: Any) -> None:

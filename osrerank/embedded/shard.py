@@ -4,13 +4,15 @@ Texts reach tantivy as terms that our analyzers made, joined by a separator, so 
 at the separator and to drop ``GAP``, which keeps the positions of what stop filters removed.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import tantivy
 
+from osrerank.embedded.faults import Fault
 from osrerank.embedded.store import Row
 from osrerank.embedded.text import GAP, Analyzer
 
@@ -32,6 +34,41 @@ Panic: type[BaseException] = next(
 """What a failed assertion inside tantivy raises, a truncated file being one cause."""
 BROKEN = (ValueError, OSError, RuntimeError, Panic)
 """What tantivy raises when its files cannot be read or written."""
+
+
+@contextlib.contextmanager
+def reading(folder: Path | None) -> Iterator[None]:
+    """Turn what tantivy raises on files that went away or were damaged in use into the engine's 500."""
+    try:
+        yield
+    except UnicodeError:
+        raise  # the request's text, not the files
+    except BROKEN as error:
+        cause = f"{type(error).__name__}: {error}"
+        reason = f"the search index in {folder} failed ({cause}): try again"
+        raise Fault(500, "search_engine_exception", reason) from error
+
+
+class Searcher:
+    """A tantivy searcher whose failures to read its files are faults."""
+
+    def __init__(self, searcher: tantivy.Searcher, folder: Path | None) -> None:
+        self._searcher = searcher
+        self._folder = folder
+
+    @property
+    def num_docs(self) -> int:
+        return int(self._searcher.num_docs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of tantivy's searcher, its failures turned into faults."""
+        method = getattr(self._searcher, name)
+
+        def guarded(*args: Any, **options: Any) -> Any:
+            with reading(self._folder):
+                return method(*args, **options)
+
+        return guarded
 
 
 class Shard:
@@ -86,10 +123,10 @@ class Shard:
     def reload(self) -> None:
         """Make the last commit visible to searches that begin from now on."""
         self._index.reload()
-        self.searcher = self._index.searcher()
+        self.searcher = Searcher(self._index.searcher(), self.folder)
 
     @staticmethod
-    def numbers(searcher: tantivy.Searcher, addresses: list[tantivy.DocAddress]) -> list[int]:
+    def numbers(searcher: Searcher, addresses: list[tantivy.DocAddress]) -> list[int]:
         """Return the sequence numbers of documents found."""
         return [int(number or 0) for number in searcher.fast_field_values(SEQ, addresses)]
 
@@ -104,9 +141,10 @@ class Shard:
             # One thread: documents keep the order of their sequence numbers within a segment.
             self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
 
-    def add(self, row: Row, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]) -> None:
-        """Add a document; ``fields`` are its indexed values by path, ``analyzer`` gives that of a path."""
-        assert self._writer is not None
+    def document(
+        self, row: Row, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
+    ) -> tantivy.Document:
+        """Return a document to add; ``fields`` are its indexed values by path, ``analyzer`` gives that of a path."""
         assert row.source is not None
         document = tantivy.Document()
         document.add_text(ID, row.doc_id)
@@ -119,6 +157,11 @@ class Shard:
                 self._add_terms(document, path, [analyzer(path).terms(value) for value in values])
             else:
                 self._add_values(document, path, values)
+        return document
+
+    def add(self, document: tantivy.Document) -> None:
+        """Add a document."""
+        assert self._writer is not None
         self._writer.add_document(document)
 
     def _add_terms(self, document: tantivy.Document, path: str, texts: list[list[str]]) -> None:
@@ -155,4 +198,5 @@ class Shard:
         """Close the writer; what was not committed is gone. Waiting lets merges end."""
         writer, self._writer = self._writer, None
         if writer is not None and wait:
-            writer.wait_merging_threads()
+            with reading(self.folder):
+                writer.wait_merging_threads()

@@ -168,7 +168,10 @@ class Store:
     def put(self, index: IndexRow, rows: Iterable[Row]) -> None:
         """Write documents in place of what their ids held; to be called in a transaction."""
         self._db.executemany(
-            f"INSERT OR REPLACE INTO docs_{index.id:d} (seq, id, version, source) VALUES (?, ?, ?, ?)", rows
+            # Only the id may stand already: a sequence number given twice would take another document away.
+            f"INSERT INTO docs_{index.id:d} (seq, id, version, source) VALUES (?, ?, ?, ?) ON CONFLICT (id)"
+            " DO UPDATE SET seq = excluded.seq, version = excluded.version, source = excluded.source",
+            rows,
         )
 
     def last_seq(self, index: IndexRow) -> int:

@@ -78,14 +78,6 @@ class Token(NamedTuple):
     end: int
 
 
-class Span(NamedTuple):
-    """A word as the tokenizer found it."""
-
-    word: str
-    start: int
-    end: int
-
-
 @lru_cache(maxsize=1)
 def _unicode_tokenizer() -> tantivy.TextAnalyzer:
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_uax29())).build()

@@ -12,7 +12,6 @@ from opensearchpy.connection import Connection
 from osrerank.embedded.engine import Engine
 from osrerank.embedded.faults import Fault
 from osrerank.embedded.rest import Response, answer
-from osrerank.embedded.shard import BROKEN
 
 JSON = "application/json; charset=UTF-8"
 Reply = tuple[int, dict[str, str], str]
@@ -69,12 +68,6 @@ class EmbeddedConnection(Connection):
             return answer(self.engine, method, url, params, text)
         except Fault as fault:
             return Response(fault.body(), fault.status)
-        except BROKEN as error:  # tantivy's: a file that went away or was damaged while it was in use
-            cause = f"{type(error).__name__}: {error}"
-            broken = Fault(
-                500, "search_engine_exception", f"the search index in {self._folder} failed ({cause}): try again"
-            )
-            return Response(broken.body(), broken.status)
 
     def close(self) -> None:
         """Let go of the engine; the last connection of the process commits what is pending and closes it."""

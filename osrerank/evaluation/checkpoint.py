@@ -4,6 +4,7 @@ The first line holds the options that the run depends on; each further line is a
 queries end, so a run that was killed goes on where it stopped; at most its last line is torn, and is dropped.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +26,8 @@ class Checkpoint:
         options: what the run depends on, as JSON values.
 
     Raises:
-        EvaluationError: the file was written with other options, or is damaged before its last line.
+        EvaluationError: the file was written with other options, is damaged before its last line, or another process
+            is writing it.
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
@@ -36,6 +38,7 @@ class Checkpoint:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("a+b")
         try:
+            self._lock()
             self._resume(options)
         except BaseException:
             self._file.close()
@@ -72,6 +75,18 @@ class Checkpoint:
         write_atomically(self.path, (line for part in ((self._header.decode(),), ordered) for line in part))
         self._file.close()
 
+    def _lock(self) -> None:
+        """Be the only writer until the file is closed; what another has renamed in the meantime counts as its own."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+                return
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        raise EvaluationError(
+            f"{self.path}: another process is writing this run; wait until it ends, or choose another output"
+        )
+
     def _resume(self, options: Mapping[str, Any]) -> None:
         """Index the lines that are there, cut a torn last one, or begin the file."""
         self._file.seek(0)
@@ -107,6 +122,20 @@ def read_records(path: Path) -> Iterator[Record]:
                 raise EvaluationError(f"{path}: not a side file of `osrerank run`; give the file that ends in .jsonl")
     if number < 2:
         raise EvaluationError(f"{path}: no query has been run yet")
+
+
+def read_options(path: Path) -> Mapping[str, Any]:
+    """Return the options of a side file's first line, what the run depended on.
+
+    Raises:
+        EvaluationError: it is no side file.
+    """
+    with path.open("rb") as lines:
+        header = _decoded(path, 1, lines.readline())
+    if not isinstance(header, dict) or header.get("osrerank_run") != FORMAT:
+        raise EvaluationError(f"{path}: not a side file of `osrerank run`; give the file that ends in .jsonl")
+    options: Mapping[str, Any] = header.get("options", {})
+    return options
 
 
 def _check_options(path: Path, header: Any, options: Mapping[str, Any]) -> None:

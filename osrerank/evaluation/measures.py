@@ -120,15 +120,17 @@ def msmarco_mrr(qrels: Qrels, run: Run, *, depth: int = 10) -> dict[str, float]:
     """Return reciprocal ranks as MS MARCO's official script counts them: one value for each query of the reference.
 
     A query that the run lacks counts 0, one that is not in the reference is ignored, and relevance above 0 is relevant.
+    A document of a three-column run stands at the rank that the run gives it, whatever ranks are missing above.
     """
-    return {
-        query_id: _reciprocal_rank(judged, [document.doc_id for document in run.rankings.get(query_id, ())[:depth]])
-        for query_id, judged in qrels.judgments.items()
-    }
+    return {query_id: _reciprocal_rank(judged, run, query_id, depth) for query_id, judged in qrels.judgments.items()}
 
 
-def _reciprocal_rank(judged: Mapping[str, int], doc_ids: Sequence[str]) -> float:
-    relevant = (rank for rank, doc_id in enumerate(doc_ids, start=1) if judged.get(doc_id, 0) > 0)
+def _reciprocal_rank(judged: Mapping[str, int], run: Run, query_id: str, depth: int) -> float:
+    documents = run.rankings.get(query_id, ())
+    ranks = (round(1 / one.score) if run.by_rank else place for place, one in enumerate(documents, start=1))
+    relevant = (
+        rank for rank, one in zip(ranks, documents, strict=True) if rank <= depth and judged.get(one.doc_id, 0) > 0
+    )
     return 1 / next(relevant, math.inf)
 
 
@@ -181,6 +183,8 @@ def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
     try:
         for measure in measures:
             measure.validate_params()
+            if measure.params.get("cutoff", 1) < 1:  # trec_eval's code aborts the process
+                raise AssertionError("its cutoff must be 1 or above")  # noqa: TRY301 - as validate_params does
     except AssertionError as error:
         raise EvaluationError(
             f"measure {name!r} cannot be used: {error}; write it as in nDCG@10 or P(rel=2)@5"

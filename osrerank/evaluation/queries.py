@@ -1,5 +1,6 @@
 """Query sets: TSV, JSON lines, TREC topics and CACM's form, told apart by how the file begins."""
 
+import html
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -65,12 +66,17 @@ def _json(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, s
 
 def _tagged(path: Path, content: str) -> Iterator[tuple[str, str, str]]:
     for match in _CACM.finditer(content):
-        yield f"topic {match[1]}", match[1], " ".join(match[2].split())
+        yield f"topic {match[1]}", _topic_id(match[1]), " ".join(html.unescape(match[2]).split())
     for place, topic in enumerate(_TOPIC.finditer(content), start=1):
         number, title = _NUMBER.search(topic[1]), _TITLE.search(topic[1])
         if number is None or title is None:
             raise EvaluationError(f"{path}: topic {place} has no <num> or no <title>")
-        yield f"topic {number[1]}", number[1], " ".join(title[1].split())
+        yield f"topic {number[1]}", _topic_id(number[1]), " ".join(html.unescape(title[1]).split())
+
+
+def _topic_id(number: str) -> str:
+    """Return a topic's number as TREC's qrels write it: `051` is `51`."""
+    return str(int(number)) if number.isdecimal() else number
 
 
 def _checked(path: Path, found: Iterable[tuple[str, str, str]]) -> tuple[Query, ...]:

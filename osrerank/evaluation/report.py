@@ -36,16 +36,16 @@ class Report:
         }
 
     def as_csv(self, *, per_query: bool) -> str:
-        """Return CSV with a header: the comparisons where there are any, else a row for each run, query and measure."""
+        """Return CSV with a header: a row for each value of a run; after a blank line the comparisons, if any."""
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
+        writer.writerow(["run", "query_id", "measure", "value"])
+        writer.writerows(row for evaluation in self.evaluations for row in _rows(evaluation, per_query=per_query))
         if self.comparisons:
+            table.write("\n")
             names = [field.name for field in fields(Comparison)]
             writer.writerow(names)
             writer.writerows([getattr(comparison, name) for name in names] for comparison in self.comparisons)
-        else:
-            writer.writerow(["run", "query_id", "measure", "value"])
-            writer.writerows(row for evaluation in self.evaluations for row in _rows(evaluation, per_query=per_query))
         return table.getvalue()
 
     def _run(self, evaluation: Evaluation, *, per_query: bool) -> dict[str, Any]:

@@ -7,19 +7,23 @@ duoBERT's probabilities p_ij for the pairs of the top k1 of monoBERT. Nothing is
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Literal
 
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.measures import Averaging, evaluate
 from osrerank.evaluation.records import Record
-from osrerank.types import Qrels, Run, ScoredDocument
+from osrerank.response import FIRST_PASS
+from osrerank.stages.interpolate import BlendStage, Method
+from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
 
 PairAggregation = Literal["sum", "binary", "min", "max", "sample"]
 SAMPLE_TRIALS = 10
 """Draws that a Sample point is the mean of, as in the paper."""
 MONO = "mono"
+Blend = tuple[Method, float]
+"""How a run blended its first pass in: the method, and the first pass's weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Setting:
         pairs: how a candidate's probabilities against the others become its score.
         sample_size: other candidates drawn for each candidate, without replacement; for ``sample`` only.
         seed: of the draw.
+        blended: whether monoBERT's order is the one with the first pass blended in, as the run was made.
     """
 
     k0: int
@@ -39,6 +44,7 @@ class Setting:
     pairs: PairAggregation = "sum"
     sample_size: int = 0
     seed: int = 0
+    blended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class Scored:
         mono: document id -> monoBERT's score, higher is better; a document that it could not score is absent.
         mono_depth: how many candidates from the top monoBERT was given.
         pairs: (i, j) -> p_ij in [0, 1], the probability that document i is better than document j.
+        first_scores: document id -> the first pass's score; needed for a blended order only.
+        blend: the blend's method and weight; None where the run had none.
     """
 
     query_id: str
@@ -58,14 +66,22 @@ class Scored:
     mono: Mapping[str, float]
     mono_depth: int
     pairs: Mapping[tuple[str, str], float]
+    first_scores: Mapping[str, float] = field(default_factory=dict)
+    blend: Blend | None = None
 
     @classmethod
-    def of(cls, record: Record) -> "Scored":
-        """Read a line of a run's side file."""
+    def of(cls, record: Record, blend: Blend | None = None) -> "Scored":
+        """Read a line of a run's side file; the blend is in the file's first line.
+
+        Raises:
+            EvaluationError: candidates of the first pass are missing, so that no smaller depth can be derived.
+        """
         candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
         mono = {one["doc_id"]: float(one["stages"][MONO]["score"]) for one in candidates if MONO in one["stages"]}
         depth = next((int(stage["candidates"]) for stage in record.fields["stages"] if stage["name"] == MONO), 0)
-        return cls(record.query_id, tuple(one["doc_id"] for one in candidates), mono, depth, _pairs(record))
+        _check_ranks(record.query_id, [int(one["first_pass"]["rank"]) for one in candidates])
+        first = {one["doc_id"]: float(one["first_pass"]["score"]) for one in candidates}
+        return cls(record.query_id, tuple(first), mono, depth, _pairs(record), first, blend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,8 @@ def derive(scored: Scored, setting: Setting) -> tuple[tuple[str, ...], int]:
         raise _lacking(scored, f"monoBERT's scores of the top {setting.k0}, only of the top {scored.mono_depth}")
     unscored = [doc_id for doc_id in block if doc_id not in scored.mono]
     ranked = sorted((doc_id for doc_id in block if doc_id in scored.mono), key=lambda doc_id: -scored.mono[doc_id])
+    if setting.blended:
+        ranked = _blended(scored, ranked)
     ranking = (*ranked, *unscored, *scored.first_pass[len(block) :])
     if setting.k1 < 2:
         return ranking, len(block)
@@ -181,6 +199,39 @@ def _worth(scored: Scored, rivals: Sequence[str], setting: Setting) -> tuple[dic
             raise _lacking(scored, f"duoBERT's probabilities for the pairs of the top {setting.k1}") from None
         n_pairs += len(others)
     return worth, n_pairs
+
+
+def _blended(scored: Scored, ranked: Sequence[str]) -> list[str]:
+    """Return monoBERT's order with the first pass blended in, by the stage that a search has for it.
+
+    The stage reads monoBERT's score from the candidate; of its trace entry it needs only that there is one.
+    """
+    if scored.blend is None:
+        raise _lacking(scored, "how the first pass was blended in")
+    method, weight = scored.blend
+    kept = set(ranked)
+    order = (*ranked, *(doc_id for doc_id in scored.first_pass if doc_id not in kept))
+    passed = {
+        doc_id: StageScore(FIRST_PASS, scored.first_scores[doc_id], place, 0.0)
+        for place, doc_id in enumerate(scored.first_pass, start=1)
+    }
+    candidates = [
+        Candidate(doc_id, None, scored.mono[doc_id], rank, (passed[doc_id], StageScore(MONO, 0.0, rank, 0.0)))
+        if doc_id in kept
+        else Candidate(doc_id, None, passed[doc_id].score, rank, (passed[doc_id],))
+        for rank, doc_id in enumerate(order, start=1)
+    ]
+    ranking = Ranking(Query(scored.query_id, "derived"), tuple(candidates))
+    blended = BlendStage(method, weight, depth=len(ranked)).rerank(ranking)
+    return [candidate.doc_id for candidate in blended.candidates[: len(ranked)]]
+
+
+def _check_ranks(query_id: str, ranks: Sequence[int]) -> None:
+    if list(ranks) != list(range(1, len(ranks) + 1)):
+        raise EvaluationError(
+            f"query {query_id}: the run lacks candidates of the first pass (its {len(ranks)} documents have ranks up "
+            f"to {max(ranks)}); run it again with --hits at least --depth"
+        )
 
 
 def _pairs(record: Record) -> dict[tuple[str, str], float]:

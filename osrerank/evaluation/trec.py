@@ -57,7 +57,8 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
         _check_ranks(path, rankings)
     if not rankings:
         raise EvaluationError(f"{path}: the run is empty; expected lines such as `query_id Q0 doc_id rank score tag`")
-    return Run({query_id: trec_order(documents) for query_id, documents in rankings.items()}, name=tag or path.stem)
+    ordered = {query_id: trec_order(documents) for query_id, documents in rankings.items()}
+    return Run(ordered, name=tag or path.stem, by_rank=not tag)
 
 
 def read_qrels(path: Path | str) -> Qrels:

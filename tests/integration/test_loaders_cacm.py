@@ -59,7 +59,7 @@ def test_same_top_30_and_scores_as_anserini(first_pass: dict[str, list[ScoredDoc
         shared_documents += len(ours.keys() & theirs.keys())
         total += len(theirs)
         ratios += [ours[doc_id] / theirs[doc_id] for doc_id in ours.keys() & theirs.keys()]
-    print(f"overlap {shared_documents}/{total}, score ratio {min(ratios):.5f} to {max(ratios):.5f}")  # noqa: T201
+    print(f"overlap {shared_documents}/{total}, score ratio {min(ratios):.5f} to {max(ratios):.5f}")  # noqa: T201 - figures for the reader of the log
     assert shared_documents >= 0.99 * total
     assert min(ratios) == pytest.approx(1, abs=1e-3)
     assert max(ratios) == pytest.approx(1, abs=1e-3)

@@ -1,5 +1,6 @@
 """Loads into both engines: exact counts, resume, refusals, duplicates."""
 
+import io
 import json
 from pathlib import Path
 
@@ -174,3 +175,54 @@ def test_settings_while_loading_and_after(opensearch_url: str, tmp_path: Path) -
     finally:
         client.indices.delete(index="settings", ignore_unavailable=True)
         client.close()
+
+
+def given(monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    """Make the bytes standard input, as a pipe: they can be read once."""
+
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    class Input:
+        buffer = Pipe(content.encode())
+
+    monkeypatch.setattr("sys.stdin", Input)
+
+
+def lines(count: int, word: str = "word") -> str:
+    return "".join(f"{number}\t{word} number {number}\n" for number in range(count))
+
+
+def test_other_standard_input_is_refused(engine: OpenSearch, index_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, lines(9000))  # more than is looked at
+    assert load_passages(engine, index_name, Path("-"), bulk=BulkOptions()).indexed == 9000
+    given(monkeypatch, lines(9000))
+    assert load_passages(engine, index_name, Path("-")).resumed_from == 9000
+    given(monkeypatch, lines(3, "other"))
+    with pytest.raises(LoaderError, match=r"standard input holds other bytes now; choose another --index .*--recreate"):
+        load_passages(engine, index_name, Path("-"))
+    given(monkeypatch, lines(9001))
+    with pytest.raises(LoaderError, match="standard input has 9001 records now and had 9000; choose another --index"):
+        load_passages(engine, index_name, Path("-"))
+
+
+def test_an_interrupted_load_is_not_continued_with_other_bytes(
+    engine: OpenSearch, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given(monkeypatch, lines(20) + "no tab here\n")
+    with pytest.raises(CorpusFormatError, match="standard input, line 21"):
+        load_passages(engine, index_name, Path("-"))
+    given(monkeypatch, lines(40, "other"))
+    with pytest.raises(LoaderError, match="standard input holds other bytes now"):
+        load_passages(engine, index_name, Path("-"))
+    given(monkeypatch, lines(20) + "no tab here\n")
+    assert load_passages(engine, index_name, Path("-"), skip_bad=1).resumed_from == 20
+
+
+def test_a_changed_file_of_equal_size_is_refused(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    path = collection(tmp_path, 20)
+    load_passages(engine, index_name, path)
+    path.write_text(path.read_text().replace("passage", "another"))
+    with pytest.raises(LoaderError, match=r"collection.tsv holds other bytes now; choose another --index"):
+        load_passages(engine, index_name, path)

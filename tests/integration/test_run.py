@@ -105,3 +105,26 @@ def test_missing_index_lists_every_query(url: str, tmp_path: Path) -> None:
     assert f"Error: {N_QUERIES} queries failed" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not output.exists()
+
+
+def test_another_place_is_not_gone_on_with(url: str, tmp_path: Path) -> None:
+    output = tmp_path / "bm25.run"
+    named = url.replace("://", "://user:secret@")
+    subprocess.run(command(named, output, "--no-rerank"), check=True, capture_output=True)
+    side = output.with_name("bm25.run.jsonl")
+    options = json.loads(side.read_text().splitlines()[0])["options"]
+    assert options["url"] == [url]
+    assert len(options["uuids"][INDEX]) == 22
+    assert "secret" not in side.read_text()
+    side.write_text(side.read_text().replace(options["uuids"][INDEX], "x" * 22))
+    ended = subprocess.run(command(url, output, "--no-rerank"), check=False, capture_output=True, text=True)
+    assert ended.returncode != 0
+    assert "is of a run with other options (uuids was" in ended.stderr
+
+
+def test_the_model_is_known_by_its_content(url: str, tmp_path: Path) -> None:
+    output = tmp_path / "mono.run"
+    subprocess.run(command(url, output), check=True, capture_output=True)
+    options = json.loads(output.with_name("mono.run.jsonl").read_text().splitlines()[0])["options"]
+    assert "/" in options["scorer"]
+    assert options["blend"] is None  # the tiny model's card has no weight

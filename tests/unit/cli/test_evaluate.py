@@ -95,3 +95,10 @@ def test_bad_input_is_one_sentence(
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_csv_of_a_comparison_keeps_the_measures(folder: Path) -> None:
+    rows = evaluated(folder, "-m", "RR", "--compare", "--per-query", "--csv").output
+    values, comparisons = rows.split("\n\n")
+    assert "weak,q0,RR,0.5" in values.splitlines()
+    assert len(comparisons.splitlines()) == 2

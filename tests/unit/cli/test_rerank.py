@@ -5,7 +5,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from osrerank.cli import cli, main
-from osrerank.evaluation.checkpoint import read_records
+from osrerank.evaluation.checkpoint import read_options, read_records
+from osrerank.evaluation.tradeoff import Scored, Setting, derive
 from osrerank.evaluation.trec import read_run
 from tests.servers import ROOT
 
@@ -91,15 +92,22 @@ def test_run_corpus_and_queries_give_what_candidates_give(candidates: Path, tmp_
 
 def test_failed_queries_are_listed_and_nothing_is_written(candidates: Path, tmp_path: Path) -> None:
     output = tmp_path / "mono.run"
-    outcome = reranked("--candidates", candidates, "-o", output, model=str(tmp_path / "no-model"))
+    late = ("--deadline-ms", "0.000001")
+    outcome = reranked("--candidates", candidates, "-o", output, *late)
     assert outcome.exit_code == 1
     assert "query q0: " in outcome.stderr
     assert "4 queries failed; " in str(outcome.exception)
     assert not output.exists()
-    outcome = reranked("--candidates", candidates, "-o", output, "--skip-failed", model=str(tmp_path / "no-model"))
+    outcome = reranked("--candidates", candidates, "-o", output, "--skip-failed", *late)
     assert outcome.exit_code == 1
     assert "was written without them" in str(outcome.exception)
     assert output.read_text() == ""
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_run_before_its_first_query(candidates: Path, tmp_path: Path) -> None:
+    outcome = reranked("--candidates", candidates, "-o", tmp_path / "mono.run", model=str(tmp_path / "no-model"))
+    assert "there is no directory" in str(outcome.exception)
+    assert sorted(tmp_path.glob("mono.run*")) == []
 
 
 def test_sources_must_be_one_or_the_other(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,3 +131,24 @@ def test_malformed_passages_are_bad_usage(candidates: Path, tmp_path: Path) -> N
     for value in ("maxp,3", "maxp,=3", "limit=", "maxp,,"):
         outcome = reranked("--candidates", candidates, "-o", tmp_path / "x.run", "--passages", value)
         assert (outcome.exit_code, "is not NAME=VALUE" in outcome.output) == (2, True)
+
+
+@pytest.mark.parametrize("blend", ["linear", "weighted", "rrf"])
+def test_the_derived_blend_is_the_order_of_the_run(candidates: Path, tmp_path: Path, blend: str) -> None:
+    output = tmp_path / "mono.run"
+    assert reranked("--candidates", candidates, "-o", output, "--blend", blend, "--blend-weight", "0.5").exit_code == 0
+    side_file = tmp_path / "mono.run.jsonl"
+    method, weight = read_options(side_file)["blend"]
+    assert method == blend
+    for record in read_records(side_file):
+        scored = Scored.of(record, (method, weight))
+        made = tuple(candidate["doc_id"] for candidate in record.fields["candidates"])
+        assert derive(scored, Setting(len(made), blended=True))[0] == made
+
+
+def test_an_input_is_not_written_over(candidates: Path) -> None:
+    before = candidates.read_bytes()
+    outcome = reranked("--candidates", candidates, "-o", candidates)
+    assert outcome.exit_code != 0
+    assert "would be written over" in str(outcome.exception)
+    assert candidates.read_bytes() == before

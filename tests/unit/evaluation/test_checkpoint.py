@@ -124,3 +124,13 @@ def test_gives_up_when_nothing_answers(tmp_path: Path) -> None:
     reasons = [failure.reason for failure in failures]
     assert reasons.count("ConnectionError: refused") == GIVE_UP_AFTER
     assert reasons[-1] == f"not tried after {GIVE_UP_AFTER} failures in a row"
+
+
+def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Checkpoint(path, OPTIONS) as checkpoint:
+        with pytest.raises(EvaluationError, match="another process is writing this run; wait until it ends"):
+            Checkpoint(path, OPTIONS)
+        checkpoint.append(answer(QUERIES[0]))
+    with Checkpoint(path, OPTIONS) as checkpoint:
+        assert len(checkpoint) == 1

@@ -1,10 +1,12 @@
 import math
+from pathlib import Path
 
 import pytest
 
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.corrections import interpolated_precision
 from osrerank.evaluation.measures import MSMARCO, Averaging, evaluate, msmarco_mrr, parse_measures
+from osrerank.evaluation.trec import read_run
 from osrerank.types import Qrels, Run, ScoredDocument
 
 QRELS = Qrels({"1": {"a": 2, "b": 1, "c": 0, "d": -2}, "2": {"x": 1}, "3": {"y": 1}})
@@ -96,3 +98,16 @@ def test_ms_marco_divides_by_the_reference_and_looks_at_ten() -> None:
 @pytest.mark.parametrize(("recall", "expected"), [(0.0, 1.0), (0.5, 2 / 3), (0.62, 2 / 3), (0.63, 3 / 5), (1.0, 0.0)])
 def test_interpolated_precision_by_hand(recall: float, expected: float) -> None:
     assert interpolated_precision([True, False, True, False, True], 4, recall) == pytest.approx(expected)
+
+
+def test_msmarco_counts_a_document_at_the_rank_that_three_columns_give_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.tsv"
+    path.write_text("q\td\t5\nr\te\t11\n")
+    judged = Qrels({"q": {"d": 1}, "r": {"e": 1}})
+    assert msmarco_mrr(judged, read_run(path)) == {"q": 0.2, "r": 0.0}
+
+
+@pytest.mark.parametrize("name", ["nDCG@0", "P@-1"])
+def test_cutoff_below_one_is_an_error_and_no_crash(name):
+    with pytest.raises(EvaluationError, match=r"cannot be used|no measure"):
+        parse_measures([name])

@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from index_loaders.topics import read_queries as read_topics
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.queries import read_queries
+from osrerank.types import Query
 
 TOPICS = """<top>
 <num> Number: 301
@@ -65,3 +67,9 @@ def test_real_topics_are_read(shared: Path) -> None:
     assert core18[0].text == "Women in Parliaments"
     assert len(read_queries(shared / "qrels" / "topics.msmarco-passage.dev-subset.txt")) == 6980
     assert len(read_queries(shared / "cacm" / "topics.cacm.txt")) == 64
+
+
+def test_both_readers_of_topics_agree(tmp_path: Path) -> None:
+    path = tmp_path / "topics"
+    path.write_text("<top>\n<num> Number: 051\n<title> airbus subsidies &amp; more\n</top>\n")
+    assert read_queries(path) == (Query("51", "airbus subsidies & more"),) == tuple(read_topics([str(path)]))

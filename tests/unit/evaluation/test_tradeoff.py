@@ -119,8 +119,8 @@ def record() -> Record:
 
 
 def test_side_file_line_is_read_in_first_pass_order() -> None:
-    scored = Scored.of(record())
-    assert scored == Scored("q", ("a", "b"), {"a": 0.2, "b": 0.9}, 2, {("b", "a"): 0.3, ("a", "b"): 0.8})
+    scored, first = Scored.of(record()), {"a": 9.0, "b": 8.0}
+    assert scored == Scored("q", ("a", "b"), {"a": 0.2, "b": 0.9}, 2, {("b", "a"): 0.3, ("a", "b"): 0.8}, first)
 
 
 def test_curve_has_cost_and_quality() -> None:
@@ -139,3 +139,23 @@ def test_plot_is_the_same_file_every_time(tmp_path: Path) -> None:
     assert ">RR<" in drawn
     with pytest.raises(ConfigError, match=r"end it in \.svg"):
         plot_tradeoff(tmp_path / "plot.txt", {"monoBERT": points}, "RR")
+
+
+def test_a_blended_curve_is_the_blend_stages_order() -> None:
+    # linear, weight 2, best s 4: a 1.0 + 2.0, b 1.5 + 1.0, c 2.2 + 0.5; monoBERT alone has c b a.
+    first = {"a": 4.0, "b": 2.0, "c": 1.0}
+    blended = Scored("q", ("a", "b", "c"), {"a": 1.0, "b": 1.5, "c": 2.2}, 3, {}, first, ("linear", 2.0))
+    assert derive(blended, Setting(3))[0] == ("c", "b", "a")
+    assert derive(blended, Setting(3, blended=True)) == (("a", "c", "b"), 3)
+    assert derive(blended, Setting(2, blended=True))[0] == ("a", "b", "c")
+    with pytest.raises(EvaluationError, match="did not keep how the first pass was blended in"):
+        derive(SCORED, Setting(3, blended=True))
+
+
+def test_a_run_with_fewer_hits_than_its_depth_is_refused() -> None:
+    candidates = [
+        {"doc_id": doc_id, "score": 1.0, "first_pass": {"score": 1.0, "rank": rank}, "stages": {}}
+        for doc_id, rank in (("a", 7), ("b", 1))
+    ]
+    with pytest.raises(EvaluationError, match=r"ranks up to 7\); run it again with --hits at least --depth"):
+        Scored.of(Record.make("q", candidates, [], True, None, 0.0))

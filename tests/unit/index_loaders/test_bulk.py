@@ -129,7 +129,7 @@ def test_an_answer_that_came_too_late_loses_and_repeats_nothing(faulty: Callable
             threading.Event().wait(0.8)  # longer than the client waits
         return answer
 
-    server.create = slow_once  # type: ignore[method-assign]
+    server.create = slow_once  # type: ignore[method-assign]  # a fault put in for this test
     outcome = send(server.client, "i", entries(4), HURRIED)
     assert (outcome.created, outcome.present) == (0, ("0", "1", "2", "3"))
     assert sorted(server.kept) == ["0", "1", "2", "3"]

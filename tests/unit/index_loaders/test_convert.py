@@ -7,7 +7,7 @@ import cbor2
 import pytest
 from click.testing import CliRunner
 
-from index_loaders.candidates import candidates_of_run, candidates_with_texts
+from index_loaders.candidates import candidates_of_run, candidates_with_texts, write_candidates
 from index_loaders.cli import convert
 from index_loaders.encoding import repair
 from index_loaders.layout import Judgment
@@ -216,7 +216,7 @@ class TestTrecCar:
         pages = str(raw / "train.test200.cbor")
         assert len(list(queries(read_sections([pages]), "article"))) == 198
         for level, count in {"hierarchical": 4706, "toplevel": 4702, "article": 4696}.items():
-            ours = judgments(read_sections([pages]), level)  # type: ignore[arg-type]
+            ours = judgments(read_sections([pages]), level)  # type: ignore[arg-type]  # level is one of the three literals
             assert len(ours) == count
             assert set(ours) == set(read_qrels([str(raw / f"train.test200.cbor.{level}.qrels")]))
 
@@ -288,3 +288,13 @@ class TestCommand:
         outcome = CliRunner().invoke(convert, ["candidates", "run", "--queries", "q", "-o", str(tmp_path / "c")])
         assert outcome.exit_code == 2
         assert "--queries and --collection go together" in outcome.output
+
+
+def test_a_bad_score_is_named_with_its_line_and_leaves_the_output_alone(tmp_path: Path) -> None:
+    run, output = tmp_path / "top.run", tmp_path / "candidates.jsonl"
+    run.write_text("q Q0 d 1 much tag\n")
+    output.write_text("before\n")
+    with pytest.raises(CorpusFormatError, match=r"top.run, line 1: the score 'much' is not a finite number"):
+        write_candidates(candidates_of_run((str(run),), {"q": "text"}, []), output)
+    assert output.read_text() == "before\n"
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["candidates.jsonl", "top.run"]

@@ -59,7 +59,7 @@ def serve() -> Iterator[Serve]:
     servers: list[FileServer] = []
 
     def start(*arguments: bytes, **options: int) -> FileServer:
-        servers.append(FileServer(*arguments, **options))  # type: ignore[arg-type]
+        servers.append(FileServer(*arguments, **options))  # type: ignore[arg-type]  # the options are the server's own
         return servers[-1]
 
     yield start

@@ -20,7 +20,7 @@ LINES = st.text(st.characters(codec="utf-8", exclude_characters="\t\n"), max_siz
 
 
 def source(content: bytes) -> Source:
-    return Source("file", io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]
+    return Source("file", io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]  # a BytesIO reads like a raw stream
 
 
 @given(st.lists(st.tuples(IDS, LINES), min_size=1, max_size=5))

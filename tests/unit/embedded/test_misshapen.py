@@ -1,0 +1,159 @@
+"""Requests that are not what they should be: 400 with a reason, never an error of Python's and never a 500."""
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opensearchpy import OpenSearch, TransportError
+
+from osrerank import connect
+
+MAPPINGS = {"properties": {"text": {"type": "text"}, "tag": {"type": "keyword"}, "n": {"type": "long"}}}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearch]:
+    folder: Path = tmp_path_factory.mktemp("misshapen")
+    client = connect(f"embedded:{folder}")
+    client.indices.create(index="a", body={"mappings": MAPPINGS})
+    for number in range(3):
+        client.index(index="a", id=str(number), body={"text": "x y", "tag": "t", "n": number})
+    client.indices.refresh(index="a")
+    yield client
+    client.close()
+
+
+def status(client: OpenSearch, method: str, path: str, body: Any, **params: Any) -> int:
+    """Return the status of an answer; anything but opensearch-py's own errors fails the test."""
+    try:
+        client.transport.perform_request(method, path, params=params, body=body)
+    except TransportError as error:
+        return int(error.status_code)
+    return 200
+
+
+def query(clause: str, body: Any) -> dict[str, Any]:
+    return {"query": {clause: body}}
+
+
+def highlight(**options: Any) -> dict[str, Any]:
+    return {**query("match", {"text": "x"}), "highlight": {"fields": {"text": {}}, **options}}
+
+
+def terms(**options: Any) -> dict[str, Any]:
+    return {"aggs": {"it": {"terms": {"field": "tag", **options}}}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"aggs": ["x"]},
+        {"aggs": {"it": "x"}},
+        terms(field=["x"]),
+        terms(order="abc"),
+        terms(size="abc"),
+        highlight(pre_tags=[]),
+        highlight(fields={"text": None}),
+        highlight(number_of_fragments="x"),
+        {"fields": [5]},
+        {"sort": [{"n": None}]},
+        {"sort": ["n"], "search_after": ["x"]},
+        {"size": 1.5},
+        {"size": True},
+        {"min_score": "x"},
+        query("prefix", {"tag": 5}),
+        query("multi_match", {"query": "x", "fields": [None]}),
+        query("multi_match", {"query": "x", "fields": ["text"], "tie_breaker": None}),
+        query("dis_max", {"queries": [{"match_all": {}}], "tie_breaker": "x"}),
+        query("match", {"text": {"query": "x", "analyzer": ["x"]}}),
+        query("match", {"text": {"query": ["x"]}}),
+        query("match", {"text": {"query": {"a": 1}}}),
+        query("match_all", {"boost": float("nan")}),
+        query("match_all", {"boost": "NaN"}),
+        query("range", {"n": {"gte": 10**30}}),
+        query("exists", {"field": ["n"]}),
+    ],
+    ids=lambda body: json.dumps(body)[:60],
+)
+def test_search_is_refused(filled: OpenSearch, body: Any) -> None:
+    assert status(filled, "POST", "/a/_search", body) == 400
+    lines = f"{{}}\n{json.dumps(body)}\n{{}}\n{{}}\n"
+    both = filled.transport.perform_request("POST", "/a/_msearch", body=lines)["responses"]
+    assert [one["status"] for one in both] == [400, 200]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/new", {"mappings": {"properties": {"a": "text"}}}),
+        ("PUT", "/new", {"mappings": {"properties": []}}),
+        ("PUT", "/new", {"mappings": {"properties": {"a": {"type": "keyword", "ignore_above": "x"}}}}),
+        ("PUT", "/new", {"settings": ["x"]}),
+        ("PUT", "/new", {"aliases": ["x"]}),
+        ("PUT", "/new", {"aliases": {"a": {}}}),
+        ("PUT", "/new", {"settings": {"similarity": "BM25"}}),
+        ("PUT", "/new", {"settings": {"similarity": {"own": {"type": "BM25", "k1": "x"}}}}),
+        ("POST", "/a/_update/1", {"doc": "x"}),
+        ("POST", "/a/_mtermvectors", {"docs": [{}]}),
+        ("GET", "/none*/_termvectors/1", None),
+    ],
+)
+def test_request_is_refused_and_leaves_nothing(filled: OpenSearch, method: str, path: str, body: Any) -> None:
+    assert status(filled, method, path, body) == 400
+    assert not filled.indices.exists(index="new")
+
+
+def test_whole_numbers_are_compared_as_such(filled: OpenSearch) -> None:
+    first = 9007199254740992
+    for number in (first, first + 1):
+        filled.index(index="big", id=str(number), body={"n": number})
+    filled.indices.refresh(index="big")
+    for bound in (first + 1, str(first + 1)):
+        hits = filled.search(index="big", body=query("range", {"n": {"gte": bound}}))["hits"]["hits"]
+        assert [hit["_id"] for hit in hits] == [str(first + 1)]
+
+
+VALID: list[dict[str, Any]] = [
+    {**query("match", {"text": {"query": "x y", "operator": "or", "minimum_should_match": "1", "boost": 2}})},
+    {**query("multi_match", {"query": "x", "fields": ["text^2", "tag"], "tie_breaker": 0.3}), **terms(size=3)},
+    {**query("bool", {"must": [{"match": {"text": "x"}}], "filter": {"term": {"tag": "t"}}}), "min_score": 0.1},
+    {**query("range", {"n": {"gte": 1, "lt": "5"}}), "sort": [{"n": {"order": "desc"}}], "search_after": [9]},
+    {**highlight(pre_tags=["<b>"], number_of_fragments=1, fragment_size=20), "_source": {"includes": ["t*"]}},
+    {**query("terms", {"n": [1, 2]}), "fields": ["tag"], "track_total_hits": 5, "post_filter": {"match_all": {}}},
+    {**query("dis_max", {"queries": [{"prefix": {"tag": "t"}}, {"exists": {"field": "n"}}], "tie_breaker": 1})},
+    {**query("match_phrase", {"text": {"query": "x y", "slop": 0}}), "sort": ["_score", "tag:asc"]},
+]  # fmt: skip
+STRANGE = st.sampled_from(
+    [None, True, -1, 1.5, 10**30, 1e300, float("inf"), "", "x", "5", "\ud800", "*", [], [None], ["x"], {}, {"x": 1},
+     {"x": None}, [[1]], [{"query": "x"}]]
+)  # fmt: skip
+
+
+def places(body: Any) -> list[tuple[Any, Any]]:
+    """Return each container of a body with each of its keys or positions."""
+    if not isinstance(body, dict | list):
+        return []
+    keys = list(body) if isinstance(body, dict) else list(range(len(body)))
+    return [(body, key) for key in keys] + [place for key in keys for place in places(body[key])]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> dict[str, Any]:
+    """Return a valid search with a few of its values replaced."""
+    body = copy.deepcopy(draw(st.sampled_from(VALID)))
+    for _ in range(draw(st.integers(1, 3))):
+        if found := places(body):
+            container, key = draw(st.sampled_from(found))
+            container[key] = copy.deepcopy(draw(STRANGE))
+    return body
+
+
+@settings(max_examples=400, deadline=None)
+@given(mutated())
+def test_mutated_searches_are_answered_or_refused(filled: OpenSearch, body: dict[str, Any]) -> None:
+    assert status(filled, "POST", "/a/_search", json.dumps(body)) in (200, 400)
