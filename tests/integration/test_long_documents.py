@@ -90,10 +90,10 @@ def test_highlight_fragments_are_passages(client):
 
 
 def test_deadline_scores_fewer_passages_of_every_document(engine_url, client):
-    slow = FunctionScorer(SCORER.function, seconds_per_pair=0.01)
+    slow = FunctionScorer(SCORER.function, seconds_per_pair=0.03)
     hurried = connect(engine_url, scorer=slow)
     try:
-        options = {"passages": "maxp", "deadline_ms": 1000}
+        options = {"passages": "maxp", "deadline_ms": 3000}
         response = hurried.search("pump failure", index=INDEX, size=15, rerank=options)
     finally:
         hurried.close()
