@@ -2,12 +2,14 @@
 
 import fcntl
 import os
+import weakref
 from pathlib import Path
 
 from osrerank.embedded.faults import Fault
 from osrerank.embedded.store import storage_fault
 
 FILE = "writer.lock"
+_locks: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
 
 
 class WriterLock:
@@ -16,6 +18,7 @@ class WriterLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._handle: int | None = None
+        _locks.add(self)
 
     @property
     def held(self) -> bool:
@@ -56,8 +59,20 @@ class WriterLock:
             return False
         return True
 
+    def forget(self) -> None:
+        """Close a forked child's copy of the lock's file, which would keep the lock after its parent's death."""
+        self.release()
+
     def release(self) -> None:
         """Let another process write."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+def _forget_all() -> None:
+    for lock in list(_locks):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,7 +1,10 @@
 """What is acknowledged stays, whatever happens to the search index of this or another index."""
 
 import contextlib
+import os
+import signal
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from opensearchpy import OpenSearch, RequestError
 
 from osrerank.embedded.engine import MAX_WRITERS
 from osrerank.embedded.faults import Fault
+from osrerank.embedded.lock import WriterLock
 from osrerank.embedded.store import Row, Store
 
 Opener = Callable[..., OpenSearch]
@@ -85,3 +89,20 @@ def test_stored_document_that_cannot_be_indexed_keeps_none_back(
     again.indices.refresh(index="a")
     assert again.count(index="a")["count"] == 2
     assert "document [bad] of [a] cannot be searched" in caplog.text
+
+
+def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    holder, other = WriterLock(tmp_path), WriterLock(tmp_path)
+    holder.acquire()
+    process = os.fork()
+    if process == 0:
+        time.sleep(5)
+        os._exit(0)
+    time.sleep(0.2)
+    holder.release()
+    try:
+        assert other.try_acquire()
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        other.release()

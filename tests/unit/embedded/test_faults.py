@@ -2,11 +2,13 @@
 
 import logging
 import os
+import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,22 +145,23 @@ def test_damaged_search_index_is_built_again(
 
 @pytest.mark.parametrize("point", range(5))
 def test_killed_while_indexing(open_engine: Opener, tmp_path: Path, point: int) -> None:
-    killed_and_reopened(open_engine, tmp_path, lines=1 + point * 13)
+    killed_and_reopened(open_engine, tmp_path, random.Random(point))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", range(50))
 def test_killed_at_many_points(open_engine: Opener, tmp_path: Path, point: int) -> None:
-    killed_and_reopened(open_engine, tmp_path, lines=1 + point)
+    killed_and_reopened(open_engine, tmp_path, random.Random(point))
 
 
-def killed_and_reopened(open_engine: Opener, folder: Path, lines: int) -> None:
-    """Kill an indexing process after so many lines of its report; then all that it reported must be there."""
+def killed_and_reopened(open_engine: Opener, folder: Path, rng: random.Random) -> None:
+    """Kill an indexing process at a random moment; then all that it reported must be there."""
     begun, done = -1, -1
     with child("index", folder / "engine") as process:
-        for _ in range(lines):
+        for _ in range(rng.randint(1, 60)):
             word, number = process.stdout.readline().split()
             begun, done = (int(number), done) if word == "begun" else (begun, int(number))
+        time.sleep(rng.uniform(0, 0.05))  # anywhere within a request, a commit or a refresh
         process.send_signal(signal.SIGKILL)
         for line in process.stdout.read().splitlines():
             word, number = line.split()
