@@ -148,6 +148,8 @@ def _joined(sections: tuple[Section, ...] | None, separator: str) -> str | None:
 
 def _field_texts(hit: Hit, field: str) -> list[str] | None:
     """Return a field's texts; None when the hit does not have the field."""
+    if isinstance(value := hit.source.get(field), str):  # nearly always so, and this runs for every hit
+        return [value]
     kind, _, name = field.rpartition(":")
     if kind == "highlight":
         fragments = (hit.raw.get("highlight") or {}).get(name)
