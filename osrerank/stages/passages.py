@@ -5,7 +5,6 @@ Callan's: Deeper text understanding for IR with contextual neural language model
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.stages.options import is_count, read_options, unusable
-from osrerank.stages.ordering import NO_TEXT, Attempt, Judged, settle
-from osrerank.stages.slices import SliceScores, report_of, score_slices
+from osrerank.stages.ordering import Judged
+from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import Windows, passage_spans, readable
-from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span, StageReport
+from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
 ABOVE_ZERO = np.finfo(np.float64).tiny
@@ -156,29 +155,16 @@ class PassageStage:
             DeadlineExceeded: no passage could be scored in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
-        started = time.perf_counter()
-        block = ranking.candidates[: self.depth]
-        present = [candidate for candidate in block if candidate.text is not None]
-        if not present:
-            reason = NO_TEXT if block else "no candidates"
-            return ranking.with_report(StageReport(self.name, applied=False, reason=reason, candidates=len(block)))
-        passages = [self.passages_of(candidate) for candidate in present]
-        texts = [[text for text, _span in one] for one in passages]
-        scores = score_slices(self.scorer, ranking.query.text, texts, stage=self.name, deadline=deadline)
-        spans = [[span for _text, span in one] for one in passages]
-        judged = [self._judge(present[place], spans[place], scores.logits[place]) for place in scores.scored]
-        attempt = Attempt(block, present, judged, scores.reached, _by_id(present, scores))
-        candidates = settle(ranking, self.name, attempt)
-        report = report_of(
+        return rank_by_slices(
             self.scorer,
-            self.name,
-            scores,
+            ranking,
+            self.passages_of,
+            self._judge,
+            stage=self.name,
+            depth=self.depth,
             unit="passages",
-            candidates=len(block),
-            failed=attempt.failed,
-            took_ms=(time.perf_counter() - started) * 1000,
+            deadline=deadline,
         )
-        return Ranking(ranking.query, candidates, (*ranking.reports, report))
 
     def passages_of(self, candidate: Candidate) -> list[tuple[str, Span]]:
         """Return a candidate's passages as the model reads them, at least one, each with its place in the source."""
@@ -207,7 +193,3 @@ class PassageStage:
             parts={"logit": float(logits[best]), "probability": document.probability},
             passage=spans[best],
         )
-
-
-def _by_id(candidates: list[Candidate], scores: SliceScores) -> dict[str, str]:
-    return {candidates[place].doc_id: reason for place, reason in scores.failures.items()}

@@ -6,7 +6,6 @@ best sentence. Neither side is normalised. The released code sums logits, the te
 had.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.stages.options import is_count, is_name, is_share, read_options, unusable
-from osrerank.stages.ordering import NO_TEXT, Attempt, Judged, settle
+from osrerank.stages.ordering import Judged
 from osrerank.stages.sentence_splitting import sentence_spans
-from osrerank.stages.slices import report_of, score_slices
+from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import readable
-from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span, StageReport
+from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
 
 KEPT = 3
 """The best sentences whose values are kept beside the score: as many as Birch weighs."""
@@ -117,32 +116,16 @@ class SentenceStage:
             DeadlineExceeded: no sentence could be scored in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
-        started = time.perf_counter()
-        block = ranking.candidates[: self.depth]
-        present = [candidate for candidate in block if candidate.text is not None]
-        if not present:
-            reason = NO_TEXT if block else "no candidates"
-            return ranking.with_report(StageReport(self.name, applied=False, reason=reason, candidates=len(block)))
-        sentences = [self.sentences_of(candidate) for candidate in present]
-        texts = [[text for text, _span in one] for one in sentences]
-        scores = score_slices(self.scorer, ranking.query.text, texts, stage=self.name, deadline=deadline)
-        judged = [
-            self._judge(present[place], [span for _text, span in sentences[place]], scores.logits[place])
-            for place in scores.scored
-        ]
-        failures = {present[place].doc_id: reason for place, reason in scores.failures.items()}
-        attempt = Attempt(block, present, judged, scores.reached, failures)
-        candidates = settle(ranking, self.name, attempt)
-        report = report_of(
+        return rank_by_slices(
             self.scorer,
-            self.name,
-            scores,
+            ranking,
+            self.sentences_of,
+            self._judge,
+            stage=self.name,
+            depth=self.depth,
             unit="sentences",
-            candidates=len(block),
-            failed=attempt.failed,
-            took_ms=(time.perf_counter() - started) * 1000,
+            deadline=deadline,
         )
-        return Ranking(ranking.query, candidates, (*ranking.reports, report))
 
     def sentences_of(self, candidate: Candidate) -> list[tuple[str, Span]]:
         """Return a candidate's sentences as the model reads them, at least one, each with its place in the source."""

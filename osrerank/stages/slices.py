@@ -1,13 +1,20 @@
 """Score the parts of many documents in one call: their passages, or their sentences."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.types import Deadline, Scorer, Scores, StageReport
+from osrerank.stages.ordering import NO_TEXT, Attempt, Judged, settle
+from osrerank.types import Candidate, Deadline, Ranking, Scorer, Scores, Span, StageReport
+
+PartsOf = Callable[[Candidate], list[tuple[str, Span]]]
+"""Candidate -> its parts as the model reads them, at least one, each with its place in the source."""
+Judge = Callable[[Candidate, list[Span], npt.NDArray[np.float32]], Judged]
+"""Candidate, places and logits of its parts (NaN where there is none) -> what is made of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,60 @@ class SliceScores:
     def scored(self) -> list[int]:
         """The documents of which at least one part was scored."""
         return [place for place in range(self.reached) if place not in self.failures]
+
+
+def rank_by_slices(
+    scorer: Scorer,
+    ranking: Ranking,
+    parts_of: PartsOf,
+    judge: Judge,
+    *,
+    stage: str,
+    depth: int,
+    unit: str,
+    deadline: Deadline,
+) -> Ranking:
+    """Return the ranking with its top ``depth`` in the order that their parts' scores give.
+
+    Args:
+        scorer: scores ``(i,)`` tuples.
+        ranking: the ranking so far.
+        parts_of: what of a candidate is scored.
+        judge: what is made of the scores.
+        stage: the name of the stage that does it.
+        depth: how many candidates are scored.
+        unit: what the parts are called: ``passages``, ``sentences``.
+        deadline: as for ``Scorer.score``.
+
+    Raises:
+        DeadlineExceeded: nothing was scored in time.
+        InferenceError: no candidate could be scored at all, or a score is not a number.
+    """
+    started = time.perf_counter()
+    block = ranking.candidates[:depth]
+    present = [candidate for candidate in block if candidate.text is not None]
+    if not present:
+        reason = NO_TEXT if block else "no candidates"
+        return ranking.with_report(StageReport(stage, applied=False, reason=reason, candidates=len(block)))
+    parts = [parts_of(candidate) for candidate in present]
+    texts = [[text for text, _span in one] for one in parts]
+    scores = score_slices(scorer, ranking.query.text, texts, stage=stage, deadline=deadline)
+    judged = [
+        judge(present[place], [span for _text, span in parts[place]], scores.logits[place]) for place in scores.scored
+    ]
+    failures = {present[place].doc_id: reason for place, reason in scores.failures.items()}
+    attempt = Attempt(block, present, judged, scores.reached, failures)
+    candidates = settle(ranking, stage, attempt)
+    report = report_of(
+        scorer,
+        stage,
+        scores,
+        unit=unit,
+        candidates=len(block),
+        failed=attempt.failed,
+        took_ms=(time.perf_counter() - started) * 1000,
+    )
+    return Ranking(ranking.query, candidates, (*ranking.reports, report))
 
 
 def score_slices(
