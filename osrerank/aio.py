@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.client import EMBEDDED, connection_options, represent
+from osrerank.client import embedded_folder, represent, server_options
 from osrerank.defaults import Defaults
 from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
@@ -141,12 +140,9 @@ def connect_async(
 
 
 def _async_connection_options(settings: Settings) -> dict[str, Any]:
-    address = settings.url.get_secret_value()
-    if not address.startswith(EMBEDDED):
-        return connection_options(settings)
+    folder = embedded_folder(settings)
+    if folder is None:
+        return server_options(settings)
     from osrerank.embedded.aio import AsyncEmbeddedTransport  # noqa: PLC0415 - imports tantivy
 
-    return {
-        "transport_class": AsyncEmbeddedTransport,
-        "embedded_path": Path(address.removeprefix(EMBEDDED)).expanduser(),
-    }
+    return {"transport_class": AsyncEmbeddedTransport, "embedded_path": folder}

@@ -201,11 +201,22 @@ def represent(client: Any) -> str:
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:
-    """Return what opensearch-py needs to reach the settings' URL."""
-    address = settings.url.get_secret_value()
-    if not address.startswith(EMBEDDED):
-        return {"hosts": [part.strip() for part in address.split(",")], "pool_maxsize": CONNECTIONS}
+    """Return what opensearch-py's synchronous client needs to reach the settings' URL."""
+    folder = embedded_folder(settings)
+    if folder is None:
+        return server_options(settings)
     from osrerank.embedded.transport import EmbeddedTransport  # noqa: PLC0415 - imports tantivy
 
-    folder = Path(address.removeprefix(EMBEDDED)).expanduser()
     return {"transport_class": EmbeddedTransport, "embedded_path": folder}
+
+
+def embedded_folder(settings: Settings) -> Path | None:
+    """Return the embedded engine's folder; None when the URL is a server's."""
+    address = settings.url.get_secret_value()
+    return Path(address.removeprefix(EMBEDDED)).expanduser() if address.startswith(EMBEDDED) else None
+
+
+def server_options(settings: Settings) -> dict[str, Any]:
+    """Return what opensearch-py needs to reach servers."""
+    hosts = [part.strip() for part in settings.url.get_secret_value().split(",")]
+    return {"hosts": hosts, "pool_maxsize": CONNECTIONS}
