@@ -71,7 +71,7 @@ def make(folder: Path, form: str) -> None:
     save(network, plain)
     layout = "cross-bias" if form == "cross-bias" else "standard"
     shutil.rmtree(folder, ignore_errors=True)
-    export_model(plain, folder, ExportOptions(name=f"tiny-bert-{form}", layout=layout, keep_weights=True))
+    export_model(plain, folder, ExportOptions(name=f"tiny-bert-{form}", layout=layout, keep_weights=True, padded=True))
     shutil.rmtree(plain)
 
 
