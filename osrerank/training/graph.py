@@ -2,8 +2,8 @@
 
 What a traced graph computes and this one does not: the attention mask; the last layer's rows but [CLS]'s, which is all
 that a classifier reads (exact: no other row follows from them); three products for queries, keys and values instead of
-one; and residual sums inside ONNX Runtime's SkipLayerNormalization, which takes five times as long as LayerNormalization
-after Sum (see docs/performance.md).
+one; and residual sums inside ONNX Runtime's SkipLayerNormalization, which takes several times as long as
+LayerNormalization after Sum (see docs/performance.md).
 """
 
 from collections.abc import Mapping, Sequence
