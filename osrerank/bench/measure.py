@@ -26,16 +26,19 @@ class Timings:
 
     Attributes:
         seconds: of each round, by contender's name.
+        cpu_seconds: likewise, of the processor, all threads together: what a busy machine distorts less.
         values: a contender's scores, one array for each task.
     """
 
     seconds: Mapping[str, Sequence[float]]
+    cpu_seconds: Mapping[str, Sequence[float]]
     values: Mapping[str, Sequence[Values]]
 
 
 def take_turns(contenders: Sequence[Contender], tasks: Sequence[Task], rounds: int) -> Timings:
     """Score all tasks ``rounds`` times with each contender in turn, after one task to warm each up."""
     seconds: dict[str, list[float]] = {one.name: [] for one in contenders}
+    cpu_seconds: dict[str, list[float]] = {one.name: [] for one in contenders}
     values: dict[str, list[Values]] = {}
     for one in contenders:
         one.score(tasks[0].query, list(tasks[0].documents.values()))
@@ -43,10 +46,11 @@ def take_turns(contenders: Sequence[Contender], tasks: Sequence[Task], rounds: i
             one.spent.clear()
     for _round in range(rounds):
         for one in contenders:
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             values[one.name] = [one.score(task.query, list(task.documents.values())) for task in tasks]
             seconds[one.name].append(time.perf_counter() - began)
-    return Timings(seconds, values)
+            cpu_seconds[one.name].append(time.process_time() - cpu_began)
+    return Timings(seconds, cpu_seconds, values)
 
 
 def rows(
@@ -75,6 +79,7 @@ def rows(
             "name": one.name,
             "version": one.version,
             "pairs_per_s": pairs(tasks) / taken,
+            "pairs_per_cpu_s": pairs(tasks) / statistics.median(timings.cpu_seconds[one.name]),
             "tokens_per_s": sum(lengths) / taken,
             "seconds": list(timings.seconds[one.name]),
             "ndcg@10": None if qrels is None else _ndcg(tasks, timings.values[one.name], qrels),

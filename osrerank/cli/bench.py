@@ -132,7 +132,19 @@ def _reference(contenders: "Sequence[Ours]") -> str:
 def _show(report: dict[str, Any]) -> None:
     from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
 
-    columns = ["", "pairs", "tokens", "pairs/s", "tokens/s", "of peak", "tokenise", "compute", "wait", "padding"]
+    columns = [
+        "",
+        "pairs",
+        "tokens",
+        "pairs/s",
+        "a cpu-s",
+        "tokens/s",
+        "of peak",
+        "tokenise",
+        "compute",
+        "wait",
+        "padding",
+    ]
     console().print(table([*columns, "nDCG@10", "top 10"], [_cells(row) for row in report["rows"]]))
     for name, reason in report["missing"].items():
         click.echo(f"missing: {name}: {reason}")
@@ -146,7 +158,12 @@ def _cells(row: dict[str, Any]) -> list[str]:
         for name in ("mfu", "tokenise_share", "compute_share", "wait_share", "padding_waste")
     )
     quality = "" if row["ndcg@10"] is None else f"{row['ndcg@10']:.4f}"
-    speed = (f"{row['mean_tokens']:.0f}", f"{row['pairs_per_s']:.1f}", f"{row['tokens_per_s']:.0f}")
+    speed = (
+        f"{row['mean_tokens']:.0f}",
+        f"{row['pairs_per_s']:.1f}",
+        f"{row['pairs_per_cpu_s']:.1f}",
+        f"{row['tokens_per_s']:.0f}",
+    )
     return [f"{row['name']} ({row['version']})", row["pairs"], *speed, *shares, quality, f"{row['top10_shared']:.3f}"]
 
 
