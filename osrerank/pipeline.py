@@ -54,7 +54,7 @@ class Rerank:
         cache: whether the score cache is used, where there is one.
         min_score: least probability, in [0, 1], that a hit must have to be returned; hits that no model scored have
             none and are not. Totals stay the first pass's. It filters nothing where reranking was not applied.
-        explain: whether each hit says how it got its place, and the stages the probabilities of the pairs they compared.
+        explain: whether each hit says how it got its place, and each stage what it found of pairs.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model alone; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` blend in the first pass (``osrerank.stages.interpolate``).
         blend_weight: of the first pass: logits for its best score in a linear blend (the card's when None), a share in

@@ -354,9 +354,8 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
     if candidate.rank != previous:
         sentences.append(f"placed below the scored candidates, at rank {candidate.rank}")
     last = candidate.trace[-1]
-    sentences.append(
-        f"_score {final_score(candidate):.6f} = {last.level} stages passed + {last.unit:.6f} of {last.stage}"
-    )
+    made = f"{last.level} stages passed + {last.unit:.6f} of {last.stage}"
+    sentences.append(f"_score {final_score(candidate):.6f} = {made}")
     return sentences
 
 

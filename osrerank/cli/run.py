@@ -63,7 +63,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     arguments = rerank_arguments(options)
     wanted = Rerank.of(arguments, client.defaults.of(options["index"]))
     reranked = wanted is not None and wanted.pipeline != NO_STAGES
-    asked = arguments
+    asked: Any = arguments
     if wanted is not None and wanted.pipeline == MONO_DUO:
         asked = replace(wanted, explain=True)  # for the pairs in the side file
     size, index = options["hits"], options["index"]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from osrerank.errors import EvaluationError
+from osrerank.stages.pairs import PAIR_AGGREGATIONS
 
 if TYPE_CHECKING:
     from osrerank.evaluation.tradeoff import Point, Scored, Setting
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 K0, K1 = (0, 10, 20, 50, 100, 200, 500, 1000), (0, 10, 20, 30, 40, 50)
-PAIRS = ("sum", "binary", "min", "max", "sample")
 SAME_PAIRS = ("scorer", "duo", "blend", "rerank.fields", "rerank.separator")
 """What a run's pairs depend on beside its depths, by its name in the side file."""
 COLUMNS = ("curve", "k0", "k1", "inferences", "quality")
@@ -46,7 +46,10 @@ class Counts(click.ParamType[tuple[int, ...]]):
 @click.option("--duo-k0", type=Counts(), help="Depths of monoBERT below duoBERT, a curve each.  [default: the deepest]")
 @click.option("--pairs-from", type=FILE, multiple=True, help="Side file of another run, whose pairs count too.")
 @click.option(
-    "--pairs", type=click.Choice(PAIRS), multiple=True, help="Pair aggregations.  [default: sum, binary, min, max]"
+    "--pairs",
+    type=click.Choice(PAIR_AGGREGATIONS),
+    multiple=True,
+    help="Pair aggregations.  [default: sum, binary, min, max]",
 )
 @click.option(
     "--sample-size", type=click.IntRange(1), default=10, show_default=True, help="Others drawn by --pairs sample."
@@ -129,7 +132,7 @@ def _settings(scored: "Sequence[Scored]", width: int, options: dict[str, Any]) -
         return settings
     k1 = options["k1"] or tuple(k for k in K1 if k <= width)
     for base in options["duo_k0"] or (depth,):
-        for pairs in options["pairs"] or PAIRS[:-1]:
+        for pairs in options["pairs"] or PAIR_AGGREGATIONS[:-1]:
             label = f"duoBERT {pairs.capitalize()}, k0 = {base}"
             how = {"sample_size": options["sample_size"], "seed": options["seed"], "blended": blended}
             settings[label] = [Setting(base, k, pairs, **how) for k in k1]
