@@ -137,7 +137,7 @@ class DuoStage:
         score = aggregate(probabilities, how)
         most = 1 if how in ("min", "max") else len(probabilities)
         if how == "sample":  # draws that lost a rival to a failure must stay comparable with those that did not
-            score, most = score * drawn / len(probabilities), drawn
+            score, most = score * (drawn / len(probabilities)), drawn
         parts: dict[str, float] = {how: score, "rivals": len(probabilities)}
         return Judged(candidate, score=score, unit=min(score / most, BELOW_ONE), parts=parts)
 
