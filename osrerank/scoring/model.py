@@ -102,6 +102,8 @@ class ModelCard:
             raise ValueError(f"layout is {self.layout}, which {reason}; a duo model has the layout standard")
         if self.head not in ("logit1", "logits2"):
             raise ValueError(f"head is {self.head!r}; a duo model has logit1 or logits2")
+        if self.max_tokens < self.max_query_tokens + 6:
+            raise ValueError(f"max_tokens is {self.max_tokens}: two documents have no room beside the query")
         if self.segment_rows == 2:
             fix = "osrerank export --kind duo adds the third"
             raise ValueError(f"segment_rows is 2; a duo model tells query, first and second document apart; {fix}")
