@@ -95,8 +95,9 @@ class InputBuilder:
     def __init__(self, tokenizer: Tokenizer, card: ModelCard, *, length_rule: LengthRule | None = None) -> None:
         self._tokenizer = tokenizer
         self._template = template(tokenizer, cross_bias=card.layout == "cross-bias")
-        if card.kind == "duo" and card.segment_rows > 2:
-            self._template = replace(self._template, document_type=1, second_type=2)
+        if card.kind == "duo":
+            first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
+            self._template = replace(self._template, document_type=first, second_type=second)
         self._query_pieces = card.max_query_tokens - 2
         self._max_tokens = card.max_tokens
         self._is_duo = card.kind == "duo"
