@@ -239,7 +239,7 @@ class Pipeline:
             WorkerError: likewise, from workers.
         """
         for place, stage in enumerate(self.stages):
-            if place and offset >= max(later.depth for later in self.stages[place:]):
+            if place and offset and offset >= max(later.depth for later in self.stages[place:]):
                 ranking = ranking.with_report(_needless(stage, offset))
                 continue
             started = time.perf_counter()
