@@ -42,7 +42,7 @@ class Counts(click.ParamType[tuple[int, ...]]):
 @click.argument("run", type=FILE)
 @click.option("-m", "--measure", default="nDCG@10", show_default=True, help="Any measure of `osrerank evaluate`.")
 @click.option("--k0", type=Counts(), help="Depths of monoBERT.  [default: 0,10,20,50,100,... as deep as RUN goes]")
-@click.option("--k1", type=Counts(), help="Depths of duoBERT, where it ran.  [default: 0,10,20,30,40,50]")
+@click.option("--k1", type=Counts(), help="Depths of duoBERT, where it ran.  [default: 0,10,20,... as deep as it ran]")
 @click.option("--duo-k0", type=Counts(), help="Depths of monoBERT below duoBERT, a curve each.  [default: the deepest]")
 @click.option("--pairs-from", type=FILE, multiple=True, help="Side file of another run, whose pairs count too.")
 @click.option(
@@ -130,7 +130,7 @@ def _settings(scored: "Sequence[Scored]", width: int, options: dict[str, Any]) -
         settings["monoBERT + first pass"] = [Setting(k, blended=True) for k in k0]
     if not (width or options["k1"]):
         return settings
-    k1 = options["k1"] or tuple(k for k in K1 if k <= width)
+    k1 = options["k1"] or tuple(sorted({*(k for k in K1 if k < width), width}))
     for base in options["duo_k0"] or (depth,):
         for pairs in options["pairs"] or PAIR_AGGREGATIONS[:-1]:
             label = f"duoBERT {pairs.capitalize()}, k0 = {base}"
