@@ -7,7 +7,7 @@ ranking systems, WSDM 2010, cited there in section 2).
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
-from osrerank.stages.pairs import Pairs, aggregate
+from osrerank.stages.pairs import PairPlan, Pairs, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
 
 STRANDED = "every candidate that it was to be compared with failed"
@@ -64,26 +64,13 @@ class DuoStage:
             return ranking.with_report(report)
         if len(readable) < 2:
             return ranking.with_report(self._without_pairs(block, readable))
-        deadline = deadline.within_ms(self.budget_ms)
-        if deadline.passed:
-            raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
-        plan = _Plan.of([candidate.doc_id for candidate in readable], self.pairs)
-        texts = [candidate.text or "" for candidate in readable]
-        scores = self.scorer.score(ranking.query.text, texts, plan.tuples, deadline=deadline)
-        done = plan.done(scores.reached)
-        if done < 2:
-            raise DeadlineExceeded(f"the deadline passed after {_share(scores, plan)}", stage=self.name)
+        plan = PairPlan.of([candidate.doc_id for candidate in readable], self.pairs)
+        scores = self._score(ranking.query.text, readable, plan, deadline.within_ms(self.budget_ms))
         probabilities = self._probabilities(scores, plan)
-        failures = _failures(scores, plan, done)
-        judged = self._judge(readable[:done], plan, probabilities, failures)
-        if len(judged) < 2:
-            why = next(iter(scores.failures.values()))
-            raise InferenceError(f"no two candidates could be compared: {why}", stage=self.name, model=self.model)
-        reasons = {one.doc_id: failures.get(place, STRANDED) for place, one in enumerate(readable[:done])}
-        attempt = Attempt(block, readable, judged, done, reasons)
+        attempt = self._attempt(block, readable, plan, scores, probabilities)
         candidates = settle(ranking, self.name, attempt)
         took_ms = (time.perf_counter() - started) * 1000
-        kept = PairProbabilities(tuple(candidate.doc_id for candidate in readable), _rows(probabilities))
+        kept = PairProbabilities(plan.doc_ids, _rows(probabilities))
         report = self._report(attempt, plan, scores, kept, took_ms)
         return Ranking(ranking.query, candidates, (*ranking.reports, report))
 
@@ -107,7 +94,16 @@ class DuoStage:
         done = not failed or ("partial" if readable else False)
         return StageReport(self.name, done, reason, model=self.model, candidates=len(block), failed=failed)
 
-    def _probabilities(self, scores: Scores, plan: "_Plan") -> Matrix:
+    def _score(self, query: str, readable: Sequence[Candidate], plan: PairPlan, deadline: Deadline) -> Scores:
+        if deadline.passed:
+            raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
+        texts = [candidate.text or "" for candidate in readable]
+        scores = self.scorer.score(query, texts, plan.tuples, deadline=deadline)
+        if plan.done(scores.reached) < 2:
+            raise DeadlineExceeded(f"the deadline passed after {_share(scores, plan)}", stage=self.name)
+        return scores
+
+    def _probabilities(self, scores: Scores, plan: PairPlan) -> Matrix:
         """Return p_ij ``(n, n)``, NaN where it was not computed or failed."""
         matrix: Matrix = np.full((plan.size, plan.size), np.nan)
         scored = [at for at in range(scores.reached) if at not in scores.failures]
@@ -120,8 +116,25 @@ class DuoStage:
             matrix[first, second] = self.scorer.probabilities(logits)
         return matrix
 
+    def _attempt(
+        self,
+        block: Sequence[Candidate],
+        readable: Sequence[Candidate],
+        plan: PairPlan,
+        scores: Scores,
+        probabilities: Matrix,
+    ) -> Attempt:
+        done = plan.done(scores.reached)
+        failures = _failures(scores, plan, done)
+        judged = self._judge(readable[:done], plan, probabilities, failures)
+        if len(judged) < 2:
+            why = next(iter(scores.failures.values()))
+            raise InferenceError(f"no two candidates could be compared: {why}", stage=self.name, model=self.model)
+        reasons = {one.doc_id: failures.get(place, STRANDED) for place, one in enumerate(readable[:done])}
+        return Attempt(block, readable, judged, done, reasons)
+
     def _judge(
-        self, candidates: Sequence[Candidate], plan: "_Plan", probabilities: Matrix, failures: Mapping[int, str]
+        self, candidates: Sequence[Candidate], plan: PairPlan, probabilities: Matrix, failures: Mapping[int, str]
     ) -> list[Judged]:
         """Return the candidates that did not fail and have a rival that did not."""
         judged = []
@@ -142,7 +155,7 @@ class DuoStage:
         return Judged(candidate, score=score, unit=min(score / most, BELOW_ONE), parts=parts)
 
     def _report(
-        self, attempt: Attempt, plan: "_Plan", scores: Scores, kept: PairProbabilities, took_ms: float
+        self, attempt: Attempt, plan: PairPlan, scores: Scores, kept: PairProbabilities, took_ms: float
     ) -> StageReport:
         reasons = []
         if scores.reached < len(plan.tuples):
@@ -166,52 +179,7 @@ class DuoStage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """The pairs of n candidates, in an order whose beginnings are of use.
-
-    Attributes:
-        rivals: for each place, the places that it is compared with.
-        tuples: the pairs ``(i, j)``: all pairs of the first two candidates, then those that the third one adds, and so
-            on; of a draw, all pairs of the first candidate, then all of the second.
-        is_whole: whether everyone is compared with everyone.
-    """
-
-    rivals: list[list[int]]
-    tuples: list[tuple[int, int]]
-    is_whole: bool
-
-    @classmethod
-    def of(cls, doc_ids: Sequence[str], pairs: Pairs) -> "_Plan":
-        rivals = pairs.rivals(doc_ids)
-        is_whole = len(rivals[0]) == len(rivals) - 1
-        drawn = [(place, other) for place, others in enumerate(rivals) for other in others]
-        return cls(rivals, list(_whole(len(rivals))) if is_whole else drawn, is_whole)
-
-    @property
-    def size(self) -> int:
-        """The number of candidates."""
-        return len(self.rivals)
-
-    def done(self, reached: int) -> int:
-        """Return how many leading candidates are completely compared after so many pairs."""
-        if self.is_whole:
-            return (1 + math.isqrt(1 + 4 * reached)) // 2  # the greatest r with r(r - 1) pairs
-        return reached // len(self.rivals[0])
-
-    def reach(self, done: int) -> int:
-        """Return behind which place no rival of the candidates done counts."""
-        return done if self.is_whole else self.size
-
-
-def _whole(size: int) -> Iterator[tuple[int, int]]:
-    for newest in range(size):
-        for older in range(newest):
-            yield older, newest
-            yield newest, older
-
-
-def _failures(scores: Scores, plan: _Plan, done: int) -> dict[int, str]:
+def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:
     """Return the candidates to leave out so that no failed pair is left, each with why one of its pairs failed.
 
     Again and again the one with the most failed pairs is left out, of equals the lower one: a document that cannot be
@@ -235,7 +203,7 @@ def _failures(scores: Scores, plan: _Plan, done: int) -> dict[int, str]:
     return out
 
 
-def _share(scores: Scores, plan: _Plan) -> str:
+def _share(scores: Scores, plan: PairPlan) -> str:
     return f"{scores.reached} of {len(plan.tuples)} pairs"
 
 

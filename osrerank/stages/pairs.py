@@ -6,7 +6,7 @@ J_i are the other candidates that duoBERT was given; p_ij is the probability tha
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,6 +61,54 @@ class Pairs:
     def _draw(self, doc_id: str, others: list[int]) -> list[int]:
         generator = random.Random(f"{self.seed}:{doc_id}")  # noqa: S311 - a repeatable draw, no secret
         return sorted(generator.sample(others, self.sample_size))
+
+
+@dataclass(frozen=True, slots=True)
+class PairPlan:
+    """The pairs of n candidates, in an order whose beginnings are of use.
+
+    Attributes:
+        doc_ids: of the candidates.
+        rivals: for each place, the places that it is compared with.
+        tuples: the pairs ``(i, j)``: all pairs of the first two candidates, then those that the third one adds, and so
+            on; of a draw, all pairs of the first candidate, then all of the second.
+        is_whole: whether everyone is compared with everyone.
+    """
+
+    doc_ids: tuple[str, ...]
+    rivals: list[list[int]]
+    tuples: list[tuple[int, int]]
+    is_whole: bool
+
+    @classmethod
+    def of(cls, doc_ids: Sequence[str], pairs: Pairs) -> "PairPlan":
+        """Return the plan for at least two candidates."""
+        rivals = pairs.rivals(doc_ids)
+        is_whole = len(rivals[0]) == len(rivals) - 1
+        drawn = [(place, other) for place, others in enumerate(rivals) for other in others]
+        return cls(tuple(doc_ids), rivals, list(_whole(len(rivals))) if is_whole else drawn, is_whole)
+
+    @property
+    def size(self) -> int:
+        """The number of candidates."""
+        return len(self.rivals)
+
+    def done(self, reached: int) -> int:
+        """Return how many leading candidates are completely compared after so many pairs."""
+        if self.is_whole:
+            return (1 + math.isqrt(1 + 4 * reached)) // 2  # the greatest r with r(r - 1) pairs
+        return reached // len(self.rivals[0])
+
+    def reach(self, done: int) -> int:
+        """Return behind which place no rival of the candidates done counts."""
+        return done if self.is_whole else self.size
+
+
+def _whole(size: int) -> Iterator[tuple[int, int]]:
+    for newest in range(size):
+        for older in range(newest):
+            yield older, newest
+            yield newest, older
 
 
 def aggregate(probabilities: Sequence[float], aggregation: PairAggregation) -> float:
