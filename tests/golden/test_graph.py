@@ -17,10 +17,10 @@ onnx = pytest.importorskip("onnx")
 transformers = pytest.importorskip("transformers")
 
 DATA = Path(__file__).parents[1] / "data"
-FORMS = ("one-label", "two-labels", "next-sentence", "cross-bias")
+FORMS = ("one-label", "two-labels", "next-sentence", "cross-bias", "duo")
 QUERY = "what causes low blood pressure"
 DOCUMENTS = ["blood pressure is low when the heart is slow", "", "wing flow " * 40, "water & heat: 1,000!"]
-TUPLES = [(index,) for index in range(len(DOCUMENTS))]
+TUPLES = {"mono": [(0,), (1,), (2,), (3,)], "duo": [(0, 1), (1, 0), (2, 3), (3, 2)]}
 
 
 def next_sentence(folder: Path) -> Path:
@@ -45,12 +45,13 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def exported(source: Path, output: Path, precision: str = "fp32") -> LocalScorer:
     layout = "cross-bias" if source.name.endswith("cross-bias") else "standard"
-    export_model(source, output, ExportOptions(layout=layout, precision=precision))
+    kind = "duo" if source.name.endswith("duo") else "mono"
+    export_model(source, output, ExportOptions(kind=kind, layout=layout, precision=precision))
     return load_scorer(str(output), backend="onnx", threads=2)
 
 
 def values(scorer: LocalScorer) -> np.ndarray:
-    return scorer.score(QUERY, DOCUMENTS, TUPLES).values
+    return scorer.score(QUERY, DOCUMENTS, TUPLES[scorer.card.kind]).values
 
 
 def test_drawn_equals_torch(source: Path, tmp_path: Path) -> None:
@@ -68,9 +69,10 @@ def test_no_padding_can_be_given(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_neighbours_change_no_bit(source: Path, tmp_path: Path, precision: str) -> None:
     scorer = exported(source, tmp_path / "made", precision)
-    alone = [scorer.score(QUERY, [document], [(0,)]).values[0] for document in DOCUMENTS]
-    again = scorer.score(QUERY, DOCUMENTS * 20, [(index,) for index in range(20 * len(DOCUMENTS))]).values
-    assert again.tolist() == alone * 20
+    tuples = TUPLES[scorer.card.kind]
+    alone = [scorer.score(QUERY, DOCUMENTS, [indices]).values[0] for indices in tuples]
+    together = scorer.score(QUERY, DOCUMENTS, tuples * 20).values
+    assert together.tolist() == alone * 20
 
 
 def test_only_the_first_row_goes_through_a_classifiers_last_layer(tmp_path: Path) -> None:
