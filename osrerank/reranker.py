@@ -125,7 +125,11 @@ class Reranker:
 
         try:
             self._loaded = load_scorer(
-                self.settings.model, backend=self.settings.backend, threads=self.settings.threads
+                self.settings.model,
+                backend=self.settings.backend,
+                threads=self.settings.threads,
+                dtype=self.settings.dtype,
+                compiled=self.settings.torch_compile,
             )
         except ModelLoadError as error:
             self._failure, self._failed_at_s = error, time.monotonic()

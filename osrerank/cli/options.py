@@ -117,7 +117,7 @@ def rerank_arguments(options: dict[str, Any]) -> dict[str, Any] | bool:
 
 def client_of(context: click.Context, **options: Any) -> Client:
     """Return the client for the global options."""
-    names = ("url", "redis_url", "model", "backend")
+    names = ("url", "redis_url", "model", "backend", "dtype")
     return connect(**{name: context.obj[name] for name in names}, **options)
 
 

@@ -40,7 +40,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
-    names = ("redis_url", "model", "backend")
+    names = ("redis_url", "model", "backend", "dtype")
     reranker = Reranker(Settings.load(**{name: context.obj[name] for name in names}))
     try:
         batch = _batch(reranker, options)
