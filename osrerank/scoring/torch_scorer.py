@@ -99,7 +99,7 @@ class TorchBackend:
         try:
             return engine(sequences)
         except self._torch.OutOfMemoryError as error:
-            raise self._shrink(sequences) from error
+            raise self._shrink(sequences) from error.with_traceback(None)  # its frames hold memory of the GPU
         except (RuntimeError, InferenceError) as error:
             raise InferenceError(f"{self._model} failed in torch: {error}", model=self._model) from error
 
