@@ -37,7 +37,7 @@ class TorchBackend:
     Args:
         engine: the network on its device.
         device: ``cpu`` or ``cuda``.
-        precision: ``fp32``, ``bf16`` or ``fp16``; the head's is always fp32.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
         model: the model's name, for errors.
         files: the weights, relative to the model's directory.
         description: what runs where, for people.

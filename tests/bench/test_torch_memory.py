@@ -37,8 +37,8 @@ print(peak() - before, sum(file.stat().st_size for file in folder.glob("*.safete
 """
 
 
-# A layer's memory is freed before the next one's is needed, and a batch's before the next batch's: BERT-large's width is
-# what counts, not its 24 layers. A thousand candidates in a narrow model are what the sequences themselves take.
+# A layer's memory is freed before the next one's is needed, and a batch's before the next batch's: BERT-large's width
+# counts, not its 24 layers. A thousand candidates in a narrow model show what the sequences themselves take.
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("size", "candidates"), [("narrow", 1000), ("wide", 40)])
 def test_many_long_candidates(tmp_path: Path, size: str, candidates: int) -> None:
