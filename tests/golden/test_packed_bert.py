@@ -4,6 +4,7 @@ Each is computed twice: with attention on a padded grid, as the CPU does it, and
 kernel, with a stand-in that computes the same thing densely.
 """
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from osrerank.scoring.attention import Attention, PaddedAttention, VarlenAttenti
 from osrerank.scoring.bert import load_packed, obstacle  # noqa: E402 - likewise
 from osrerank.scoring.classifier import Classifier  # noqa: E402 - likewise
 from osrerank.scoring.cross_bias import CrossBias, from_bert  # noqa: E402 - likewise
-from osrerank.scoring.torch_engine import PackedEngine, PaddedEngine  # noqa: E402 - likewise
+from osrerank.scoring.torch_engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
 from osrerank.scoring.torch_scorer import load_network, read_weights  # noqa: E402 - likewise
 from tests.varlen import Varlen  # noqa: E402 - likewise
 
@@ -146,6 +147,30 @@ def test_cross_bias_equals_the_padded_module(attention: Callable[[], Attention],
     )
     expected = cross_bias_outputs(directory, bias, batch)
     np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
+
+
+def test_the_stand_in_has_the_signature_of_the_kernel() -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    theirs = inspect.signature(varlen.varlen_attn).parameters
+    ours = dict(inspect.signature(Varlen().varlen_attn).parameters)
+    assert {name: theirs[name].kind for name in ours} == {name: ours[name].kind for name in ours}
+    positional = [name for name, parameter in ours.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    assert list(theirs)[: len(positional)] == positional
+
+
+@pytest.mark.parametrize("layout", ["standard", "cross-bias"])
+def test_the_kernel_itself_takes_what_the_network_gives(layout: str) -> None:
+    """On the device ``meta``, which computes shapes and types alone."""
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    directory = DATA / ("tiny-bert-cross-bias" if layout == "cross-bias" else "tiny-bert-one-label")
+    attention = VarlenAttention(varlen)
+    packed = load_packed(
+        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
+        attention=attention, dtype=torch.bfloat16,
+    ).to("meta")  # fmt: skip
+    arrays = packed.pack(sequences(LENGTHS, 278))
+    outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
+    assert (outputs.shape, outputs.dtype) == ((len(LENGTHS), 1), torch.float32)
 
 
 def test_the_kernel_is_asked_for_each_attention_once() -> None:
