@@ -15,7 +15,8 @@ from osrerank.errors import ConfigError
 
 PREFIX = "OSRERANK_"
 DEFAULT_MODEL = "osrerank/mono"
-"""The model that ships inside the package; ``osrerank.scoring.model`` resolves it."""
+"""The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
+DEFAULT_DUO_MODEL = "osrerank/duo"
 
 
 def _default_url() -> SecretStr:
@@ -30,6 +31,7 @@ class Settings(BaseSettings):
             ``embedded:FOLDER``.
         redis_url: score cache; none when absent.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
+        duo_model: likewise, the model that compares pairs of candidates, for the pipeline ``mono-duo``.
         backend: ``auto`` picks by what is installed and present.
         dtype: what the torch backend computes in; ``auto`` is 16 bits on a GPU and fp32 on the CPU. Any other value
             asks for the torch backend.
@@ -44,6 +46,7 @@ class Settings(BaseSettings):
     url: SecretStr = Field(default_factory=_default_url)
     redis_url: SecretStr | None = None
     model: str = DEFAULT_MODEL
+    duo_model: str = DEFAULT_DUO_MODEL
     backend: Literal["auto", "onnx", "torch"] = "auto"
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     torch_compile: bool = False

@@ -8,16 +8,22 @@ from osrerank.scoring.backend import Backend
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model import ModelCard, read_card, weight_files
+from osrerank.scoring.model import Kind, ModelCard, read_card, weight_files
 
 BACKENDS = ("auto", "onnx", "torch")
 DTYPES = ("auto", "fp32", "bf16", "fp16")
 
 
 def load_scorer(
-    model: str, *, backend: str = "auto", threads: int = 0, dtype: str = "auto", compiled: bool = False
+    model: str,
+    *,
+    backend: str = "auto",
+    threads: int = 0,
+    dtype: str = "auto",
+    compiled: bool = False,
+    kind: Kind | None = None,
 ) -> LocalScorer:
-    """Load a mono model into this process.
+    """Load a model into this process.
 
     Args:
         model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/mono``), or a hub id, with an
@@ -27,10 +33,11 @@ def load_scorer(
         dtype: what torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the
             CPU. Any but ``auto`` asks for the torch backend: what an ONNX graph computes in is in the graph.
         compiled: whether torch compiles the network; its first batches take long, the later ones less.
+        kind: what the model must be: ``mono`` scores ``(i,)`` tuples, ``duo`` ``(i, j)``; None takes either.
 
     Raises:
         ConfigError: the backend is ``onnx`` and the dtype is not ``auto``.
-        ModelLoadError: the model is not there, or is no mono model; the message says why and what to do.
+        ModelLoadError: the model is not there, or is of another kind; the message says why and what to do.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
     if backend not in BACKENDS:
@@ -41,8 +48,8 @@ def load_scorer(
         backend = _torch_only(backend, dtype)
     directory = locate(model, backend=backend)
     card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
-    if card.kind != "mono":
-        reason = f"{directory} is a {card.kind} model; this stage needs a mono one"
+    if kind is not None and card.kind != kind:
+        reason = f"{directory} is a {card.kind} model; a {kind} one is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     loaded = _load_backend(directory, card, backend, threads, dtype=dtype, compiled=compiled)
     return LocalScorer(directory, card, InputBuilder.load(directory, card), loaded)
