@@ -362,7 +362,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=4000, help="of passage length; a quarter as many of 512 tokens")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budgets", **numbers, default=[8192, 16384, 32768, 65536])
-    parser.add_argument("--callers", **numbers, default=[1, 8])
+    parser.add_argument("--callers", **numbers, default=[1, 8, 32])
     parser.add_argument("--batch-sizes", **numbers, default=[32, 128, 256])
     parser.add_argument("--compile", action="store_true", help="measure torch.compile too")
     parser.add_argument("--tiny", action="store_true", help="a tiny model and few pairs")

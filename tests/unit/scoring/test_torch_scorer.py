@@ -242,6 +242,7 @@ def test_a_closed_backend_says_so() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")  # the compiler imports parts of torch that warn
 def test_compiled_layers_give_the_same_scores() -> None:
     documents = ["wing " * length for length in range(0, 30, 3)]
     compiled = load_scorer(str(DIRECTORY), backend="torch", compiled=True)
