@@ -77,6 +77,14 @@ class Reranker:
         blend = _blend(options, scorer)
         return {"scorer": scorer.identity, "blend": None if blend is None else [blend.method, blend.weight]}
 
+    def scorer(self, *, cached: bool = True) -> Scorer:
+        """Return what scores pairs here, loaded if it was not yet; the cache in front of it where there is one.
+
+        Raises:
+            ModelLoadError: the model cannot be loaded.
+        """
+        return self._scorer(cached=cached)
+
     def warm_up(self) -> None:
         """Load the model and score one pair, so that the first search need not wait for it.
 

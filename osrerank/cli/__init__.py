@@ -17,6 +17,7 @@ COMMANDS = {
     "rerank": "osrerank.cli.rerank:rerank",
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",
+    "serve": "osrerank.cli.serve:serve",
     "tradeoff": "osrerank.cli.tradeoff:tradeoff",
     "tune": "osrerank.cli.tune:tune",
 }
