@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-import osrerank
 from osrerank.errors import OsrerankError
 from osrerank.reranker import Reranker
 from osrerank.server import routes
@@ -46,7 +46,7 @@ def create_app(reranker: Reranker, limits: Limits | None = None, *, token: str |
     app = FastAPI(
         title="osrerank",
         summary="Rerank documents with BERT, in the dialects of Cohere, Jina, vLLM, TEI, SageMaker and Weaviate.",
-        version=osrerank.__version__,
+        version=version("osrerank"),
         lifespan=lifespan,
         redoc_url=None,
     )

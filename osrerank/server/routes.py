@@ -8,7 +8,6 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
-import osrerank
 from osrerank.errors import OsrerankError
 from osrerank.server.dialects import (
     ClassifyRequest,
@@ -195,7 +194,7 @@ async def info(http: HttpRequest) -> Info:
     service: Service = http.app.state.service
     return Info(
         model_id=service.model,
-        version=osrerank.__version__,
+        version=http.app.version,
         backend=service.reranker.settings.backend,
         max_client_batch_size=service.limits.max_documents,
         max_body_bytes=service.limits.max_body_bytes,
