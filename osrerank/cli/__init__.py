@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "osrerank.cli.demo:demo",
     "evaluate": "osrerank.cli.evaluate:evaluate",
     "export": "osrerank.cli.export:export",
+    "pipeline": "osrerank.cli.pipeline:pipeline",
     "rerank": "osrerank.cli.rerank:rerank",
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",
