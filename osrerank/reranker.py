@@ -73,6 +73,8 @@ class Reranker:
         """
         if isinstance(options.pipeline, Pipeline):
             return {}
+        if options.search_pipeline is not None:
+            return {"search_pipeline": options.search_pipeline}
         scorer = self._scorer(cached=False)
         blend = _blend(options, scorer)
         return {"scorer": scorer.identity, "blend": None if blend is None else [blend.method, blend.weight]}

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from osrerank.cli.options import wants_json
+from osrerank.pipeline import INSTALLED
 
-DEFAULT_NAME = "osrerank"
-name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, help="The search pipeline's name.")
+name_option = click.option("--name", default=INSTALLED, show_default=True, help="The search pipeline's name.")
 WARNING = (
     "Every search on {index} must from now on carry ext.rerank.query_context, or search_pipeline=_none; "
     "OpenSearch fails those that have neither, and those with size 0 or track_total_hits false."
