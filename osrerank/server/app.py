@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from osrerank.errors import OsrerankError
@@ -19,6 +19,7 @@ from osrerank.server import routes
 from osrerank.server.door import Door
 from osrerank.server.faults import Refused, body_of, headers_of, status_of
 from osrerank.server.limits import Limits
+from osrerank.server.numbers import encode
 from osrerank.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def create_app(reranker: Reranker, limits: Limits | None = None, *, token: str |
     return app
 
 
-async def _misshapen(http: HttpRequest, error: Exception) -> JSONResponse:
+async def _misshapen(http: HttpRequest, error: Exception) -> Response:
     """Answer a body that is not what the dialect asks for, without repeating what is in it."""
     assert isinstance(error, RequestValidationError)
     faults = error.errors()
@@ -89,21 +90,22 @@ def _sentence(message: str) -> str:
     return message.removeprefix("Value error, ")
 
 
-async def _refused_by_framework(_http: HttpRequest, error: Exception) -> JSONResponse:
+async def _refused_by_framework(_http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _fault(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
-async def _failed(_http: HttpRequest, error: Exception) -> JSONResponse:
+async def _failed(_http: HttpRequest, error: Exception) -> Response:
     status = status_of(error)
     if status >= 500:
         logger.warning("a request was answered with %d: %s", status, error)
     return _fault(status, str(error))
 
 
-async def _broken(_http: HttpRequest, _error: Exception) -> JSONResponse:
+async def _broken(_http: HttpRequest, _error: Exception) -> Response:
     return _fault(500, "the server has a defect; its log has the traceback")
 
 
-def _fault(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(body_of(status, message), status, {**headers_of(status), **(headers or {})})
+def _fault(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    content = encode(body_of(status, message))  # in ASCII: a message may name a key that is half a surrogate pair
+    return Response(content, status, {**headers_of(status), **(headers or {})}, media_type="application/json")

@@ -94,7 +94,8 @@ def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], place: in
         return document
     values = [document[field] for field in fields if field in document]
     if not values or not all(isinstance(value, str) for value in values):
-        raise ValueError(f"documents[{place}] has no text in {', '.join(fields)}")
+        names = ", ".join(ascii(field) for field in fields)  # pydantic takes no half of a surrogate pair in a message
+        raise ValueError(f"documents[{place}] has no text in {names}")
     return " ".join(values)
 
 

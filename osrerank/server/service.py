@@ -56,7 +56,7 @@ class Service:
     def __init__(self, reranker: Reranker, limits: Limits) -> None:
         self.reranker = reranker
         self.limits = limits
-        self._threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="osrerank-serve")
+        self._threads: ThreadPoolExecutor | None = None
         self._counting = threading.Lock()
         self._held = 0
 
@@ -86,8 +86,11 @@ class Service:
                 future.cancel()  # one that waits for a thread is dropped; a running one ends at the deadline
 
     def close(self) -> None:
-        """Wait for what is being scored."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        """Wait for what is being scored, and end the threads; a later question begins new ones."""
+        with self._counting:
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=True, cancel_futures=True)
 
     def _admit(self, count: int) -> None:
         with self._counting:
@@ -97,7 +100,10 @@ class Service:
         HELD.inc(count)
 
     def _submit(self, question: Question, deadline: Deadline) -> Future[Judgement]:
-        future = self._threads.submit(self._judge, question, deadline)
+        with self._counting:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="osrerank-serve")
+            future = self._threads.submit(self._judge, question, deadline)
         future.add_done_callback(lambda _: self._release(len(question.documents)))
         return future
 

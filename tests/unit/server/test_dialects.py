@@ -41,7 +41,7 @@ def test_cohere_rank_fields(client):
     assert [item["document"]["text"] for item in results] == ["low blood pressure", "low salt"]
     body["rank_fields"] = ["abstract"]
     answer = client.post("/v2/rerank", json=body)
-    assert (answer.status_code, "documents[0] has no text in abstract" in answer.json()["message"]) == (422, True)
+    assert (answer.status_code, "documents[0] has no text in 'abstract'" in answer.json()["message"]) == (422, True)
 
 
 @pytest.mark.parametrize("top_n", [0, None, 999])
