@@ -1,6 +1,7 @@
 """The rerank server on a free loopback port, in a thread of the test's process."""
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import uvicorn
 from osrerank.reranker import Reranker
 from osrerank.server.app import create_app
 from osrerank.server.limits import Limits
+from osrerank.server.running import configuration
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 from tests.servers import free_port
@@ -23,10 +25,11 @@ def running(
 ) -> Iterator[str]:
     """Yield the URL of a server over a scorer, or over the shipped model."""
     reranker = Reranker(Settings.load(), scorer)
+    limits = limits or Limits()
     port = port or free_port()
-    app = create_app(reranker, limits, token=token)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", access_log=False))
-    thread = threading.Thread(target=server.run)
+    server = uvicorn.Server(configuration(create_app(reranker, limits, token=token), limits))
+    listener = socket.create_server(("127.0.0.1", port))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         give_up = time.monotonic() + START_TIMEOUT_S
@@ -38,4 +41,5 @@ def running(
     finally:
         server.should_exit = True
         thread.join(60)
+        listener.close()
         reranker.close()

@@ -5,6 +5,7 @@ import socket
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from osrerank.errors import ConfigError
@@ -67,7 +68,13 @@ def run(reranker: Reranker, limits: Limits, *, host: str, port: int) -> None:
     """
     token = reranker.settings.server_token
     app = create_app(reranker, limits, token=None if token is None else token.get_secret_value())
-    config = uvicorn.Config(
+    with _listening(host, port) as listener:
+        uvicorn.Server(configuration(app, limits)).run(sockets=[listener])
+
+
+def configuration(app: FastAPI, limits: Limits) -> uvicorn.Config:
+    """Return how the application is served: quietly, with bounded connections, and with an end that is waited for."""
+    return uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
@@ -77,8 +84,6 @@ def run(reranker: Reranker, limits: Limits, *, host: str, port: int) -> None:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(limits.timeout_ms / 1000) + 1,
     )
-    with _listening(host, port) as listener:
-        uvicorn.Server(config).run(sockets=[listener])
 
 
 def _listening(host: str, port: int) -> socket.socket:
