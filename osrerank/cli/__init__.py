@@ -48,6 +48,7 @@ class LazyGroup(click.Group):
 @click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
 @click.option("--redis-url", help="Redis that caches scores.  [env: OSRERANK_REDIS_URL]")
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
+@click.option("--duo-model", help="Model that compares pairs, for mono-duo.  [env: OSRERANK_DUO_MODEL]")
 @click.option(
     "--backend", type=click.Choice(["auto", "onnx", "torch"]), help="Scoring backend.  [env: OSRERANK_BACKEND]"
 )

@@ -8,30 +8,31 @@ from osrerank.scoring.backend import Backend
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model import ModelCard, read_card, weight_files
+from osrerank.scoring.model import Kind, ModelCard, read_card, weight_files
 
 BACKENDS = ("auto", "onnx", "torch")
 
 
-def load_scorer(model: str, *, backend: str = "auto", threads: int = 0) -> LocalScorer:
-    """Load a mono model into this process.
+def load_scorer(model: str, *, backend: str = "auto", threads: int = 0, kind: Kind | None = None) -> LocalScorer:
+    """Load a model into this process.
 
     Args:
         model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/mono``), or a hub id, with an
             optional ``@revision``.
         backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed.
         threads: CPU threads for scoring; 0 means the cores that this process may use.
+        kind: what the model must be: ``mono`` scores ``(i,)`` tuples, ``duo`` ``(i, j)``; None takes either.
 
     Raises:
-        ModelLoadError: the model is not there, or is no mono model; the message says why and what to do.
+        ModelLoadError: the model is not there, or is of another kind; the message says why and what to do.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}")
     directory = locate(model, backend=backend)
     card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
-    if card.kind != "mono":
-        reason = f"{directory} is a {card.kind} model; this stage needs a mono one"
+    if kind is not None and card.kind != kind:
+        reason = f"{directory} is a {card.kind} model; a {kind} one is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     return LocalScorer(
         directory, card, InputBuilder.load(directory, card), _load_backend(directory, card, backend, threads)
