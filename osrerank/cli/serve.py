@@ -38,11 +38,21 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
         click.echo(f"Everybody who reaches {host} may use this server: set OSRERANK_SERVER_TOKEN.", err=True)
     reranker = Reranker(settings)
     try:
-        reranker.warm_up()
+        _warm_up(reranker)
         click.echo(f"{settings.model} on http://{host}:{port}, its dialects on http://{host}:{port}/docs", err=True)
         run(reranker, _limits(options), host=host, port=port)
     finally:
         reranker.close()
+
+
+def _warm_up(reranker: Any) -> None:
+    """Load the model, so that a wrong one is known at once; workers may come later."""
+    from osrerank.errors import WorkerError  # noqa: PLC0415 - with the rest
+
+    try:
+        reranker.warm_up()
+    except WorkerError as error:
+        click.echo(f"No pair can be scored yet ({error}); requests are answered 503 until a worker is there.", err=True)
 
 
 def _is_loopback(host: str) -> bool:

@@ -37,7 +37,7 @@ class Wish:
     name: str
     fields: tuple[str, ...] = ("text",)
     oversample: float = 1.0
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     default_for: str | None = None
 
 
