@@ -1,7 +1,6 @@
 """The rerank server on a free loopback port, in a thread of the test's process."""
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import uvicorn
 from osrerank.reranker import Reranker
 from osrerank.server.app import create_app
 from osrerank.server.limits import Limits
-from osrerank.server.running import configuration
+from osrerank.server.running import configuration, listening
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 from tests.servers import free_port
@@ -28,7 +27,7 @@ def running(
     limits = limits or Limits()
     port = port or free_port()
     server = uvicorn.Server(configuration(create_app(reranker, limits, token=token), limits))
-    listener = socket.create_server(("127.0.0.1", port))
+    listener = listening("127.0.0.1", port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
