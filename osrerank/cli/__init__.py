@@ -52,6 +52,11 @@ class LazyGroup(click.Group):
 @click.option(
     "--backend", type=click.Choice(["auto", "onnx", "torch"]), help="Scoring backend.  [env: OSRERANK_BACKEND]"
 )
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
+    help="What the torch backend computes in.  [env: OSRERANK_DTYPE]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
