@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SecretsSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from osrerank.errors import ConfigError
 
@@ -98,6 +104,12 @@ class Settings(BaseSettings):
             setting = ".".join(str(part) for part in first["loc"])
             source = "argument" if setting in arguments else f"{PREFIX}{setting.upper()}"
             raise ConfigError(f"{setting} ({source}): {first['msg']}", setting=setting, source=source) from None
+        except SettingsError:
+            raise ConfigError(
+                f"{SECRETS_DIR}: {os.environ.get(SECRETS_DIR)} and the settings in it must be readable for this user",
+                setting=SECRETS_DIR,
+                source="environment",
+            ) from None
 
 
 def _secrets_folder() -> Path | None:

@@ -66,6 +66,13 @@ def test_absent_folder_of_secrets_is_an_error(monkeypatch, tmp_path):
         Settings.load()
 
 
+def test_unreadable_secret_is_an_error(monkeypatch, tmp_path):
+    (tmp_path / "osrerank_redis_url").symlink_to(tmp_path / "osrerank_redis_url")  # unreadable for root too
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match="must be readable for this user"):
+        Settings.load()
+
+
 def test_bad_secret_names_its_setting_and_is_not_shown(monkeypatch, tmp_path):
     (tmp_path / "osrerank_redis_url").write_text("hunter2")
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
