@@ -121,23 +121,21 @@ def test_opensearch_knows_every_setting(tmp_path):
 def check_services(broker: Broker, environment: dict[str, str], folder: Path) -> None:
     """Start worker and server, see them healthy, score through both, and stop them."""
     token = (broker.secrets / "osrerank_server_token").read_text()
-    with (
-        Container("worker", environment, broker.secrets, folder) as worker,
-        Container("serve", environment, broker.secrets, folder) as server,
-    ):
+    with Container("worker", environment, broker.secrets, folder) as worker:
         assert not worker.is_healthy
         worker.wait()
-        server.wait()
         with urllib.request.urlopen(f"http://127.0.0.1:{worker.port}/metrics", timeout=10) as answer:
             assert b"osrerank_worker_pairs_total" in answer.read()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{server.port}/v1/rerank",
-            json.dumps({"query": "low blood pressure", "documents": ["A ball game.", "Hypotension."]}).encode(),
-            {"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            assert [one["index"] for one in json.load(answer)["results"]] == [1, 0]
-        assert server.stop() in {0, -signal.SIGTERM}  # uvicorn raises the signal again when it has finished
+        with Container("serve", environment, broker.secrets, folder) as server:  # as its depends_on says
+            server.wait()
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{server.port}/v1/rerank",
+                json.dumps({"query": "low blood pressure", "documents": ["A ball game.", "Hypotension."]}).encode(),
+                {"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
+            )
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                assert [one["index"] for one in json.load(answer)["results"]] == [1, 0]
+            assert server.stop() in {0, -signal.SIGTERM}  # uvicorn raises the signal again when it has finished
         assert worker.stop() == 0
         assert not worker.is_healthy
 
