@@ -1,5 +1,6 @@
 """compose.yaml: valid by the Compose specification's schema and program, and by rules of our own."""
 
+import json
 import re
 import subprocess
 
@@ -109,6 +110,17 @@ def test_workers_threads_are_their_share_of_the_cores():
 def test_gpu_is_reserved():
     (device,) = project()["services"]["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
     assert device["capabilities"] == ["gpu"]
+
+
+def test_documented_service_for_a_second_gpu(tmp_path):
+    page = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    file = tmp_path / "gpus.yaml"
+    file.write_text(block.replace("compose.yaml", str(COMPOSE)))
+    services = json.loads(compose("--file", str(file), "config", "--format", "json"))["services"]
+    (device,) = services["worker-gpu-1"]["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["device_ids"], device.get("count")) == (["1"], None)
+    assert services["worker-gpu-1"]["read_only"] is True
 
 
 def test_example_of_variables_names_every_one_with_its_default():
