@@ -1,10 +1,13 @@
 """Settings: precedence, unknown names, secrets, the settings file."""
 
+from pathlib import Path
+
 import pytest
 
 from osrerank import Rerank, connect
 from osrerank.defaults import Defaults
 from osrerank.errors import ConfigError
+from osrerank.reranker import Reranker
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 
@@ -79,6 +82,19 @@ def test_bad_secret_names_its_setting_and_is_not_shown(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="OSRERANK_REDIS_URL") as caught:
         Settings.load()
     assert "hunter2" not in str(caught.value)
+
+
+def test_dtype_reaches_the_scorer(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("OSRERANK_DTYPE", "bf16")
+    directory = Path(__file__).parents[1] / "data" / "tiny-bert-one-label"
+    identities = [
+        Reranker(Settings.load(model=str(directory), **given)).identity(Rerank())["scorer"]
+        for given in ({}, {"dtype": "fp32"})
+    ]
+    assert [identity.split("/")[1] for identity in identities] == ["bf16", "fp32"]
+    with pytest.raises(ConfigError, match=r"dtype \(argument\)"):
+        Settings.load(dtype="int4")
 
 
 FILE = """
