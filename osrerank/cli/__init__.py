@@ -16,9 +16,11 @@ COMMANDS = {
     "doctor": "osrerank.cli.doctor:doctor",
     "evaluate": "osrerank.cli.evaluate:evaluate",
     "export": "osrerank.cli.export:export",
+    "pipeline": "osrerank.cli.pipeline:pipeline",
     "rerank": "osrerank.cli.rerank:rerank",
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",
+    "serve": "osrerank.cli.serve:serve",
     "tradeoff": "osrerank.cli.tradeoff:tradeoff",
     "tune": "osrerank.cli.tune:tune",
 }
