@@ -249,7 +249,7 @@ def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, ser
 def test_a_model_that_was_lost_is_made_again(cluster, server, installer):
     before = state(cluster)
     installer.install(Wish(server, NAME))
-    Models(cluster, f"osrerank-pipeline-{NAME}").remove()
+    Models(cluster, NAME).remove()
     assert installer.status()["failure"]
     installer.install(Wish(server, NAME))
     assert installer.status()["failure"] is None
@@ -288,6 +288,15 @@ def test_a_server_that_cannot_be_reached_changes_nothing(cluster, sample, instal
     with pytest.raises(InstallError, match=r"Connection refused.*is osrerank serve running"):
         installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME))
     assert state(cluster) == before
+
+
+def test_a_failed_change_leaves_the_installation_as_it_was(cluster, server, sample, installer):
+    installer.install(Wish(server, NAME))
+    before = state(cluster)
+    with pytest.raises(InstallError, match="Connection refused"):
+        installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME, oversample=3))
+    assert state(cluster) == before
+    assert installer.status()["failure"] is None
 
 
 def test_a_token_goes_with_every_call(cluster, sample, installer):
