@@ -11,7 +11,9 @@ from osrerank.errors import ConfigError, OsrerankError
 
 # name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
 COMMANDS = {
+    "bench": "osrerank.cli.bench:bench",
     "demo": "osrerank.cli.demo:demo",
+    "doctor": "osrerank.cli.doctor:doctor",
     "evaluate": "osrerank.cli.evaluate:evaluate",
     "export": "osrerank.cli.export:export",
     "pipeline": "osrerank.cli.pipeline:pipeline",
