@@ -117,7 +117,9 @@ def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url
     client.close()
 
 
-def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, installer, opensearch_url):
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("window", [WINDOW, pytest.param(100, marks=pytest.mark.slow)])
+def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, installer, opensearch_url, window):
     folder = shared / "msmarco-dl19"
     with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
         fill(cluster, [json.loads(line) for line in lines])
@@ -125,7 +127,7 @@ def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, ins
     queries = [line.split("\t", 1)[1] for line in (folder / "queries.tsv").read_text("utf-8").splitlines()]
     assert len(queries) == 43
     client = connect(opensearch_url)
-    assert_same_order(cluster, client, queries, WINDOW)
+    assert_same_order(cluster, client, queries, window)
     client.close()
     fill(cluster, Sample.load().documents[:600])
 
