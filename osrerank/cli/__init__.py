@@ -44,10 +44,12 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="osrerank")
 @click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
-@click.option("--redis-url", help="Redis that caches scores.  [env: OSRERANK_REDIS_URL]")
+@click.option("--redis-url", help="Redis that caches scores, and the workers' broker.  [env: OSRERANK_REDIS_URL]")
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
 @click.option(
-    "--backend", type=click.Choice(["auto", "onnx", "torch"]), help="Scoring backend.  [env: OSRERANK_BACKEND]"
+    "--backend",
+    type=click.Choice(["auto", "onnx", "torch", "workers"]),
+    help="Scoring backend.  [env: OSRERANK_BACKEND]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
