@@ -4,10 +4,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from osrerank.errors import ModelLoadError
+from osrerank.scoring.backend import Backend
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.local import Backend, LocalScorer
+from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model import CONFIG_FILE, ModelCard, read_card, read_json, weight_files
+from osrerank.scoring.model import ModelCard, read_card, weight_files
 
 BACKENDS = ("auto", "onnx", "torch")
 
@@ -19,7 +20,7 @@ def load_scorer(model: str, *, backend: str = "auto", threads: int = 0) -> Local
         model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/mono``), or a hub id, with an
             optional ``@revision``.
         backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed.
-        threads: CPU threads for one call; 0 means the cores that this process may use.
+        threads: CPU threads for scoring; 0 means the cores that this process may use.
 
     Raises:
         ModelLoadError: the model is not there, or is no mono model; the message says why and what to do.
@@ -32,9 +33,9 @@ def load_scorer(model: str, *, backend: str = "auto", threads: int = 0) -> Local
     if card.kind != "mono":
         reason = f"{directory} is a {card.kind} model; this stage needs a mono one"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
-    config = read_json(directory / CONFIG_FILE) if (directory / CONFIG_FILE).exists() else {}
-    builder = InputBuilder.load(directory, card, pad_id=int(config.get("pad_token_id") or 0))
-    return LocalScorer(directory, card, builder, _load_backend(directory, card, backend, threads))
+    return LocalScorer(
+        directory, card, InputBuilder.load(directory, card), _load_backend(directory, card, backend, threads)
+    )
 
 
 def _load_backend(directory: Path, card: ModelCard, backend: str, threads: int) -> Backend:

@@ -39,6 +39,19 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """One sequence as a model reads it, specials in place.
+
+    Attributes:
+        ids: int64 ``(tokens,)``.
+        segments: token type ids, int64 ``(tokens,)``.
+    """
+
+    ids: Ids
+    segments: Ids
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     """The specials around query and document, as the model's tokenizer places them: ``head q middle d tail``.
 
@@ -70,27 +83,23 @@ class Batch:
 
 
 class InputBuilder:
-    """Turns texts into piece ids and piece ids into padded batches.
+    """Turns texts into piece ids and piece ids into sequences.
 
     Args:
         tokenizer: the model's; used as it is, so it must neither pad nor truncate.
         card: the model's lengths and layout.
-        pad_id: id of the padding token.
         length_rule: instead of the card's.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, card: ModelCard, *, pad_id: int = 0, length_rule: LengthRule | None = None
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, card: ModelCard, *, length_rule: LengthRule | None = None) -> None:
         self._tokenizer = tokenizer
-        self._pad_id = pad_id
         self._template = template(tokenizer, cross_bias=card.layout == "cross-bias")
         self._query_pieces = card.max_query_tokens - 2
         self.length_rule = length_rule or card.length_rule
         self._room = card.max_tokens - self._template.specials - (self.length_rule == "released")
 
     @classmethod
-    def load(cls, directory: Path, card: ModelCard, *, pad_id: int = 0) -> Self:
+    def load(cls, directory: Path, card: ModelCard) -> Self:
         """Read the directory's tokenizer.
 
         Raises:
@@ -102,7 +111,7 @@ class InputBuilder:
             tokenizer.no_padding()
             tokenizer.no_truncation()
             tokenizer.encode_special_tokens = True
-            return cls(tokenizer, card, pad_id=pad_id)
+            return cls(tokenizer, card)
         except Exception as error:
             reason = f"{file} cannot be used as a tokenizer: {error}"
             raise ModelLoadError(reason, model=card.name, path=str(file)) from error
@@ -115,24 +124,13 @@ class InputBuilder:
         """Return each document's pieces, cut to fit beside the query."""
         return self._pieces(texts, self._room - len(query.ids))
 
-    def length(self, query: Pieces, document: Pieces) -> int:
-        """Return how many tokens their sequence has."""
-        return self._template.specials + len(query.ids) + len(document.ids)
-
-    def batch(self, query: Pieces, documents: Sequence[Pieces]) -> Batch:
-        """Return the documents' sequences, padded on the right; padding has the document's segment."""
+    def mono(self, query: Pieces, document: Pieces) -> Tokens:
+        """Return the sequence of a query and a document."""
         around = self._template
-        start = np.array([*around.head, *query.ids, *around.middle], dtype=np.int64)
-        tail = np.array(around.tail, dtype=np.int64)
-        lengths = np.array([self.length(query, document) for document in documents])
-        input_ids = np.full((len(documents), int(lengths.max())), self._pad_id, dtype=np.int64)
-        input_ids[:, : len(start)] = start
-        for row, document, length in zip(input_ids, documents, lengths, strict=True):
-            row[len(start) : length] = np.concatenate([document.ids, tail])
-        attention_mask = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)
-        token_type_ids = np.full_like(input_ids, around.document_type)
-        token_type_ids[:, : len(around.head) + len(query.ids) + around.middle_query] = 0
-        return Batch(input_ids, attention_mask, token_type_ids)
+        ids = np.array([*around.head, *query.ids, *around.middle, *document.ids, *around.tail], dtype=np.int64)
+        segments = np.full_like(ids, around.document_type)
+        segments[: len(around.head) + len(query.ids) + around.middle_query] = 0
+        return Tokens(ids, segments)
 
     def _pieces(self, texts: Sequence[str], most: int) -> list[Pieces]:
         """Return the first ``most`` pieces of each text, reading no more of a long text than they need."""
@@ -159,6 +157,19 @@ class InputBuilder:
         whole = self._tokenizer.encode(text[:MOST_CHARACTERS], add_special_tokens=False).ids
         pieces = _cut(whole, most)
         return Pieces(pieces.ids, cut=pieces.cut or len(text) > MOST_CHARACTERS)
+
+
+def padded(sequences: Sequence[Tokens], pad_id: int = 0) -> Batch:
+    """Return the sequences as one batch, padded on the right; padding has the segment of a sequence's last token."""
+    lengths = np.array([len(tokens.ids) for tokens in sequences])
+    input_ids = np.full((len(sequences), int(lengths.max())), pad_id, dtype=np.int64)
+    token_type_ids = np.zeros_like(input_ids)
+    for row, tokens in enumerate(sequences):
+        input_ids[row, : lengths[row]] = tokens.ids
+        token_type_ids[row] = tokens.segments[-1]
+        token_type_ids[row, : lengths[row]] = tokens.segments
+    attention_mask = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)
+    return Batch(input_ids, attention_mask, token_type_ids)
 
 
 def template(tokenizer: Tokenizer, *, cross_bias: bool) -> Template:

@@ -131,6 +131,12 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
+def padding_id(directory: Path) -> int:
+    """Return the id of the padding token, from the directory's ``config.json`` where there is one."""
+    config = read_json(directory / CONFIG_FILE) if (directory / CONFIG_FILE).exists() else {}
+    return int(config.get("pad_token_id") or 0)
+
+
 def digest(directory: Path, files: Iterable[str]) -> str:
     """Return the SHA-256 of the named files' names and contents."""
     total = hashlib.sha256()

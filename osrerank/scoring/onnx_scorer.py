@@ -9,27 +9,32 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import InferenceError, ModelLoadError
-from osrerank.scoring.inputs import Batch
+from osrerank.scoring.inputs import Batch, Tokens, padded
 from osrerank.scoring.model import ModelCard
 
 PREFERRED = ("int8", "fp32")
-BUDGET_TOKENS = 1024
-"""Small batches keep a layer's states in the processor's cache; measured in docs/models.md."""
 
 
 class OnnxBackend:
-    """An ONNX Runtime session on the CPU.
+    """An ONNX Runtime session on the CPU: one sequence at a time on each of as many threads as there are cores.
+
+    No sequence is padded, so none costs more than its length; and activations that are quantised with one scale for a
+    whole input have a scale of their own, so that a score never depends on what else is being scored. It is as fast as
+    batches on all cores, see docs/performance.md.
 
     Args:
-        session: the ``onnxruntime.InferenceSession``.
+        session: the ``onnxruntime.InferenceSession``, with one thread for a run.
+        lanes: how many runs go on at once.
         model: the model's name, for errors.
         precision: the graph's.
         file: the graph, relative to the model's directory.
     """
 
-    budget_tokens = BUDGET_TOKENS
+    budget_tokens = 1
+    packed = True
 
-    def __init__(self, session: Any, *, model: str, precision: str, file: str) -> None:
+    def __init__(self, session: Any, *, lanes: int, model: str, precision: str, file: str) -> None:
+        self.lanes = lanes
         self._session: Any = session
         self._model = model
         self._inputs = [entry.name for entry in session.get_inputs()]
@@ -43,7 +48,7 @@ class OnnxBackend:
         Args:
             directory: the model's.
             card: names the graphs.
-            threads: for one call; 0 means the cores that this process may use.
+            threads: how many sequences are computed at once; 0 means the cores that this process may use.
 
         Raises:
             ModelLoadError: there is no graph, it cannot be read, or it is not a reranking model's.
@@ -53,16 +58,20 @@ class OnnxBackend:
             reason = f"{directory} has no ONNX graph in {', '.join(PREFERRED)}; make one with osrerank export"
             raise ModelLoadError(reason, model=card.name, path=str(directory))
         file = card.onnx[precision]
-        session = _open(directory / file, card.name, threads or usable_cores())
+        session = _open(directory / file, card.name)
         _check_signature(session, directory / file, card)
-        return cls(session, model=card.name, precision=precision, file=file)
+        return cls(session, lanes=threads or usable_cores(), model=card.name, precision=precision, file=file)
 
-    def run(self, batch: Batch) -> npt.NDArray[np.float32]:
+    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         try:
-            outputs = self._session.run(None, {name: getattr(batch, name) for name in self._inputs})
+            return np.concatenate([self._run(padded([tokens])) for tokens in sequences])
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
-        logits: npt.NDArray[np.float32] = outputs[0]
+
+    def _run(self, batch: Batch) -> npt.NDArray[np.float32]:
+        logits: npt.NDArray[np.float32] = self._session.run(
+            None, {name: getattr(batch, name) for name in self._inputs}
+        )[0]
         return logits
 
     def close(self) -> None:
@@ -74,11 +83,11 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _open(file: Path, model: str, threads: int) -> Any:
+def _open(file: Path, model: str) -> Any:
     import onnxruntime  # noqa: PLC0415 - heavy
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     if not file.is_file():

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from osrerank._optional import require
 from osrerank.errors import InferenceError, ModelLoadError
-from osrerank.scoring.inputs import Batch
-from osrerank.scoring.model import CONFIG_FILE, ModelCard, read_json, weight_files
+from osrerank.scoring.inputs import Batch, Tokens, padded
+from osrerank.scoring.model import CONFIG_FILE, ModelCard, padding_id, read_json, weight_files
 
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 65536}
 
@@ -23,15 +23,19 @@ class TorchBackend:
         device: where it runs.
         model: the model's name, for errors.
         files: the weights, relative to the model's directory.
+        pad_id: id of the padding token.
     """
 
     precision = "fp32"
+    packed = False
+    lanes = 1
 
-    def __init__(self, network: Any, *, device: str, model: str, files: Sequence[str]) -> None:
+    def __init__(self, network: Any, *, device: str, model: str, files: Sequence[str], pad_id: int = 0) -> None:
         self._torch: Any = require("torch", extra="torch")
         self._network: Any = network.to(device).eval()
         self._device = device
         self._model = model
+        self._pad_id = pad_id
         self.files = files
         self.budget_tokens = BUDGET_TOKENS[device]
 
@@ -51,11 +55,13 @@ class TorchBackend:
         if threads:
             torch.set_num_threads(threads)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(load_network(directory, card), device=device, model=card.name, files=files)
+        network, pad_id = load_network(directory, card), padding_id(directory)
+        return cls(network, device=device, model=card.name, files=files, pad_id=pad_id)
 
-    def run(self, batch: Batch) -> npt.NDArray[np.float32]:
+    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         if self._network is None:
             raise InferenceError(f"{self._model} is closed", model=self._model)
+        batch = padded(sequences, self._pad_id)
         try:
             with self._torch.inference_mode():
                 inputs = {

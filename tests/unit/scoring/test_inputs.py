@@ -5,7 +5,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.inputs import InputBuilder, padded
 from osrerank.scoring.model import ModelCard
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
@@ -18,8 +18,9 @@ def card(**options: object) -> ModelCard:
 
 def sequence(builder: InputBuilder, query: str, document: str) -> tuple[list[int], list[int]]:
     pieces = builder.query(query)
-    batch = builder.batch(pieces, builder.documents([document], pieces))
-    return batch.input_ids[0].tolist(), batch.token_type_ids[0].tolist()
+    (pieces_of_document,) = builder.documents([document], pieces)
+    tokens = builder.mono(pieces, pieces_of_document)
+    return tokens.ids.tolist(), tokens.segments.tolist()
 
 
 @pytest.fixture
@@ -43,6 +44,14 @@ def test_cross_bias_begins_the_document_anew() -> None:
     assert sequence(builder, "low", "wing") == (expected, [0, 0, 0, 1, 1, 1])
 
 
+def test_padding_is_masked_and_keeps_the_last_segment(builder: InputBuilder) -> None:
+    query = builder.query("low")
+    batch = padded([builder.mono(query, text) for text in builder.documents(["wing", ""], query)], pad_id=9)
+    assert batch.input_ids.tolist() == [[CLS, *ids("low"), SEP, *ids("wing"), SEP], [CLS, *ids("low"), SEP, SEP, 9]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+    assert batch.token_type_ids.tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1]]
+
+
 def test_an_empty_document(builder: InputBuilder) -> None:
     assert sequence(builder, "low", "") == ([CLS, *ids("low"), SEP, SEP], [0, 0, 0, 1])
 
@@ -56,10 +65,10 @@ def test_the_document_is_cut_and_the_query_only_at_64(rule: str, most: int, quer
     assert len(query.ids) == min(query_words, 62)
     assert query.cut == (query_words > 62)
     assert document.cut
-    assert builder.length(query, document) == most
+    assert len(builder.mono(query, document).ids) == most
     (fitting,) = builder.documents(["wing " * len(document.ids)], query)
     assert not fitting.cut
-    assert builder.length(query, fitting) == most
+    assert len(builder.mono(query, fitting).ids) == most
 
 
 def test_special_tokens_in_text_are_text(builder: InputBuilder) -> None:

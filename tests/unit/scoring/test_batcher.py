@@ -1,0 +1,187 @@
+"""Calls that share batches: turns, merging, failures, deadlines, closing."""
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from osrerank.errors import InferenceError
+from osrerank.scoring.batcher import Batcher, Outcome
+from osrerank.scoring.inputs import Tokens
+from osrerank.types import NEVER, Deadline
+
+
+class Recorder:
+    """Gives each sequence its first id, and keeps what came together; waits for ``gate`` before each batch."""
+
+    precision, files = "fp32", ()
+
+    def __init__(self, budget_tokens: int = 1, lanes: int = 1, *, packed: bool = True) -> None:
+        self.budget_tokens, self.lanes, self.packed = budget_tokens, lanes, packed
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Event()
+        self.batches: list[list[int]] = []
+        self.pause_s = 0.0
+
+    def run(self, sequences: Sequence[Tokens]) -> np.ndarray:
+        self.begun.set()
+        assert self.gate.wait(10)
+        time.sleep(self.pause_s)
+        marks = [int(tokens.ids[0]) for tokens in sequences]
+        self.batches.append(marks)
+        if -1 in marks:
+            raise InferenceError("minus one")
+        if -2 in marks:
+            raise TypeError("a mistake in the backend")
+        return np.array([[mark if mark != -3 else np.nan] for mark in marks], dtype=np.float32)
+
+    def close(self) -> None:
+        self.gate.set()
+
+
+def tokens(mark: int, length: int = 10) -> Tokens:
+    ids = np.full(length, mark, dtype=np.int64)
+    return Tokens(ids, np.zeros_like(ids))
+
+
+def compute(batcher: Batcher, marks: Sequence[int], deadline: Deadline = NEVER) -> Outcome:
+    with batcher.call(deadline) as call:
+        call.add([tokens(mark) for mark in marks])
+        return call.result()
+
+
+def held(backend: Recorder, batcher: Batcher, threads: ThreadPoolExecutor, *calls: Sequence[int]) -> list[Outcome]:
+    """Run the calls while the backend is busy with another, so that all of them wait when it is free again."""
+    backend.gate.clear()
+    first = threads.submit(compute, batcher, [0])
+    assert backend.begun.wait(10)
+    waiting = []
+    for marks in calls:
+        waiting.append(threads.submit(compute, batcher, marks))
+        while len(batcher._turns) < len(waiting):
+            time.sleep(0.001)
+    backend.gate.set()
+    first.result(10)
+    return [call.result(10) for call in waiting]
+
+
+def test_each_output_comes_back_to_its_place() -> None:
+    outcome = compute(Batcher(Recorder(budget_tokens=35, lanes=3), "m"), range(50))
+    assert {place: float(row[0]) for place, row in outcome.outputs.items()} == {place: place for place in range(50)}
+
+
+def test_no_sequences() -> None:
+    assert compute(Batcher(Recorder(), "m"), []) == Outcome()
+
+
+def test_waiting_calls_share_a_batch() -> None:
+    backend = Recorder(budget_tokens=1000)
+    with ThreadPoolExecutor(4) as threads:
+        outcomes = held(backend, Batcher(backend, "m"), threads, [1, 2], [3], [4, 5])
+    assert backend.batches == [[0], [1, 2, 3, 4, 5]]
+    assert [len(outcome.outputs) for outcome in outcomes] == [2, 1, 2]
+
+
+def test_a_small_call_does_not_wait_for_a_large_one() -> None:
+    backend = Recorder(budget_tokens=20)
+    with ThreadPoolExecutor(4) as threads:
+        held(backend, Batcher(backend, "m"), threads, range(100, 140), [1])
+    assert [1] in [batch[:1] for batch in backend.batches[:4]]
+
+
+@pytest.mark.parametrize(("packed", "sizes"), [(True, [2, 2]), (False, [1, 3])])
+def test_the_budget_counts_padding_where_there_is_some(packed: bool, sizes: list[int]) -> None:
+    backend = Recorder(budget_tokens=110, packed=packed)
+    with Batcher(backend, "m").call(NEVER) as call:
+        call.add([tokens(1, 10), tokens(2, 100), tokens(3, 10), tokens(4, 10)])
+        call.result()
+    assert [len(batch) for batch in backend.batches] == sizes
+
+
+@pytest.mark.parametrize("mark", [-1, -3])
+def test_one_bad_sequence_fails_alone(mark: int) -> None:
+    backend = Recorder(budget_tokens=1000, lanes=2)
+    marks = [*range(20), mark, *range(20)]
+    outcome = compute(Batcher(backend, "m"), marks)
+    assert list(outcome.failures) == [20]
+    assert sorted(outcome.outputs) == [*range(20), *range(21, 41)]
+
+
+def test_a_mistake_in_the_backend_is_raised_and_the_next_call_works() -> None:
+    batcher = Batcher(Recorder(), "m")
+    with pytest.raises(TypeError, match="mistake"):
+        compute(batcher, [1, 2, -2, 3])
+    assert len(compute(batcher, [1]).outputs) == 1
+
+
+def test_a_deadline_leaves_what_was_not_begun() -> None:
+    backend = Recorder(lanes=2)
+    backend.pause_s = 0.01
+    outcome = compute(Batcher(backend, "m"), range(1000), Deadline.after_ms(150))
+    reached = outcome.reached(1000)
+    assert 0 < reached < 200
+    assert len(outcome.outputs) - reached <= 2
+
+
+def test_a_call_stuck_behind_others_ends_at_its_deadline() -> None:
+    backend = Recorder()
+    batcher = Batcher(backend, "m")
+    backend.gate.clear()
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(compute, batcher, [0])
+        assert backend.begun.wait(10)
+        assert compute(batcher, [1, 2], Deadline.after_ms(50)).reached(2) == 0
+        backend.gate.set()
+        assert first.result(10).reached(1) == 1
+
+
+def test_an_interrupted_caller_leaves_nothing_behind() -> None:
+    backend = Recorder()
+    batcher = Batcher(backend, "m")
+    backend.gate.clear()
+    with batcher.call(NEVER) as call:  # ends as an interrupt would end it, without its result
+        call.add([tokens(mark) for mark in range(50)])
+    backend.gate.set()
+    assert compute(batcher, [7]).reached(1) == 1
+    assert sum(map(len, backend.batches)) <= 3
+
+
+def test_closing_ends_what_runs_and_refuses_the_rest() -> None:
+    backend = Recorder()
+    batcher = Batcher(backend, "m")
+    backend.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        call = threads.submit(compute, batcher, [1, 2, 3])
+        assert backend.begun.wait(10)
+        closing = threads.submit(batcher.close)
+        while not batcher._closed:
+            time.sleep(0.001)
+        backend.gate.set()
+        closing.result(10)
+        with pytest.raises(InferenceError, match="closed"):
+            call.result(10)
+    assert backend.batches == [[1]]
+    with pytest.raises(InferenceError, match="closed"):
+        compute(batcher, [1])
+
+
+def test_many_callers_get_their_own() -> None:
+    batcher = Batcher(Recorder(budget_tokens=64, lanes=3), "m")
+    start = threading.Barrier(16)
+
+    def work(caller: int) -> bool:
+        start.wait()
+        for turn in range(20):
+            marks = range(1000 * caller + 10 * turn, 1000 * caller + 10 * turn + 7)
+            found = compute(batcher, marks).outputs
+            if [float(found[place][0]) for place in range(7)] != list(marks):
+                return False
+        return True
+
+    with ThreadPoolExecutor(16) as threads:
+        assert all(threads.map(work, range(16)))
+    assert batcher._busy == 0
