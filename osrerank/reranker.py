@@ -5,7 +5,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
+from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.pipeline import NO_STAGES, Pipeline, Rerank
 from osrerank.settings import Settings
 from osrerank.stages.interpolate import BlendStage
@@ -51,15 +51,16 @@ class Reranker:
 
         Raises:
             ScoringError: the model cannot be loaded or used, and the options say to raise.
+            WorkerError: likewise, where workers score.
         """
         if options.pipeline == NO_STAGES:
             return ranking
         try:
             pipeline = self._pipeline(options)
-        except (ModelLoadError, MissingDependencyError) as error:
+        except (ModelLoadError, MissingDependencyError, WorkerError) as error:
             if options.on_failure == "raise":
                 raise
-            logger.warning("the model cannot be loaded, searches keep their first-pass order: %s", error)
+            logger.warning("there is no model to score with, searches keep their first-pass order: %s", error)
             return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
         return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure)
 
@@ -110,10 +111,9 @@ class Reranker:
             if not cached or self.settings.redis_url is None:
                 return scorer
             if self._cached is None:
-                from osrerank.scoring.cache import CachedScorer  # noqa: PLC0415 - imports redis
+                from osrerank.scoring.cache import behind_cache  # noqa: PLC0415 - imports redis
 
-                url = self.settings.redis_url.get_secret_value()
-                self._cached = CachedScorer(scorer, url, ttl_s=self.settings.cache_ttl_s)
+                self._cached = behind_cache(scorer, self.settings)
             return self._cached
 
     def _load(self) -> Scorer:
@@ -121,16 +121,22 @@ class Reranker:
             return self._loaded
         if self._failure is not None and time.monotonic() - self._failed_at_s < RETRY_LOAD_AFTER_S:
             raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
-        from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
-
         try:
-            self._loaded = load_scorer(
-                self.settings.model, backend=self.settings.backend, threads=self.settings.threads
-            )
+            self._loaded = _load_scorer(self.settings)
         except ModelLoadError as error:
             self._failure, self._failed_at_s = error, time.monotonic()
             raise
         return self._loaded
+
+
+def _load_scorer(settings: Settings) -> Scorer:
+    if settings.backend == "workers":
+        from osrerank.scoring.remote import RemoteScorer  # noqa: PLC0415 - imports redis and celery
+
+        return RemoteScorer(settings.broker(), settings.model, queue_chunks=settings.queue_chunks)
+    from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
+
+    return load_scorer(settings.model, backend=settings.backend, threads=settings.threads)
 
 
 def _mono(options: Rerank, scorer: Scorer) -> Stage:

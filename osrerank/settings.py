@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=1)
     cache_mb: float = Field(default=256.0, gt=0)
     cache_local_mb: float = Field(default=16.0, ge=0)
-    queue_chunks: int = Field(default=16, gt=0)
+    queue_chunks: int = Field(default=64, gt=0)
     worker_tasks: int = Field(default=0, ge=0)
     metrics_port: int = Field(default=0, ge=0, le=65535)
     log_format: Literal["text", "json"] = "text"

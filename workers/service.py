@@ -6,7 +6,6 @@ import secrets
 import socket
 import threading
 import time
-from typing import Any
 
 from celery.worker import state
 from redis import RedisError
@@ -29,8 +28,8 @@ REPLY_PATIENCE_S = 5.0
 """A reply that Redis does not take is tried again for so long."""
 WEIGHT = 0.2
 """Of the newest chunk in the moving average of their cost."""
-CPU_TASKS, GPU_TASKS = 4, 16
-"""Chunks at a time: enough to fill the batches of a GPU, and that the next chunk is at hand on a CPU."""
+MERGING_TASKS, SINGLE_TASKS = 16, 4
+"""Chunks at a time: enough to fill batches, or only that the next one is at hand."""
 
 
 class Service:
@@ -55,7 +54,7 @@ class Service:
         self._seconds_per_chunk = 0.0
         self._probed_at = 0.0
         self.queue = ""
-        self.tasks = settings.worker_tasks or CPU_TASKS
+        self.tasks = settings.worker_tasks or SINGLE_TASKS
 
     @property
     def scorer(self) -> Scorer:
@@ -71,8 +70,8 @@ class Service:
             OsrerankError: the model cannot be loaded or does not score; the message says why.
         """
         if self._scorer is None:
-            self._scorer, on_gpu = _load(self.settings)
-            self.tasks = self.settings.worker_tasks or (GPU_TASKS if on_gpu else CPU_TASKS)
+            self._scorer, tasks = _load(self.settings)
+            self.tasks = self.settings.worker_tasks or tasks
         self.queue = queue_of(self.settings.model, self.scorer.identity)
         self.probe()
         logger.info("%s is loaded: %s", self.scorer.model, self.scorer.identity)
@@ -240,10 +239,12 @@ class Service:
                 return
 
 
-def _load(settings: Settings) -> tuple[Scorer, bool]:
-    """Return the scorer, behind the score cache where one is configured, and whether it computes on a GPU."""
+def _load(settings: Settings) -> tuple[Scorer, int]:
+    """Return the scorer, behind the score cache where one is configured, and how many chunks to work on at a time."""
+    from osrerank.scoring.cache import behind_cache  # noqa: PLC0415 - only when a worker starts
     from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
 
     backend = "auto" if settings.backend == "workers" else settings.backend
-    local: Any = load_scorer(settings.model, backend=backend, threads=settings.threads)
-    return local, False
+    local = load_scorer(settings.model, backend=backend, threads=settings.threads)
+    tasks = MERGING_TASKS if local.merges_calls else SINGLE_TASKS
+    return (local if settings.redis_url is None else behind_cache(local, settings)), tasks

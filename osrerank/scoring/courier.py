@@ -2,7 +2,7 @@
 
 Requests go out through Celery. Replies come to one Redis list for the process, which one thread reads; so neither a
 connection nor a subscription is made for a call. What a worker lost is noticed here: a chunk that no live worker has,
-that is not in the queue and that was not answered is sent again, because on Redis Celery's own redelivery takes an hour.
+that is not in the queue and that was not answered is sent again, as Celery's own redelivery takes an hour on Redis.
 """
 
 import logging
@@ -18,8 +18,8 @@ from redis import RedisError
 from osrerank.errors import PayloadError, WorkerError
 from osrerank.metrics import CHUNKS_LATE, CHUNKS_RESENT, CHUNKS_SENT, ROUND_TRIP_SECONDS
 from osrerank.scoring.broker import TASK
-from osrerank.scoring.messages import Reply
-from osrerank.scoring.roster import BEAT_S, PREFIX, Roster, WorkerCard
+from osrerank.scoring.messages import Reply, WorkerCard
+from osrerank.scoring.roster import BEAT_S, PREFIX, Roster
 from osrerank.types import Deadline
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from osrerank.metrics import OVERLOADED
 from osrerank.scoring.broker import celery_app, connect
 from osrerank.scoring.chunks import Chunk, divide, gather
 from osrerank.scoring.courier import Courier, Parcel
-from osrerank.scoring.messages import Reply, Request
-from osrerank.scoring.roster import BEAT_S, Roster, WorkerCard
+from osrerank.scoring.messages import Reply, Request, WorkerCard
+from osrerank.scoring.roster import BEAT_S, Roster
 from osrerank.types import NEVER, Deadline, Scores
 
 logger = logging.getLogger(__name__)
@@ -167,7 +167,9 @@ class RemoteScorer:
             raise WorkerError(f"the broker cannot be asked: {type(error).__name__}") from error
         if waiting + chunks > self._queue_chunks * len(crew.cards) and waiting > 0:
             OVERLOADED.inc()
-            raise Overloaded(f"{waiting} chunks are waiting for {len(crew.cards)} workers; add workers", model=self.model)
+            raise Overloaded(
+                f"{waiting} chunks are waiting for {len(crew.cards)} workers; add workers", model=self.model
+            )
         if crew.wait_s(waiting) > deadline.remaining_s():
             OVERLOADED.inc()
             reason = f"workers are busy for {crew.wait_s(waiting):.1f} s, longer than the time left; add workers"
