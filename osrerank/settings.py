@@ -33,7 +33,7 @@ class Settings(BaseSettings):
         broker_url: the Redis through which clients and workers meet.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
         backend: ``auto`` picks by what is installed and present; ``workers`` sends scoring to ``osrerank worker``.
-        cache_ttl_s: seconds that a cached score lives at most; one that nobody asks for lives at least half of them.
+        cache_ttl_s: seconds after which a cached score that nobody asks for is gone, at the latest.
         cache_mb: megabytes that cached scores may take in Redis.
         cache_local_mb: megabytes that cached scores may take in this process; 0 for none.
         queue_chunks: chunks that may wait for each worker; a search that would exceed it is refused as overloaded.

@@ -44,7 +44,7 @@ class CachedScorer:
     def __init__(self, scorer: Scorer, remote: RemoteStore, local: LocalStore | None = None) -> None:
         self._scorer = scorer
         self._remote = remote
-        self._local = local or LocalStore(0)
+        self._local = LocalStore(0) if local is None else local
         self._flights = Flights()
 
     @property

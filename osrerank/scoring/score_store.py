@@ -30,9 +30,9 @@ VALUE = struct.Struct("<f")
 TURN = """
 local count = redis.call('HLEN', KEYS[1])
 if count == 0 then return 0 end
-local left = redis.call('TTL', KEYS[1])
+local left = redis.call('PTTL', KEYS[1])
 if left < 0 then
-  redis.call('EXPIRE', KEYS[1], ARGV[2])
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
   left = tonumber(ARGV[2])
 end
 if count >= tonumber(ARGV[1]) or left < tonumber(ARGV[2]) / 2 then
@@ -56,7 +56,7 @@ class RemoteStore:
 
     Args:
         redis: a URL, or a client made with ``decode_responses=False``.
-        ttl_s: a score that nobody asks for is gone after so many seconds.
+        ttl_s: a score that nobody asks for is gone after so many seconds, at the latest.
         most_bytes: memory that scores may take.
         rest_s: how long Redis is left alone after a failure, in seconds.
     """
@@ -88,7 +88,7 @@ class RemoteStore:
             return
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hset(YOUNG, mapping={key: VALUE.pack(value) for key, value in scores.items()})
-        pipeline.eval(TURN, 2, YOUNG, OLD, self._most, self._ttl_s)
+        pipeline.eval(TURN, 2, YOUNG, OLD, self._most, self._ttl_s * 1000)
         self._writing.attempt(lambda: self._breaker.attempt(lambda: self._execute(pipeline)))
 
     def close(self) -> None:
