@@ -8,8 +8,8 @@ from queue import Empty
 from typing import Any
 
 from celery.worker.consumer import Consumer as CeleryConsumer
-from kombu.exceptions import OperationalError
 from kombu.transport import redis
+from redis import RedisError
 
 from osrerank.metrics import WORKER_CHUNKS
 
@@ -23,7 +23,7 @@ class Channel(redis.Channel):
         before = set(self.qos._delivered)  # noqa: SLF001 - Kombu has no public name for it
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
-        except (Empty, OperationalError, *self.connection_errors):
+        except (Empty, OSError, RedisError):
             raise
         except Exception as error:  # noqa: BLE001 - anything may lie in a Redis list
             _refuse("is no message", error)

@@ -10,7 +10,7 @@ import time
 from celery.worker import state
 from redis import RedisError
 
-from osrerank.errors import InferenceError, OsrerankError, PayloadError, ScoringError
+from osrerank.errors import InferenceError, OsrerankError, PayloadError
 from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WORKER_SECONDS, serve_metrics
 from osrerank.scoring.broker import connect
 from osrerank.scoring.messages import Reply, Request, WorkerCard
@@ -172,9 +172,12 @@ class Service:
             return None, "the worker has another model than the chunk asks for"
         try:
             return self.scorer.score(request.query, request.documents, request.tuples, deadline=deadline), ""
-        except (ScoringError, ValueError) as error:
+        except OsrerankError as error:
             logger.warning("a chunk could not be scored: %s", type(error).__name__)
             return None, str(error)
+        except Exception as error:  # noqa: BLE001 - whatever happened, the client must not wait for it
+            logger.warning("a chunk could not be scored: %s", type(error).__name__)
+            return None, f"{type(error).__name__}: {error}"
 
     def _deadline(self, request: Request) -> Deadline:
         if request.deadline_s is None:

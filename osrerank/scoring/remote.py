@@ -1,11 +1,12 @@
 """Score on workers: what ``backend="workers"`` means."""
 
+import contextlib
 import logging
 import os
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +42,19 @@ class Crew:
         """Any of them, for what they have in common."""
         return self.cards[0]
 
-    def wait_s(self, waiting: int) -> float:
-        """Return how long a chunk can be expected to wait behind those waiting and those that are worked on."""
+    @property
+    def taken(self) -> int:
+        """How many chunks they hold, at the time of their cards."""
+        return sum(len(card.held) for card in self.cards)
+
+    @property
+    def most_taken(self) -> int:
+        """How many chunks they can hold: those being worked on, and as many fetched for afterwards."""
+        return 2 * sum(card.tasks for card in self.cards)
+
+    def wait_s(self, ahead: int) -> float:
+        """Return how long a chunk can be expected to wait behind others."""
         costs = [card.seconds_per_chunk for card in self.cards]
-        ahead = waiting + sum(len(card.held) for card in self.cards)
         return ahead * sum(costs) / len(costs) / len(costs)
 
 
@@ -70,6 +80,7 @@ class RemoteScorer:
         self._process = 0
         self._crew: Crew | None = None
         self._looked_at = 0.0
+        self._under_way = 0
         self._app: Any = None
         self._redis: Any = None
         self._roster: Roster
@@ -102,9 +113,9 @@ class RemoteScorer:
         chunks = divide(documents, tuples, len(crew.cards))
         if not chunks:
             return Scores(np.empty(0, dtype=np.float32), identity=identity)
-        self._admit(crew, len(chunks), deadline)
-        parcels = [self._parcel(chunk, crew.one, query, documents, tuples, deadline) for chunk in chunks]
-        self._courier.carry(parcels, deadline)
+        with self._admitted(crew, len(chunks), deadline):
+            parcels = [self._parcel(chunk, crew.one, query, documents, tuples, deadline) for chunk in chunks]
+            self._courier.carry(parcels, deadline)
         answers = [_answer(parcel, identity) for parcel in parcels]
         if all(isinstance(answer, str) for answer in answers):
             raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=parcels[0].chunk)
@@ -155,25 +166,37 @@ class RemoteScorer:
             logger.info("the workers of %s have changed their model", self._name)
         return Crew(tuple(card for card in cards if card.identity == identity))
 
-    def _admit(self, crew: Crew, chunks: int, deadline: Deadline) -> None:
-        """Refuse what would only wait.
+    @contextlib.contextmanager
+    def _admitted(self, crew: Crew, chunks: int, deadline: Deadline) -> Iterator[None]:
+        """Count chunks as under way; refuse them at once, before anything is sent, when they would only wait.
 
         Raises:
-            Overloaded: at once, before anything is sent.
+            Overloaded: the queue is full, or what is ahead takes longer than the time that is left.
         """
         try:
             waiting = self._redis.llen(crew.one.queue)
         except RedisError as error:
             raise WorkerError(f"the broker cannot be asked: {type(error).__name__}") from error
-        if waiting + chunks > self._queue_chunks * len(crew.cards) and waiting > 0:
+        with self._lock:
+            ahead = max(waiting + crew.taken, self._under_way)
+            waiting = max(waiting, self._under_way - crew.most_taken)
+            refusal = self._refusal(crew, ahead, waiting, chunks, deadline)
+            self._under_way += 0 if refusal else chunks
+        if refusal:
             OVERLOADED.inc()
-            raise Overloaded(
-                f"{waiting} chunks are waiting for {len(crew.cards)} workers; add workers", model=self.model
-            )
-        if crew.wait_s(waiting) > deadline.remaining_s():
-            OVERLOADED.inc()
-            reason = f"workers are busy for {crew.wait_s(waiting):.1f} s, longer than the time left; add workers"
-            raise Overloaded(reason, model=self.model)
+            raise Overloaded(refusal, model=self.model)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= chunks
+
+    def _refusal(self, crew: Crew, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
+        if crew.wait_s(ahead) > deadline.remaining_s():
+            return f"workers are busy for {crew.wait_s(ahead):.1f} s, longer than the time left; add workers"
+        if waiting > 0 and waiting + chunks > self._queue_chunks * len(crew.cards):
+            return f"{waiting} chunks are waiting for {len(crew.cards)} workers; add workers"
+        return ""
 
     def _parcel(
         self,
@@ -210,7 +233,7 @@ class RemoteScorer:
             self._roster = Roster(self._redis, self._name)
             self._courier = Courier(self._app, self._redis, self._roster)
             self._looking = threading.Lock()
-            self._crew = None
+            self._crew, self._under_way = None, 0
             self._process = os.getpid()
 
 

@@ -230,11 +230,11 @@ def test_too_much_waiting_is_refused_at_once(slow: RemoteScorer) -> None:
     time.sleep(0.7)
     with ThreadPoolExecutor(12) as threads:
         calls = [threads.submit(slow.score, "q", *hundred, deadline=Deadline.after_ms(20_000)) for _ in range(12)]
-        time.sleep(1.2)
+        time.sleep(0.3)
         started = time.monotonic()
         with pytest.raises(Overloaded, match="busy"):
             slow.score("q", *hundred, deadline=Deadline.after_ms(500))
-        with pytest.raises(Overloaded, match="waiting"):
+        with pytest.raises(Overloaded, match="are waiting"):
             slow.score("q", *hundred)
         assert time.monotonic() - started < 0.5
         refused = [call for call in calls if isinstance(call.exception(), Overloaded)]
