@@ -9,6 +9,20 @@ RERANK_SECONDS = Histogram(
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 
+# Where a model runs.
+BATCH_TOKENS = Histogram(
+    "osrerank_batch_tokens",
+    "Tokens of a batch, without padding.",
+    buckets=(32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536),
+)
+PADDING_TOKENS = Counter("osrerank_padding_tokens_total", "Tokens that were computed to fill up batches.")
+COMPUTE_SECONDS = Histogram(
+    "osrerank_compute_seconds",
+    "Wall time of computing one batch.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+)
+HALVINGS = Counter("osrerank_batch_halvings_total", "Batches that failed, of memory or of a bad text, and were halved.")
+
 # A client that sends its pairs to workers.
 CHUNKS_SENT = Counter("osrerank_chunks_sent_total", "Chunks that were sent to workers.")
 CHUNKS_RESENT = Counter("osrerank_chunks_resent_total", "Chunks that were sent again because a worker lost them.")

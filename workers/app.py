@@ -113,3 +113,6 @@ def _or_exit(step: Callable[[], None]) -> None:
     except OsrerankError as error:
         logger.critical("the worker cannot start: %s", error)
         raise SystemExit(1) from error
+    except Exception as error:
+        logger.critical("the worker cannot start", exc_info=True)
+        raise SystemExit(1) from error

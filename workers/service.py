@@ -98,7 +98,8 @@ class Service:
             self.roster.leave(self.worker)
         except RedisError as error:
             logger.warning("the worker could not sign off: %s", type(error).__name__)
-        self.scorer.close()
+        if self._scorer is not None:
+            self._scorer.close()
         self._redis.close()
 
     def hold(self, chunk: str) -> None:
