@@ -5,11 +5,12 @@ need the same pair at the same time both compute it, and both write the same sco
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from prometheus_client import Counter
+from prometheus_client import Counter as Count
 
 from osrerank.scoring.flights import Flights
 from osrerank.scoring.score_store import LocalStore, RemoteStore
@@ -18,8 +19,8 @@ from osrerank.types import NEVER, Deadline, Scorer, Scores
 
 MEGABYTE = 1_000_000
 
-HITS = Counter("osrerank_score_cache_hits", "Scores that need not be computed, by where they were.", ["where"])
-MISSES = Counter("osrerank_score_cache_misses", "Scores that were asked of the cache and not there.")
+HITS = Count("osrerank_score_cache_hits", "Scores that need not be computed, by where they were.", ["where"])
+MISSES = Count("osrerank_score_cache_misses", "Scores that were asked of the cache and not there.")
 
 
 def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
@@ -159,7 +160,7 @@ class _Fresh:
             failures,
             reached=next(open_places, len(keys)),
             inferences=sum(answer.inferences for answer in self.answers),
-            cached=sum(key in known for key in keys) + sum(answer.cached for answer in self.answers),
+            cached=_spared(keys, known, self.scores) + sum(answer.cached for answer in self.answers),
             truncated=sum(answer.truncated for answer in self.answers),
             query_truncated=any(answer.query_truncated for answer in self.answers),
             identity=identity,
@@ -182,6 +183,11 @@ def _bytes(text: str) -> bytes:
 
 def _hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _spared(keys: Sequence[bytes], known: Mapping[bytes, float], fresh: Mapping[bytes, float]) -> int:
+    """Return how many tuples got a score that was known, or was computed for an equal tuple of the same call."""
+    return sum(key in known for key in keys) + sum(count - 1 for key, count in Counter(keys).items() if key in fresh)
 
 
 def _values(keys: Sequence[bytes], scores: Mapping[bytes, float]) -> npt.NDArray[np.float32]:

@@ -29,7 +29,7 @@ QUERY = "what causes low blood pressure"
 def paragraphs(count):
     """Return texts of about a paragraph's length."""
     rng = random.Random(0)
-    words = [
+    words = (
         "salt",
         "water",
         "pressure",
@@ -37,19 +37,14 @@ def paragraphs(count):
         "wing",
         "heat",
         "flow",
-        "drag",
-        "bed",
         "rest",
-        "fever",
-        "drug",
-        "people",
         "of",
         "the",
         "in",
         "and",
         "was",
         "by",
-    ]
+    )
     return [" ".join(rng.choices(words, k=rng.randint(30, 90))) for _ in range(count)]
 
 

@@ -100,7 +100,7 @@ def test_cached_scores_count_whatever_the_deadline(scorer: LocalScorer, redis: R
 
 def test_a_document_that_comes_twice_is_computed_once(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
     scores = behind(scorer, redis).score("pressure", [*DOCUMENTS, DOCUMENTS[0]], [*TUPLES, (4,), (0,)])
-    assert scores.inferences == 4
+    assert (scores.inferences, scores.cached) == (4, 2)
     np.testing.assert_array_equal(scores.values, plain[[0, 1, 2, 3, 0, 0]])
 
 
