@@ -187,11 +187,12 @@ def report(world: World, outcomes: list[Outcome]) -> float:
     """Print what happened; return the share of whole responses among those that OpenSearch made possible."""
     answered = [outcome for outcome in outcomes if outcome.error is None]
     share = sum(outcome.is_full for outcome in answered) / len(answered)
-    Counter(outcome.response["rerank"]["reason"][:60] for outcome in answered if not outcome.is_full)
-    max(
-        min(one.ended for one in outcomes if one.is_full and one.started > killed_at) - killed_at
-        for killed_at in world.killed_at
-        if any(one.is_full and one.started > killed_at for one in outcomes)
+    reasons = Counter(outcome.response["rerank"]["reason"][:70] for outcome in answered if not outcome.is_full)
+    slowest = max(recovery_s(world, outcomes, killed_at) for killed_at in world.killed_at)
+    print(  # noqa: T201 - the figures that are reported
+        f"\n{len(outcomes)} searches, {len(world.killed_at)} workers killed, Redis {world.redis_stopped}x, OpenSearch "
+        f"{len(world.opensearch_away)}x; {share:.1%} whole; longest until whole again {slowest:.1f} s; "
+        f"{len(outcomes) - len(answered)} times no OpenSearch; {dict(reasons)}; load {os.getloadavg()[0]:.1f}"
     )
     return share
 
