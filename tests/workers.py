@@ -15,10 +15,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from osrerank.scoring.broker import connect
 from osrerank.scoring.roster import Roster
 from osrerank.testing import FunctionScorer
-from osrerank.types import NEVER
+from osrerank.types import NEVER, Scores
 from tests.servers import ROOT
 
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
@@ -37,13 +39,14 @@ class DeviceScorer(FunctionScorer):
 
     @property
     def identity(self) -> str:
-        return f"{STAND_IN}/overlap"
+        return f"{STAND_IN}/length"
 
     def score(self, query, documents, tuples, *, deadline=NEVER):
         lock, seconds_per_pair = self._device
         with lock:
             time.sleep(seconds_per_pair * len(tuples))
-        return super().score(query, documents, tuples, deadline=deadline)
+        values = np.array([len(documents[indices[0]]) for indices in tuples], dtype=np.float32)
+        return Scores(values, inferences=len(tuples))
 
 
 class Crew:

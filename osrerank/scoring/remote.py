@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
 """Workers must be done so long before the client's deadline, for the reply to be in time; a quarter of a short one."""
+MOST_WAIT = 0.75
+"""Of the time that is left may go by before a worker begins; the rest is for its work."""
 FRESH_S = 2 * BEAT_S
 """For so long a look at the roster holds."""
 
@@ -192,8 +194,8 @@ class RemoteScorer:
                 self._under_way -= chunks
 
     def _refusal(self, crew: Crew, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
-        if crew.wait_s(ahead) > deadline.remaining_s():
-            return f"workers are busy for {crew.wait_s(ahead):.1f} s, longer than the time left; add workers"
+        if crew.wait_s(ahead) > MOST_WAIT * deadline.remaining_s():
+            return f"workers are busy for {crew.wait_s(ahead):.1f} s, too long for the time left; add workers"
         if waiting > 0 and waiting + chunks > self._queue_chunks * len(crew.cards):
             return f"{waiting} chunks are waiting for {len(crew.cards)} workers; add workers"
         return ""
