@@ -4,6 +4,7 @@ Celery logs the body of a message that it cannot use, and one that is not even J
 """
 
 import logging
+from functools import partial
 from queue import Empty
 from typing import Any
 
@@ -12,6 +13,9 @@ from kombu.transport import redis
 from redis import RedisError
 
 from osrerank.metrics import WORKER_CHUNKS
+
+SOON = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
+"""Seconds between tries to connect; Celery's own begin with two and grow to thirty."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +43,11 @@ class Transport(redis.Transport):
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]
-    """A consumer that names what it refuses without showing it."""
+    """A consumer that names what it refuses without showing it, and soon finds a broker that is back."""
+
+    def ensure_connected(self, conn: Any) -> Any:
+        conn.ensure_connection = partial(conn.ensure_connection, **SOON)
+        return super().ensure_connected(conn)
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         _refuse("cannot be decoded", exc)

@@ -56,22 +56,18 @@ def connect(url: str) -> Any:
     from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
     from redis.retry import Retry  # noqa: PLC0415 - see above
 
-    return Redis.from_url(
-        url,
-        socket_connect_timeout=CONNECT_S,
-        socket_timeout=ANSWER_S,
-        socket_keepalive=True,
-        max_connections=None,
-        retry=Retry(NoBackoff(), 0),
-    )
+    keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
+    retry = Retry(NoBackoff(), 0)
+    return Redis.from_url(url, socket_connect_timeout=CONNECT_S, socket_timeout=ANSWER_S, retry=retry, **keepalive)
 
 
 def _address(url: str) -> dict[str, Any]:
     """Return Celery's settings for a URL that redis-py understands; Kombu alone would speak plain text to rediss://."""
     parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return {"broker_url": urlunsplit(parts._replace(scheme="redis+socket"))}
     query = dict(parse_qsl(parts.query))
+    if parts.scheme == "unix":
+        database = urlencode({"virtual_host": query.get("db", "0")})
+        return {"broker_url": f"redis+socket://{parts.netloc}{parts.path}?{database}"}
     options: dict[str, Any] = {name: value for name, value in query.items() if name.startswith("ssl_")}
     rest = urlencode({name: value for name, value in query.items() if name not in options})
     settings: dict[str, Any] = {"broker_url": urlunsplit(parts._replace(query=rest))}

@@ -174,7 +174,18 @@ def judge(world: World, outcomes: list[Outcome], orders: dict[str, list[str]]) -
         else:
             assert outcome.response["rerank"]["reason"]
     for killed_at in world.killed_at:
-        assert recovery_s(world, outcomes, killed_at) <= RECOVERED_S
+        assert recovery_s(world, outcomes, killed_at) <= RECOVERED_S, after(outcomes, killed_at)
+
+
+def after(outcomes: list[Outcome], killed_at: float) -> str:
+    """Return what became of the searches that began in the ten seconds after a kill."""
+    later = [one for one in outcomes if 0 < one.started - killed_at < RECOVERED_S]
+    reasons = Counter(
+        repr(one.error) if one.response is None else str(one.response["rerank"]["reason"])[:70] for one in later
+    )
+    return (
+        f"{len(later)} searches, {min((one.ended - one.started for one in later), default=0):.1f} s or more: {reasons}"
+    )
 
 
 def recovery_s(world: World, outcomes: list[Outcome], killed_at: float) -> float:
