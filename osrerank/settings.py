@@ -15,7 +15,8 @@ from osrerank.errors import ConfigError
 
 PREFIX = "OSRERANK_"
 DEFAULT_MODEL = "osrerank/mono"
-"""The model that ships inside the package; ``osrerank.scoring.model`` resolves it."""
+"""The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
+DEFAULT_DUO_MODEL = "osrerank/duo"
 
 
 def _default_url() -> SecretStr:
@@ -32,7 +33,11 @@ class Settings(BaseSettings):
             names another one.
         broker_url: the Redis through which clients and workers meet.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
+        duo_model: likewise, the model that compares pairs of candidates, for the pipeline ``mono-duo``.
         backend: ``auto`` picks by what is installed and present; ``workers`` sends scoring to ``osrerank worker``.
+        dtype: what the torch backend computes in; ``auto`` is 16 bits on a GPU and fp32 on the CPU. Any other value
+            asks for the torch backend.
+        torch_compile: whether the torch backend compiles the network, which makes its first batches slow.
         cache_ttl_s: seconds after which a cached score that nobody asks for is gone, at the latest.
         cache_mb: megabytes that cached scores may take in Redis.
         cache_local_mb: megabytes that cached scores may take in this process; 0 for none.
@@ -49,8 +54,11 @@ class Settings(BaseSettings):
     url: SecretStr = Field(default_factory=_default_url)
     redis_url: SecretStr | None = None
     model: str = DEFAULT_MODEL
+    duo_model: str = DEFAULT_DUO_MODEL
     broker_url: SecretStr | None = None
     backend: Literal["auto", "onnx", "torch", "workers"] = "auto"
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    torch_compile: bool = False
     cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=1)
     cache_mb: float = Field(default=256.0, gt=0)
     cache_local_mb: float = Field(default=16.0, ge=0)

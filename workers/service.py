@@ -6,6 +6,8 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from celery.worker import state
 from redis import RedisError
@@ -14,6 +16,7 @@ from osrerank.errors import InferenceError, OsrerankError, PayloadError
 from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WORKER_SECONDS, serve_metrics
 from osrerank.scoring.broker import connect
 from osrerank.scoring.messages import Reply, Request, WorkerCard
+from osrerank.scoring.model import Kind
 from osrerank.scoring.roster import BEAT_S, Roster, queue_of
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline, Scorer, Scores
@@ -30,6 +33,17 @@ WEIGHT = 0.2
 """Of the newest chunk in the moving average of their cost."""
 MERGING_TASKS, SINGLE_TASKS = 16, 4
 """Chunks at a time: enough to fill batches, or only that the next one is at hand."""
+
+PROBES: Mapping[Kind, tuple[int, ...]] = {"mono": (0,), "duo": (0, 1)}
+"""What a model of each kind is tried with."""
+
+
+class Loaded(NamedTuple):
+    """A model that is ready, how many chunks to work on at a time, and its kind."""
+
+    scorer: Scorer
+    tasks: int
+    kind: Kind
 
 
 class Service:
@@ -53,6 +67,7 @@ class Service:
         self._threads: list[threading.Thread] = []
         self._seconds_per_chunk = 0.0
         self._probed_at = 0.0
+        self._probe: tuple[int, ...] = PROBES["mono"]
         self.queue = ""
         self.tasks = settings.worker_tasks or SINGLE_TASKS
 
@@ -70,8 +85,10 @@ class Service:
             OsrerankError: the model cannot be loaded or does not score; the message says why.
         """
         if self._scorer is None:
-            self._scorer, tasks = _load(self.settings)
-            self.tasks = self.settings.worker_tasks or tasks
+            loaded = _load(self.settings)
+            self._scorer = loaded.scorer
+            self._probe = PROBES[loaded.kind]
+            self.tasks = self.settings.worker_tasks or loaded.tasks
         self.queue = queue_of(self.settings.model, self.scorer.identity)
         self.probe()
         logger.info("%s is loaded: %s", self.scorer.model, self.scorer.identity)
@@ -126,7 +143,7 @@ class Service:
         Raises:
             OsrerankError: it could not be scored.
         """
-        scores = self.scorer.score("is this worker ready", ["it is"], [(0,)])
+        scores = self.scorer.score("is this worker ready", ["it is", "it is not"], [self._probe])
         if scores.failures:
             raise InferenceError(next(iter(scores.failures.values())), model=self.scorer.model)
         self._probed_at = time.monotonic()
@@ -243,12 +260,18 @@ class Service:
                 return
 
 
-def _load(settings: Settings) -> tuple[Scorer, int]:
-    """Return the scorer, behind the score cache where one is configured, and how many chunks to work on at a time."""
+def _load(settings: Settings) -> Loaded:
+    """Return the scorer, behind the score cache where one is configured."""
     from osrerank.scoring.cache import behind_cache  # noqa: PLC0415 - only when a worker starts
     from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
 
     backend = "auto" if settings.backend == "workers" else settings.backend
-    local = load_scorer(settings.model, backend=backend, threads=settings.threads)
-    tasks = MERGING_TASKS if local.merges_calls else SINGLE_TASKS
-    return (local if settings.redis_url is None else behind_cache(local, settings)), tasks
+    local = load_scorer(
+        settings.model,
+        backend=backend,
+        threads=settings.threads,
+        dtype=settings.dtype,
+        compiled=settings.torch_compile,
+    )
+    scorer = local if settings.redis_url is None else behind_cache(local, settings)
+    return Loaded(scorer, MERGING_TASKS if local.merges_calls else SINGLE_TASKS, local.card.kind)

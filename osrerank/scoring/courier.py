@@ -28,11 +28,13 @@ LOST_AFTER_S = 2.5 * BEAT_S
 """A chunk that nobody has for so long is lost: more than two cards of every worker have come in the meantime."""
 GIVE_UP_S = 4.0
 """Without any worker, or without the broker, for so long there is no answer to wait for."""
-MOST_SENDS = 3
-"""A chunk that was lost so often may be what ends the workers."""
+MOST_LOSSES = 3
+"""A chunk that was lost with so many workers may be what ends them."""
+MOST_SENDS = 6
+"""A chunk that was lost so often, with workers or on the way, is given up."""
 NO_WORKER = "no worker is left"
 NO_BROKER = "the broker cannot be reached"
-LOST = f"workers were lost with it {MOST_SENDS} times"
+LOST = "workers that had it were lost again and again"
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +51,8 @@ class Parcel:
         sends: how often it was sent.
         sent_at: when it was sent last, on the monotonic clock.
         unseen_since: since when nobody has it.
+        is_held: whether a worker was seen with it since it was sent last.
+        losses: how many workers were lost with it.
     """
 
     chunk: str
@@ -60,6 +64,8 @@ class Parcel:
     sends: int = 0
     sent_at: float = 0.0
     unseen_since: float | None = None
+    is_held: bool = False
+    losses: int = 0
     _call: "_Call | None" = field(default=None, repr=False)
 
     def settle(self, answer: Reply | str) -> None:
@@ -162,7 +168,7 @@ class Courier:
             parcel.order = self._order
         parcel.sends += 1
         parcel.sent_at = time.monotonic()
-        parcel.unseen_since = None
+        parcel.unseen_since, parcel.is_held = None, False
         try:
             self._app.send_task(
                 TASK,
@@ -229,6 +235,7 @@ class Courier:
         waiting = {queue: self._redis.llen(queue) for queue in {parcel.queue for parcel in self._all()}}
         for parcel in self._all():
             if parcel.chunk in held:
+                parcel.is_held = True
                 self._popped[parcel.queue] = max(self._popped.get(parcel.queue, 0), parcel.order)
         for parcel in self._all():
             may_wait = waiting.get(parcel.queue, 0) > 0 and parcel.order > self._popped.get(parcel.queue, 0)
@@ -242,7 +249,8 @@ class Courier:
     def _send_again(self, parcel: Parcel) -> None:
         if parcel.deadline.passed:
             return
-        if parcel.sends >= MOST_SENDS:
+        parcel.losses += parcel.is_held
+        if parcel.losses >= MOST_LOSSES or parcel.sends >= MOST_SENDS:
             self._settle(parcel, LOST)
             return
         CHUNKS_RESENT.inc()
