@@ -34,6 +34,7 @@ pytestmark = pytest.mark.integration
 QUERY = "what lowers blood pressure"
 DOCUMENTS = [f"note {n}: " + "low salt and much water lower the blood pressure " * (1 + n % 7) for n in range(60)]
 TUPLES = [(n,) for n in range(len(DOCUMENTS))]
+DUO = str(Path(TINY).parent / "tiny-bert-duo")
 OTHER = str(Path(TINY).parent / "tiny-bert-two-labels")
 
 
@@ -95,6 +96,18 @@ def test_workers_score_as_this_process_does(remote: RemoteScorer, local: Scorer,
     assert (scores.inferences, scores.reached, scores.failures) == (len(TUPLES), len(TUPLES), {})
     assert (remote.identity, remote.first_pass_weight) == (local.identity, local.first_pass_weight)
     np.testing.assert_array_equal(remote.probabilities(expected), local.probabilities(expected))
+
+
+def test_pairs_of_a_duo_model_are_divided_too(broker: str, tmp_path: Path) -> None:
+    texts = DOCUMENTS[:12]
+    pairs = [(first, second) for first in range(12) for second in range(12) if first != second]
+    with crew_of(broker, tmp_path, 2, model=DUO):
+        scorer = RemoteScorer(broker, DUO, queue_chunks=64)
+        found = scorer.score(QUERY, texts, pairs)
+        scorer.close()
+    expected = load_scorer(DUO, backend="onnx", threads=1).score(QUERY, texts, pairs)
+    assert found.values.tobytes() == expected.values.tobytes()
+    assert found.inferences == len(pairs)
 
 
 def test_a_search_is_reranked_by_workers(broker: str, crew: Crew, tmp_path: Path) -> None:
