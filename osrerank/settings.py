@@ -47,6 +47,7 @@ class Settings(BaseSettings):
         log_format: of a worker: ``text`` or ``json``, a line each.
         settings_file: TOML file with what ``rerank=True`` means, ``[rerank]`` and ``[index."NAME".rerank]``.
         threads: CPU threads for scoring; 0 means the cores this process may use.
+        server_token: what clients of ``osrerank serve`` must send as a bearer token; none is asked for when absent.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -68,6 +69,7 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     settings_file: Path | None = None
     threads: int = Field(default=0, ge=0)
+    server_token: SecretStr | None = None
 
     @field_validator("url")
     @classmethod

@@ -11,12 +11,16 @@ from osrerank.errors import ConfigError, OsrerankError
 
 # name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
 COMMANDS = {
+    "bench": "osrerank.cli.bench:bench",
     "demo": "osrerank.cli.demo:demo",
+    "doctor": "osrerank.cli.doctor:doctor",
     "evaluate": "osrerank.cli.evaluate:evaluate",
     "export": "osrerank.cli.export:export",
+    "pipeline": "osrerank.cli.pipeline:pipeline",
     "rerank": "osrerank.cli.rerank:rerank",
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",
+    "serve": "osrerank.cli.serve:serve",
     "tradeoff": "osrerank.cli.tradeoff:tradeoff",
     "tune": "osrerank.cli.tune:tune",
 }
