@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -77,11 +77,12 @@ class Crew:
 
     def start(self, count: int = 1, *, wait: bool = True) -> list[subprocess.Popen[bytes]]:
         """Start workers; return when clients can see them."""
-        already = len(self.ready()) if wait else 0
         started = [self._start() for _ in range(count)]
         self.processes += started
         if wait:
-            self.wait_for(already + count)
+            self._wait(
+                lambda: all(any(f":{one.pid}:" in worker for worker in self.ready()) for one in started), START_S
+            )
         return started
 
     def ready(self) -> list[str]:
@@ -93,11 +94,15 @@ class Crew:
             redis.close()
 
     def wait_for(self, count: int, *, seconds: float = START_S) -> None:
+        """Return when so many workers take chunks, whoever started them."""
+        self._wait(lambda: len(self.ready()) >= count, seconds)
+
+    def _wait(self, done: Callable[[], bool], seconds: float) -> None:
         give_up = time.monotonic() + seconds
-        while len(self.ready()) < count:
+        while not done():
             ended = [process.returncode for process in self.processes if process.poll() not in (None, 0, -9)]
             assert not ended, f"a worker ended with {ended}: {self.log()[-2000:]}"
-            assert time.monotonic() < give_up, f"no {count} workers within {seconds} s: {self.log()[-2000:]}"
+            assert time.monotonic() < give_up, f"workers are missing after {seconds} s: {self.log()[-2000:]}"
             time.sleep(0.05)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
