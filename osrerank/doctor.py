@@ -87,7 +87,14 @@ def _model(settings: Settings) -> Iterator[Finding]:
         yield Finding("model", "absent", f"scoring is not done here: the backend is {settings.backend}")
         return
     try:
-        scorer = load_scorer(settings.model, backend=settings.backend, threads=settings.threads)
+        scorer = load_scorer(
+            settings.model,
+            backend=settings.backend,
+            threads=settings.threads,
+            dtype=settings.dtype,
+            compiled=settings.torch_compile,
+            kind="mono",
+        )
     except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
         yield Finding("model", "failed", _sentence(error), "see docs/models.md, or leave OSRERANK_MODEL unset")
         return
