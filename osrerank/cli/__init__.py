@@ -12,11 +12,14 @@ from osrerank.errors import ConfigError, OsrerankError
 # name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
 COMMANDS = {
     "demo": "osrerank.cli.demo:demo",
+    "distill": "osrerank.cli.distill:distill",
     "evaluate": "osrerank.cli.evaluate:evaluate",
     "export": "osrerank.cli.export:export",
+    "pretrain": "osrerank.cli.pretrain:pretrain",
     "rerank": "osrerank.cli.rerank:rerank",
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",
+    "train": "osrerank.cli.train:train",
     "tradeoff": "osrerank.cli.tradeoff:tradeoff",
     "tune": "osrerank.cli.tune:tune",
 }

@@ -137,6 +137,22 @@ def from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], bias: Cr
     return encoder.eval()
 
 
+def to_bert(encoder: CrossBiasEncoder) -> dict[str, Tensor]:
+    """Return the encoder's weights under a ``BertModel``'s names: what `from_bert` reads."""
+    own = encoder.state_dict()
+    named = {f"embeddings.{theirs}.weight": own[f"{ours}.weight"] for ours, theirs in EMBEDDINGS.items()}
+    for part in ("weight", "bias"):
+        named[f"embeddings.LayerNorm.{part}"] = own[f"norm.{part}"]
+        for index in range(len(encoder.layers)):
+            theirs = f"encoder.layer.{index}"
+            for ours, name in LAYER.items():
+                named[f"{theirs}.{name}.{part}"] = own[f"layers.{index}.{ours}.{part}"]
+            projections = own[f"layers.{index}.projections.{part}"].chunk(3)
+            for name, tensor in zip(("query", "key", "value"), projections, strict=True):
+                named[f"{theirs}.attention.self.{name}.{part}"] = tensor
+    return named
+
+
 EMBEDDINGS = {"word": "word_embeddings", "position": "position_embeddings", "segment": "token_type_embeddings"}
 LAYER = {
     "attended": "attention.output.dense",
