@@ -1,6 +1,7 @@
 """Texts of a collection by id, read from the file when they are asked for: a collection need not fit in memory."""
 
 import json
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +26,11 @@ class Texts:
     def __init__(self, path: Path) -> None:
         if path.suffix == ".gz":
             raise CorpusFormatError(f"{path}: unpack it first; its lines are looked up by place", file=str(path))
+        if not path.stat().st_size:
+            raise CorpusFormatError(f"{path} is empty", file=str(path))
         self._path = path
-        self._file = path.open("rb")
+        with path.open("rb") as file:
+            self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._places: dict[str, tuple[int, int]] = {}
         for number, place, line in self._lines():
             text_id = _id_of(line, path, number)
@@ -51,12 +55,13 @@ class Texts:
             CorpusFormatError: its line has no text.
         """
         number, place = self._places[text_id]
-        self._file.seek(place)
-        return _text_of(self._file.readline().removeprefix(BYTE_ORDER_MARK), self._path, number)
+        end = self._content.find(b"\n", place)
+        line = self._content[place : end if end >= 0 else len(self._content)]
+        return _text_of(line.removeprefix(BYTE_ORDER_MARK), self._path, number)
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
         place = 0
-        for number, line in enumerate(self._file, start=1):
+        for number, line in enumerate(iter(self._content.readline, b""), start=1):
             if line.strip():
                 yield number, place, line.removeprefix(BYTE_ORDER_MARK)
             place += len(line)
