@@ -36,7 +36,7 @@ def steps(**changes: object) -> MaskedSteps:
 
 
 def test_texts_become_sequences_that_lose_nothing() -> None:
-    made = list(steps(max_tokens=10).sequences(["low " * 21, "low salt"]))
+    made = list(steps(max_tokens=10).sequences(["low " * 21, "low low"]))
     assert [len(ids) for ids in made] == [10, 10, 7]  # a rest of fewer than four pieces is left out
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     first, last = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
@@ -65,10 +65,10 @@ def test_what_is_hidden() -> None:
 def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
     said: list[str] = []
-    made = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=30), say=said.append)
+    made = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=40), say=said.append)
     assert made is not None
     losses = [float(row["loss"]) for row in read_curve(made / "curve.csv")]
-    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    assert np.mean(losses[-5:]) < 0.85 * np.mean(losses[:5])
     assert json.loads((made / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     assert "cls.predictions.transform.dense.weight" in load_file(made / "model.safetensors")
     assert pretrain(made, tmp_path / "more", [corpus], replace(RECIPE, steps=1), say=said.append) is not None
