@@ -12,7 +12,15 @@ from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
 from osrerank.retrieval.rm3 import Ask
-from osrerank.search import Expanded, RerankArgument, SearchCall, expand_query, rank_response, rank_texts
+from osrerank.search import (
+    Expanded,
+    RerankArgument,
+    SearchCall,
+    WrappedResponse,
+    expand_query,
+    rank_response,
+    rank_texts,
+)
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
@@ -137,9 +145,11 @@ class Client(OpenSearch):
         return rank_texts(self.reranker, self.defaults.base, query, documents, rerank=options)
 
     def rerank_response(
-        self, response: Mapping[str, Any], query: str, *, options: RerankArgument = True
+        self, response: Mapping[str, Any] | WrappedResponse, query: str, *, options: RerankArgument = True
     ) -> dict[str, Any]:
         """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's: all of them, as one page.
+
+        The response stays as it is. One sorted by a field, without scores, comes back in its order, with the reason.
 
         Raises:
             ResponseFormatError: it is not a search response.

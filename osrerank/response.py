@@ -72,6 +72,14 @@ def has_repeats(hits: Sequence[Mapping[str, Any]]) -> bool:
     return len(set(ids)) < len(ids)
 
 
+def has_own_order(hits: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a search sorted its hits without scoring them.
+
+    A sort by a field under `track_scores` leaves no such sign: its hits have scores.
+    """
+    return any("sort" in hit and hit.get("_score") is None for hit in hits)
+
+
 def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], separator: str = " ") -> Ranking:
     """Return a response's hits as the first-pass ranking.
 
@@ -97,7 +105,7 @@ def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], sepa
 
 
 def _finite(score: Any, rank: int) -> float:
-    """Return a first-pass score; 0 where a search sorted by something else has none."""
+    """Return a first-pass score; 0 where a search has none, as in Elasticsearch's first versions of rank fusion."""
     if score is None:
         return 0.0
     if isinstance(score, int | float) and math.isfinite(score):
@@ -160,8 +168,8 @@ def _field_texts(hit: Hit, field: str) -> list[str] | None:
         texts = [_field_texts(parse_hit({"_id": "", **part}), path) for part in inner]
         found = [value for values in texts if values is not None for value in values]
         return found or None
-    extra = hit.raw.get("fields") or {}
-    values = _values(hit.source, field.split(".")) or list(_flatten(extra.get(field)))
+    extra = hit.raw.get("fields") or {}  # Elasticsearch groups nested fields under their path
+    values = _values(hit.source, field.split(".")) or _values(extra, field.split("."))
     return values if values or field in extra or _present(hit.source, field.split(".")) else None
 
 

@@ -8,14 +8,14 @@ import logging
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
 from osrerank.pipeline import NO_STAGES, Rerank
 from osrerank.reranker import Reranker
-from osrerank.response import FIRST_PASS, Page, has_repeats, hits_of, merge, parse, squash, unchanged
-from osrerank.retrieval.first_pass import FirstPass, plan
+from osrerank.response import FIRST_PASS, Page, has_own_order, has_repeats, hits_of, merge, parse, squash, unchanged
+from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.retrieval.rm3 import Ask, expand
 from osrerank.stages.ordering import NO_TEXT
@@ -183,6 +183,8 @@ def _obstacle(options: Rerank, hits: Sequence[Mapping[str, Any]], text: str) -> 
         return "there are no hits"
     if options.pipeline == NO_STAGES:
         return "the pipeline is none"
+    if has_own_order(hits):
+        return SORTED
     if has_repeats(hits):
         return REPEATED
     return "" if text.strip() else "the query text is empty"
@@ -229,25 +231,37 @@ def _decoded(body: Any) -> Mapping[str, Any]:
 
 def _no_text(options: Rerank, hits: Sequence[Mapping[str, Any]]) -> str:
     """Return why no hit could be read, with the fields that there are."""
-    present = sorted({name for hit in hits for name in (hit.get("_source") or {})})
+    present = sorted({name for hit in hits for place in ("_source", "fields") for name in (hit.get(place) or {})})
     there = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
     return f"{NO_TEXT} ({', '.join(options.fields)}): {there}; name the right ones as rerank={{'fields': [...]}}"
 
 
+class WrappedResponse(Protocol):
+    """A response object of elasticsearch-py: no mapping, with the dict in `body`."""
+
+    @property
+    def body(self) -> Any: ...
+
+
 def rank_response(
-    reranker: Reranker, defaults: Rerank, response: Mapping[str, Any], query: str, *, rerank: RerankArgument
+    reranker: Reranker,
+    defaults: Rerank,
+    response: Mapping[str, Any] | WrappedResponse,
+    query: str,
+    *,
+    rerank: RerankArgument,
 ) -> dict[str, Any]:
-    """Return any search response with all its hits reranked.
+    """Return any search response with all its hits reranked, or marked with why they are not.
 
     Raises:
         ResponseFormatError: it is not a search response.
     """
     options = Rerank.of(rerank, defaults)
-    response = getattr(response, "body", response)  # elasticsearch-py wraps its dicts
+    content: Any = response if isinstance(response, Mapping) else getattr(response, "body", response)
     if options is None:
-        return dict(response)
-    page = Page(0, len(hits_of(response)), (), options.min_score, options.explain)
-    return _reranked(reranker, options, response, query, page, deadline=Deadline.after_ms(options.deadline_ms))
+        return dict(content)
+    page = Page(0, len(hits_of(content)), (), options.min_score, options.explain)
+    return _reranked(reranker, options, content, query, page, deadline=Deadline.after_ms(options.deadline_ms))
 
 
 def rank_texts(

@@ -9,6 +9,9 @@ from osrerank.pipeline import MAX_DEPTH, Rerank
 from osrerank.response import Page
 
 DEFAULT_SIZE = 10
+SORTED = "the search is sorted by something else than score"
+"""Why hits in an order of the caller's own are not reranked."""
+
 _SOURCE_PARAMS = ("_source", "_source_includes", "_source_excludes", "_source_include", "_source_exclude")
 # request feature -> why its hits are not reranked
 _REFUSED = {
@@ -80,7 +83,7 @@ def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | N
         reasons.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
     sort = params.get("sort", body.get("sort"))
     if sort and not _led_by_score(sort):
-        reasons.append("the search is sorted by something else than score")
+        reasons.append(SORTED)
     return "; ".join(reasons)
 
 

@@ -1,6 +1,7 @@
 """Record real OpenSearch responses over the demo's SQuAD paragraphs, for tests/golden/test_responses.py.
 
     python -m tests.golden.record_responses http://127.0.0.1:9200
+    python -m tests.golden.record_responses    # only `expected` of the Elasticsearch ones, which others recorded
 
 `response` is a plain search as the server answered it; `expected` is what merging made of it when it was recorded: read
 the difference before committing a new one.
@@ -9,6 +10,7 @@ the difference before committing a new one.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from opensearchpy import OpenSearch
 from opensearchpy.helpers import bulk
@@ -33,6 +35,18 @@ BODIES = {
 }  # fmt: skip
 
 
+def remake() -> None:
+    """Merge the Elasticsearch responses again and write what came out."""
+    for file in sorted((FOLDER / "elasticsearch").glob("*.json")):
+        record = json.loads(file.read_text("utf-8"))
+        write(file, {**record, "expected": expected_of(record["response"])})
+
+
+def write(file: Path, record: dict[str, Any]) -> None:
+    """Write one record."""
+    file.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", "utf-8")
+
+
 def main(url: str) -> None:
     """Index the sample, run the bodies and write the answers."""
     client = OpenSearch(url)
@@ -43,10 +57,11 @@ def main(url: str) -> None:
     bulk(client, ({"_index": INDEX, "_id": d["id"], **d} for d in Sample.load().documents), refresh=True)
     for name, body in BODIES.items():
         response = client.search(index=INDEX, body=body)
-        record = {"body": body, "response": response, "expected": expected_of(response)}
-        Path(FOLDER / f"{name}.json").write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", "utf-8")
+        write(FOLDER / f"{name}.json", {"body": body, "response": response, "expected": expected_of(response)})
     client.indices.delete(index=INDEX)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    remake()
+    for address in sys.argv[1:]:
+        main(address)

@@ -1,12 +1,11 @@
-"""Real responses of OpenSearch 3.6, merged: what came out when they were recorded comes out today.
+"""Real responses of OpenSearch 3.6 and of several Elasticsearches, merged: what came out once comes out today."""
 
-The Elasticsearch response is not recorded: it is written after the shape that Elasticsearch 8's reference documents.
-"""
-
+import copy
 import json
-from typing import ClassVar
 
 import pytest
+from elastic_transport import ApiResponseMeta, BaseNode, HttpHeaders, TransportApiResponse
+from elasticsearch import Elasticsearch
 
 from osrerank import connect
 from osrerank.testing import CannedTransport, FunctionScorer
@@ -14,7 +13,14 @@ from tests.servers import ROOT
 
 FOLDER = ROOT / "tests" / "golden" / "responses"
 SCORER = FunctionScorer(lambda query, text: sum(word in text.lower() for word in query.lower().split()) / 10)
-NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))
+QUERY = "how did the black death reach europe"
+NAMES = sorted(str(file.relative_to(FOLDER).with_suffix("")) for file in FOLDER.rglob("*.json"))
+ELASTIC = [name for name in NAMES if name.startswith("elasticsearch/")]
+SORTED = "elasticsearch/v7_point_in_time_sorted"
+
+
+def record(name):
+    return json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
 
 
 def expected_of(response):
@@ -29,47 +35,100 @@ def expected_of(response):
     }
 
 
-def reranked(response):
+def reranked(response, **options):
     client = connect("http://localhost:9", scorer=SCORER, transport_class=CannedTransport)
-    return client.rerank_response(response, "how did the black death reach europe")
+    return client.rerank_response(response, QUERY, options=options or True)
 
 
 def test_there_are_recordings():
-    assert len(NAMES) >= 8
+    assert len(NAMES) - len(ELASTIC) >= 8
+    assert len(ELASTIC) >= 12
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_response(name):
-    record = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-    assert expected_of(record["response"]) == record["expected"]
-    merged = reranked(record["response"])
-    before = {hit["_id"]: hit for hit in record["response"]["hits"]["hits"]}
+    recorded = record(name)
+    assert expected_of(recorded["response"]) == recorded["expected"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_but_order_and_marks_stays(name):
+    response = record(name)["response"]
+    merged = reranked(response)
+    assert response == record(name)["response"]
+    assert list(merged) == [*response, "rerank"]
+    assert {**merged, "took": 0, "hits": 0, "rerank": 0} == {**response, "took": 0, "hits": 0, "rerank": 0}
+    assert {**merged["hits"], "max_score": 0, "hits": 0} == {**response["hits"], "max_score": 0, "hits": 0}
+    before = {hit["_id"]: hit for hit in response["hits"]["hits"]}
+    assert sorted(hit["_id"] for hit in merged["hits"]["hits"]) == sorted(before)
     for hit in merged["hits"]["hits"]:
         assert {**hit, "_score": 0, "_rerank": 0} == {**before[hit["_id"]], "_score": 0, "_rerank": 0}
-    assert merged.get("aggregations") == record["response"].get("aggregations")
-    assert merged["hits"].get("total") == record["response"]["hits"].get("total")
 
 
-def test_elasticsearch_response():
-    hits = [
-        {"_index": "articles", "_id": "1", "_score": 1.3, "_source": {"text": "death"}, "_ignored": ["url.keyword"]},
-        {"_index": "articles", "_id": "2", "_score": 1.2, "_source": {"text": "the black death"}},
-    ]
-    response = {
-        "took": 5,
-        "timed_out": False,
-        "_shards": {"total": 1, "successful": 1, "skipped": 0, "failed": 0},
-        "hits": {"total": {"value": 2, "relation": "eq"}, "max_score": 1.3, "hits": hits},
-    }
+@pytest.mark.parametrize("name", ELASTIC)
+def test_elasticsearch_source_is_stated(name):
+    source = record(name)["source"]
+    assert set(source) >= {"repository", "path", "version", "licence", "changed"}
+    assert all(source[key] for key in ("version", "licence", "changed"))
+    assert source.get("commit" if source["repository"] else "found_by")
+    assert (FOLDER / f"{name}.json").stat().st_size < 8_192
+
+
+def test_a_sorted_response_is_not_reranked():
+    response = record(SORTED)["response"]
     merged = reranked(response)
+    assert merged["rerank"]["applied"] is False
+    assert merged["rerank"]["reason"] == "the search is sorted by something else than score"
+    assert merged["hits"] == response["hits"]
+
+
+def test_hits_without_scores_but_unsorted_are_reranked():
+    """Elasticsearch's first rank fusion gave ranks and no scores."""
+    merged = reranked(record("elasticsearch/v8_rank_fusion_null_scores")["response"])
+    assert merged["rerank"]["applied"] is True
+    assert [hit["_rank"] for hit in merged["hits"]["hits"]] == [2, 3, 1]
+    assert {hit["_rerank"]["first_pass"]["score"] for hit in merged["hits"]["hits"]} == {0.0}
+
+
+@pytest.mark.parametrize("options", [{"blend": "linear", "blend_weight": 7.0}, {"blend": "weighted"}, {"blend": "rrf"}])
+def test_blending_where_the_first_pass_has_no_scores(options):
+    response = record("elasticsearch/v8_rank_fusion_null_scores")["response"]
+    merged = reranked(response, **options)
+    assert [stage["name"] for stage in merged["rerank"]["stages"]] == ["mono", "blend"]
+    assert merged["hits"]["hits"][0]["_rank"] == 2
+
+
+def test_text_of_grouped_nested_fields():
+    """Elasticsearch puts a nested field's values inside an object: `fields: {passage: [{words: [...]}]}`."""
+    response = record("elasticsearch/v8_inner_hits_of_fields")["response"]
+    merged = reranked(response, fields=["inner_hits:passage.passage.words"])
     assert [hit["_id"] for hit in merged["hits"]["hits"]] == ["2", "1"]
-    assert merged["hits"]["hits"][1]["_ignored"] == ["url.keyword"]
+    assert merged["hits"]["hits"][0]["_rerank"]["mono"]["logit"] == pytest.approx(0.6)
 
 
-def test_elasticsearch_py_wraps_its_dicts():
-    class Answer:
-        """As elasticsearch-py's ObjectApiResponse: no mapping, with the dict in `body`."""
+def test_names_the_fields_of_hits_without_source():
+    merged = reranked(record("elasticsearch/v8_inner_hits_of_fields")["response"], fields=["body"])
+    assert "the hits have text, written" in merged["rerank"]["reason"]
 
-        body: ClassVar = {"hits": {"hits": [{"_id": "1", "_score": 1.0, "_source": {"text": "a"}}]}}
 
-    assert reranked(Answer())["rerank"]["applied"] is True
+class CannedNode(BaseNode):
+    """A connection of elasticsearch-py that answers every request with one body."""
+
+    body = b""
+
+    def perform_request(self, *_target, **_options):
+        headers = HttpHeaders({"content-type": "application/json", "x-elastic-product": "Elasticsearch"})
+        return TransportApiResponse(ApiResponseMeta(200, "1.1", headers, 0.001, self.config), self.body)
+
+    def close(self):
+        """Do nothing: there is no connection."""
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_what_elasticsearch_py_returns(name, monkeypatch):
+    response = record(name)["response"]
+    monkeypatch.setattr(CannedNode, "body", json.dumps(response).encode())
+    answer = Elasticsearch("http://localhost:9", node_class=CannedNode).search(index="plague")
+    before = copy.deepcopy(answer.body)
+    assert expected_of(answer) == record(name)["expected"]
+    assert answer.body == before == response

@@ -6,7 +6,7 @@ import pytest
 
 from osrerank import MonoStage
 from osrerank.errors import ResponseFormatError
-from osrerank.response import Page, final_score, merge, parse, parse_hit, text_of, unchanged
+from osrerank.response import Page, final_score, has_own_order, merge, parse, parse_hit, text_of, unchanged
 from osrerank.testing import FunctionScorer
 from osrerank.types import Query
 from tests.rankings import response_of
@@ -42,6 +42,26 @@ def test_text_of_fields(source, fields, text):
 
 def test_text_from_the_fields_api():
     assert text_of(hit(fields={"text": ["a", "b"]}), ["title", "text"], "|") == "a|b"
+
+
+def test_text_from_nested_fields_flat_and_grouped():
+    assert text_of(hit(fields={"a.b": ["x", "y"]}), ["a.b"], "|") == "x|y"
+    assert text_of(hit(fields={"a": [{"b": ["x"]}, {"b": ["y"]}]}), ["a.b"], "|") == "x|y"
+    assert text_of(hit(fields={"a": [{"c": ["x"]}]}), ["a.b"], "|") is None
+
+
+@pytest.mark.parametrize(
+    ("hits", "own"),
+    [
+        ([{"_id": "1", "_score": None, "sort": [3]}], True),
+        ([{"_id": "1", "_score": 2.0, "sort": [2.0, 7]}], False),
+        ([{"_id": "1", "_score": None, "_rank": 1}], False),
+        ([{"_id": "1"}], False),
+        ([], False),
+    ],
+)
+def test_hits_in_an_order_of_their_own(hits, own):
+    assert has_own_order(hits) is own
 
 
 @pytest.mark.parametrize(
