@@ -82,7 +82,6 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str
         network: nn.Module = _cross_bias(source, config, card)
     else:
         network, config = _classifier(source, card, recipe)
-        card = replace(card, segment_rows=int(config.get("type_vocab_size", 0)))
     if recipe.freeze:
         _freeze(network, recipe.freeze)
     pad_id = int(config.get("pad_token_id") or 0)
@@ -155,7 +154,7 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
             max_tokens=min(recipe.max_tokens, room),
             max_query_tokens=recipe.max_query_tokens,
             length_rule=recipe.length_rule,  # type: ignore[arg-type] # likewise
-            segment_rows=int(config.get("type_vocab_size", 2)),
+            segment_rows=max(3 if kind == "duo" else 0, int(config.get("type_vocab_size", 2))),
             onnx={},
             provenance={},
         )
