@@ -5,6 +5,7 @@ import random
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from osrerank.types import Qrels, Query
 
 FEWEST_WORDS = 3
 """A shorter question is none: SQuAD has some of a letter or two."""
-BULK = 1000
+BULK = 2000
+"""Lines of a bulk request, two a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +91,28 @@ def from_questions(path: Path, *, depth: int, questions: int | None = None, seed
     contexts, asked = _questions(path)
     if questions is not None and questions < len(asked):
         asked = random.Random(seed).sample(asked, questions)  # noqa: S311 - a repeatable draw
-    with tempfile.TemporaryDirectory(prefix="osrerank-questions-") as folder:
+    with temporary_search(((str(number), text) for number, text in enumerate(contexts)), depth) as search:
+        hits = search.all_hits(question["question"] for _, question in asked)
+        for (own, question), found in zip(asked, hits, strict=True):
+            yield _asked(path, own, question, contexts, found)
+
+
+@contextmanager
+def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[Search]:
+    """Yield a search over texts given with their ids, on an embedded index that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="osrerank-texts-") as folder:
         client = connect(f"embedded:{folder}")
         try:
-            _index(client, contexts)
-            search = Search(client, "paragraphs", depth)
-            hits = search.all_hits(question["question"] for _, question in asked)
-            for (own, question), found in zip(asked, hits, strict=True):
-                yield _asked(path, own, question, contexts, found)
+            bulk: list[dict[str, Any]] = []
+            for doc_id, text in texts:
+                bulk += [{"index": {"_index": "texts", "_id": doc_id}}, {"text": text}]
+                if len(bulk) >= BULK:
+                    client.bulk(body=bulk)
+                    bulk = []
+            if bulk:
+                client.bulk(body=bulk)
+            client.indices.refresh(index="texts")
+            yield Search(client, "texts", depth)
         finally:
             client.close()
 
@@ -129,15 +145,6 @@ def _questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str, Any]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorpusFormatError(f"{path}: not in SQuAD's layout: {error!r}", file=str(path)) from error
     return contexts, asked
-
-
-def _index(client: Client, contexts: list[str]) -> None:
-    for start in range(0, len(contexts), BULK):
-        body: list[dict[str, Any]] = []
-        for number, text in enumerate(contexts[start : start + BULK], start=start):
-            body += [{"index": {"_index": "paragraphs", "_id": str(number)}}, {"text": text}]
-        client.bulk(body=body)
-    client.indices.refresh(index="paragraphs")
 
 
 def _relevant(qrels: Qrels, query: Query) -> set[str]:

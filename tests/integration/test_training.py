@@ -31,7 +31,7 @@ def test_the_documented_commands_make_a_searchable_model(tmp_path: Path) -> None
         program, *arguments = shlex.split(line)
         assert program == "osrerank"
         command = [sys.executable, "-m", "osrerank", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
         shown = done.stdout
     made = tmp_path / "mono-int8" / "onnx" / "model_int8.onnx"

@@ -77,13 +77,10 @@ def test_a_stopped_training_goes_on_to_the_last_bit(
     train(request(examples, tmp_path / "whole", source=start))
     from osrerank.training.loop import Training
 
-    def is_over(training: Training) -> bool:
-        return training.state.step == next_stop
-
-    monkeypatch.setattr(Training, "is_over", is_over)
-    for next_stop in stops:
+    for stop in stops:
+        monkeypatch.setattr(Training, "is_over", lambda training, stop=stop: training.state.step == stop)
         assert train(request(examples, tmp_path / "parts", source=start)) is None
-    next_stop = -1
+    monkeypatch.setattr(Training, "is_over", lambda training: False)
     assert train(request(examples, tmp_path / "parts", source=start)) == tmp_path / "parts"
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
