@@ -42,10 +42,11 @@ class AsyncClient(AsyncOpenSearch):
         settings: Settings | None = None,
         defaults: Defaults | None = None,
         scorer: Scorer | None = None,
+        duo_scorer: Scorer | None = None,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self.reranker = Reranker(settings or Settings.load(), scorer)
+        self.reranker = Reranker(settings or Settings.load(), scorer, duo_scorer)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
 
     async def search(
@@ -118,8 +119,8 @@ class AsyncClient(AsyncOpenSearch):
         return represent(self)
 
     async def warm_up(self) -> None:
-        """Load the model now, so that the first search need not wait for it."""
-        await asyncio.to_thread(self.reranker.warm_up)
+        """Load the models that ``rerank=True`` uses now, so that the first search need not wait for it."""
+        await asyncio.to_thread(self.reranker.warm_up, self.defaults.base)
 
     async def close(self) -> None:
         """Close the connections and release the model."""
@@ -131,18 +132,24 @@ def connect_async(
     url: str | None = None,
     *,
     model: str | None = None,
+    duo_model: str | None = None,
     backend: str | None = None,
+    dtype: str | None = None,
     redis_url: str | None = None,
     rerank: Rerank | Mapping[str, Any] | None = None,
     scorer: Scorer | None = None,
+    duo_scorer: Scorer | None = None,
     **options: Any,
 ) -> AsyncClient:
     """Return an asynchronous client, as ``osrerank.connect`` does a synchronous one."""
-    settings = Settings.load(url=url, model=model, backend=backend, redis_url=redis_url)
+    settings = Settings.load(
+        url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
+    )
     return AsyncClient(
         settings=settings,
         defaults=Defaults.load(settings, rerank),
         scorer=scorer,
+        duo_scorer=duo_scorer,
         **{**_async_connection_options(settings), **options},
     )
 

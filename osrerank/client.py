@@ -37,6 +37,7 @@ class Client(OpenSearch):
         settings: model, backend, Redis; read from the environment when absent.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
         scorer: scores instead of the model that the settings name; stays the caller's to close.
+        duo_scorer: likewise, instead of the model that compares pairs.
         options: passed to ``opensearchpy.OpenSearch``.
     """
 
@@ -47,10 +48,11 @@ class Client(OpenSearch):
         settings: Settings | None = None,
         defaults: Defaults | None = None,
         scorer: Scorer | None = None,
+        duo_scorer: Scorer | None = None,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self.reranker = Reranker(settings or Settings.load(), scorer)
+        self.reranker = Reranker(settings or Settings.load(), scorer, duo_scorer)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
 
     def search(
@@ -160,8 +162,8 @@ class Client(OpenSearch):
         return represent(self)
 
     def warm_up(self) -> None:
-        """Load the model now, so that the first search need not wait for it."""
-        self.reranker.warm_up()
+        """Load the models that ``rerank=True`` uses now, so that the first search need not wait for it."""
+        self.reranker.warm_up(self.defaults.base)
 
     def close(self) -> None:
         """Close the connections and release the model."""
@@ -173,10 +175,13 @@ def connect(
     url: str | None = None,
     *,
     model: str | None = None,
+    duo_model: str | None = None,
     backend: str | None = None,
+    dtype: str | None = None,
     redis_url: str | None = None,
     rerank: Rerank | Mapping[str, Any] | None = None,
     scorer: Scorer | None = None,
+    duo_scorer: Scorer | None = None,
     **options: Any,
 ) -> Client:
     """Return a client for a server, or for the embedded engine.
@@ -186,20 +191,26 @@ def connect(
     Args:
         url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
+        duo_model: likewise, the model that compares pairs of candidates.
         backend: ``auto``, ``onnx`` or ``torch``.
+        dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         redis_url: where scores are cached.
         rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.
         scorer: scores instead of a model.
+        duo_scorer: scores instead of a duo model.
         options: passed to ``opensearchpy.OpenSearch``.
 
     Raises:
         ConfigError: a setting cannot be used.
     """
-    settings = Settings.load(url=url, model=model, backend=backend, redis_url=redis_url)
+    settings = Settings.load(
+        url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
+    )
     return Client(
         settings=settings,
         defaults=Defaults.load(settings, rerank),
         scorer=scorer,
+        duo_scorer=duo_scorer,
         **{**connection_options(settings), **options},
     )
 

@@ -8,11 +8,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from osrerank.errors import ConfigError, ScoringError, WorkerError
 from osrerank.retrieval.rm3 import Rm3
+from osrerank.stages.pairs import Pairs
 from osrerank.stages.passages import Passages
 from osrerank.stages.sentences import Sentences
 from osrerank.types import NEVER, Deadline, Ranking, Stage, StageReport
@@ -21,10 +22,12 @@ logger = logging.getLogger(__name__)
 
 FailurePolicy = Literal["first_pass", "raise"]
 NO_STAGES = "none"
-PIPELINES = ("mono", NO_STAGES)
+MONO_DUO = "mono-duo"
+PIPELINES = ("mono", MONO_DUO, NO_STAGES)
 BLENDS = ("card", "replace", "linear", "weighted", "rrf")
 MAX_DEPTH = 10_000
 """OpenSearch's default result window: no first pass brings more."""
+MAX_DUO_DEPTH = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,16 @@ class Rerank:
 
     Attributes:
         query: the text that candidates are judged against; taken from the search itself when None.
-        pipeline: ``"mono"``, ``"none"`` for the first pass alone, or a ``Pipeline`` of your own.
+        pipeline: ``"mono"``; ``"mono-duo"``, with the best of mono compared in pairs; ``"none"`` for the first pass
+            alone; or a ``Pipeline`` of your own.
         depth: candidates reranked by the first stage (k0).
+        duo_depth: candidates compared in pairs (k1), at most ``depth``; 0 and 1 leave the order before.
+        pairs: which pairs are compared and what a candidate gets of them: ``"sum"``, ``"binary"``, ``"min"``,
+            ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
+        mono_budget_ms: time for the first stage, in milliseconds; None for all that the deadline leaves.
+        duo_budget_ms: time for the pairs, likewise.
+        duo_skip_margin: the pairs are left out where the first candidate leads by at least this much; a heuristic
+            (``osrerank.stages.duo``), off when None.
         fields: fields whose text the model reads, dotted paths allowed, joined in this order.
         separator: what joins the fields' texts, and the values of a list.
         query_fields: fields that a query given as text is matched against, ``name^boost`` allowed.
@@ -43,7 +54,7 @@ class Rerank:
         cache: whether the score cache is used, where there is one.
         min_score: least probability, in [0, 1], that a hit must have to be returned; hits that no model scored have
             none and are not. Totals stay the first pass's. It filters nothing where reranking was not applied.
-        explain: whether each hit says how it got its place.
+        explain: whether each hit says how it got its place, and each stage what it found of pairs.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model alone; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` blend in the first pass (``osrerank.stages.interpolate``).
         blend_weight: of the first pass: logits for its best score in a linear blend (the card's when None), a share in
@@ -58,6 +69,11 @@ class Rerank:
     query: str | None = None
     pipeline: "str | Pipeline" = "mono"
     depth: int = 100
+    duo_depth: int = 20
+    pairs: Pairs = field(default_factory=Pairs)
+    mono_budget_ms: float | None = None
+    duo_budget_ms: float | None = None
+    duo_skip_margin: float | None = None
     fields: tuple[str, ...] = ("title", "text")
     separator: str = " "
     query_fields: tuple[str, ...] = ("title", "text")
@@ -73,6 +89,7 @@ class Rerank:
     rm3: Rm3 | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "pairs", Pairs.of(self.pairs))
         object.__setattr__(self, "passages", Passages.of(self.passages))
         object.__setattr__(self, "sentences", Sentences.of(self.sentences))
         object.__setattr__(self, "rm3", Rm3.of(self.rm3))
@@ -112,7 +129,7 @@ class Rerank:
                 setting="rerank",
                 source="argument",
             )
-        known = [field.name for field in fields(cls)]
+        known = [one.name for one in fields(cls)]
         for name in value:
             if name not in known:
                 raise ConfigError(
@@ -135,6 +152,11 @@ def _are_names(value: object) -> bool:
     return isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
 
 
+def _is_duration(value: Any) -> bool:
+    return value is None or (_is_number(value) and value > 0)
+
+
+_DURATION = "a positive number of milliseconds or None"
 # option -> whether a value fits, and what it must be
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "query": (lambda value: value is None or isinstance(value, str), "a text or None"),
@@ -146,13 +168,20 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_DEPTH,
         f"a count from 1 to {MAX_DEPTH}",
     ),
+    "duo_depth": (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_DUO_DEPTH,
+        f"a count from 0 to {MAX_DUO_DEPTH}: n candidates are n(n - 1) pairs",
+    ),
+    "mono_budget_ms": (_is_duration, _DURATION),
+    "duo_budget_ms": (_is_duration, _DURATION),
+    "duo_skip_margin": (
+        lambda value: value is None or (_is_number(value) and 0 < value < math.inf),
+        "a positive number, in the unit of the scores before, or None",
+    ),
     "fields": (_are_names, "one or more field names"),
     "separator": (lambda value: isinstance(value, str), "a text"),
     "query_fields": (_are_names, "one or more field names"),
-    "deadline_ms": (
-        lambda value: value is None or (_is_number(value) and value > 0),
-        "a positive number of milliseconds or None",
-    ),
+    "deadline_ms": (_is_duration, _DURATION),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
     "cache": (lambda value: isinstance(value, bool), "True or False"),
     "min_score": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
@@ -189,7 +218,12 @@ class Pipeline:
         return max(stage.depth for stage in self.stages)
 
     def rerank(
-        self, ranking: Ranking, *, deadline: Deadline = NEVER, on_failure: FailurePolicy = "first_pass"
+        self,
+        ranking: Ranking,
+        *,
+        deadline: Deadline = NEVER,
+        on_failure: FailurePolicy = "first_pass",
+        offset: int = 0,
     ) -> Ranking:
         """Apply every stage; after one that fails, or could do nothing, none.
 
@@ -197,12 +231,17 @@ class Pipeline:
             ranking: the first pass.
             deadline: given to each stage; one that computes nothing may pass it over.
             on_failure: ``"first_pass"`` keeps the best order so far and reports the failure, ``"raise"`` raises it.
+            offset: candidates above the first one that will be looked at; behind the first stage, those that can only
+                change the order above it are skipped.
 
         Raises:
             ScoringError: a stage failed, or no time was left for it, and ``on_failure`` is ``"raise"``.
             WorkerError: likewise, from workers.
         """
-        for stage in self.stages:
+        for place, stage in enumerate(self.stages):
+            if place and offset and offset >= max(later.depth for later in self.stages[place:]):
+                ranking = ranking.with_report(_needless(stage, offset))
+                continue
             started = time.perf_counter()
             try:
                 ranking = stage.rerank(ranking, deadline=deadline)
@@ -214,13 +253,19 @@ class Pipeline:
                 return ranking.with_report(
                     StageReport(name=stage.name, applied=False, reason=str(error), took_ms=took_ms)
                 )
-            if not ranking.reports[-1].applied:
+            if not (ranking.reports[-1].applied or ranking.reports[-1].skipped):
                 break
         return ranking
 
 
+def _needless(stage: Stage, offset: int) -> StageReport:
+    reason = f"skipped: the page begins behind {offset} hits, below the stage's depth of {stage.depth}"
+    return StageReport(stage.name, applied=False, reason=reason, skipped=True)
+
+
 def applied(reports: tuple[StageReport, ...]) -> bool | str:
-    """Return whether a ranking was reranked: True, False, or "partial" when a stage was skipped or cut short."""
+    """Return whether a ranking was reranked: True, False, or "partial" when a stage failed or was cut short."""
+    reports = tuple(report for report in reports if not report.skipped)
     if all(report.applied is True for report in reports):
         return bool(reports)
     return "partial" if any(report.applied for report in reports) else False

@@ -1,18 +1,21 @@
-"""From options to ranked candidates: which model, which stages, which cache. Knows nothing of OpenSearch."""
+"""From options to ranked candidates: which models, which stages, which cache. Knows nothing of OpenSearch."""
 
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
-from osrerank.pipeline import NO_STAGES, Pipeline, Rerank
+from osrerank.pipeline import MONO_DUO, NO_STAGES, Pipeline, Rerank
+from osrerank.scoring.model import Kind
 from osrerank.settings import Settings
+from osrerank.stages.duo import DuoStage
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage
 from osrerank.stages.sentences import SentenceStage
-from osrerank.types import Deadline, Ranking, Scorer, Stage, StageReport
+from osrerank.types import NEVER, Deadline, Ranking, Scorer, Stage, StageReport
 
 if TYPE_CHECKING:
     from osrerank.scoring.cache import CachedScorer  # imported when a cache is configured: it brings Redis
@@ -22,32 +25,113 @@ logger = logging.getLogger(__name__)
 RETRY_LOAD_AFTER_S = 30.0
 """A model that failed to load is not tried again sooner: every search would wait for it."""
 
+NAME_A_DUO_MODEL = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
 
-class Reranker:
-    """Holds the model of a process, loaded once, when it is first needed.
+
+class LoadedModel:
+    """One model of a process, loaded once, when it is first needed, with the cache of its scores.
 
     Safe to use from many threads.
 
     Args:
-        settings: model, backend, threads, Redis.
-        scorer: scores instead of the model named in the settings; stays the caller's to close.
+        name: directory, hub id or shipped name.
+        kind: ``mono`` or ``duo``.
+        settings: backend, threads, Redis.
+        scorer: scores instead; stays the caller's to close.
+        fix: what to do where the model cannot be loaded, put behind the reason.
     """
 
-    def __init__(self, settings: Settings, scorer: Scorer | None = None) -> None:
-        self.settings = settings
+    def __init__(self, name: str, kind: Kind, settings: Settings, scorer: Scorer | None = None, fix: str = "") -> None:
+        self._name = name
+        self._kind: Kind = kind
+        self._settings = settings
         self._given = scorer
+        self._fix = fix
         self._lock = threading.Lock()
         self._loaded: Scorer | None = None
         self._cached: CachedScorer | None = None
         self._failure: ModelLoadError | None = None
         self._failed_at_s = 0.0
 
+    def scorer(self, *, cached: bool) -> Scorer:
+        """Return the model's scorer, behind the cache where there is one and it is asked for.
+
+        Raises:
+            ModelLoadError: the model cannot be loaded.
+            MissingDependencyError: its backend is not installed.
+        """
+        with self._lock:
+            scorer = self._given or self._load()
+            if not cached or self._settings.redis_url is None:
+                return scorer
+            if self._cached is None:
+                from osrerank.scoring.cache import CachedScorer  # noqa: PLC0415 - imports redis
+
+                url = self._settings.redis_url.get_secret_value()
+                self._cached = CachedScorer(scorer, url, ttl_s=self._settings.cache_ttl_s)
+            return self._cached
+
+    def close(self) -> None:
+        """Release the model where this loaded it, and the connections to the cache."""
+        with self._lock:
+            if self._cached is not None:
+                self._cached.disconnect()
+            if self._loaded is not None:
+                self._loaded.close()
+            self._loaded = self._cached = None
+
+    def _load(self) -> Scorer:
+        if self._loaded is not None:
+            return self._loaded
+        if self._failure is not None and time.monotonic() - self._failed_at_s < RETRY_LOAD_AFTER_S:
+            raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
+        from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
+
+        settings = self._settings
+        try:
+            self._loaded = load_scorer(
+                self._name,
+                backend=settings.backend,
+                threads=settings.threads,
+                dtype=settings.dtype,
+                compiled=settings.torch_compile,
+                kind=self._kind,
+            )
+        except ModelLoadError as error:
+            told = ModelLoadError(f"{error}{self._fix}", model=error.model, path=error.path)
+            self._failure, self._failed_at_s = told, time.monotonic()
+            raise told from error
+        return self._loaded
+
+
+class Reranker:
+    """Holds the models of a process: the one that scores candidates, and the one that compares pairs of them.
+
+    Safe to use from many threads.
+
+    Args:
+        settings: models, backend, threads, Redis.
+        scorer: scores instead of the model named in the settings; stays the caller's to close.
+        duo_scorer: likewise, instead of the settings' ``duo_model``.
+    """
+
+    def __init__(self, settings: Settings, scorer: Scorer | None = None, duo_scorer: Scorer | None = None) -> None:
+        self.settings = settings
+        self._mono = LoadedModel(settings.model, "mono", settings, scorer)
+        self._duo = LoadedModel(settings.duo_model, "duo", settings, duo_scorer, fix=NAME_A_DUO_MODEL)
+
     def depth(self, options: Rerank) -> int:
         """Return how many candidates the first pass must bring."""
         return options.pipeline.depth if isinstance(options.pipeline, Pipeline) else options.depth
 
-    def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline) -> Ranking:
+    def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline, *, offset: int = 0) -> Ranking:
         """Return the ranking after the pipeline of the options.
+
+        Args:
+            ranking: the first pass.
+            options: of the search.
+            deadline: of the call.
+            offset: candidates above the page that was asked for.
 
         Raises:
             ScoringError: the model cannot be loaded or used, and the options say to raise.
@@ -61,87 +145,95 @@ class Reranker:
                 raise
             logger.warning("the model cannot be loaded, searches keep their first-pass order: %s", error)
             return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
-        return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure)
+        return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
 
     def identity(self, options: Rerank) -> dict[str, object]:
-        """Return what an order depends on beside the options: the model's identity, and the blend with its weight.
+        """Return what an order depends on beside the options: the models' identities, and the blend with its weight.
 
-        A pipeline of the caller's own has neither.
+        A pipeline of the caller's own has none.
 
         Raises:
-            ModelLoadError: the model cannot be loaded.
+            ModelLoadError: a model cannot be loaded.
         """
         if isinstance(options.pipeline, Pipeline):
             return {}
-        scorer = self._scorer(cached=False)
+        scorer = self._mono.scorer(cached=False)
         blend = _blend(options, scorer)
-        return {"scorer": scorer.identity, "blend": None if blend is None else [blend.method, blend.weight]}
+        duo = {"duo": self._duo.scorer(cached=False).identity} if options.pipeline == MONO_DUO else {}
+        return {"scorer": scorer.identity, "blend": None if blend is None else [blend.method, blend.weight], **duo}
 
-    def warm_up(self) -> None:
-        """Load the model and score one pair, so that the first search need not wait for it.
+    def warm_up(self, options: Rerank | None = None) -> None:
+        """Load the models that the options need and score once, so that the first search need not wait for it.
 
         Raises:
-            ModelLoadError: the model cannot be loaded.
+            ModelLoadError: a model cannot be loaded.
         """
-        self._scorer(cached=False).score("warm", ["up"], [(0,)])
+        self._mono.scorer(cached=False).score("warm", ["up"], [(0,)])
+        if options is not None and options.pipeline == MONO_DUO:
+            self._duo.scorer(cached=False).score("warm", ["up", "down"], [(0, 1)])
 
     def close(self) -> None:
-        """Release the model that this loaded, and the connections to the cache."""
-        with self._lock:
-            if self._cached is not None:
-                self._cached.disconnect()
-            if self._loaded is not None:
-                self._loaded.close()
-            self._loaded = self._cached = None
+        """Release the models that this loaded, and the connections to the cache."""
+        self._mono.close()
+        self._duo.close()
 
     def _pipeline(self, options: Rerank) -> Pipeline:
         if isinstance(options.pipeline, Pipeline):
             return options.pipeline
-        scorer = self._scorer(cached=options.cache)
-        if options.sentences is not None:
-            return Pipeline((SentenceStage(scorer, options.sentences, depth=options.depth),))
-        mono = _mono(options, scorer)
-        blend = _blend(options, scorer)
-        return Pipeline((mono,) if blend is None else (mono, blend))
+        scorer = self._mono.scorer(cached=options.cache)
+        stages = [_first_stage(options, scorer), _blend(options, scorer)]
+        if options.pipeline == MONO_DUO:
+            stages.append(self._duo_stage(options))
+        return Pipeline(tuple(stage for stage in stages if stage is not None))
 
-    def _scorer(self, *, cached: bool) -> Scorer:
-        with self._lock:
-            scorer = self._given or self._load()
-            if not cached or self.settings.redis_url is None:
-                return scorer
-            if self._cached is None:
-                from osrerank.scoring.cache import CachedScorer  # noqa: PLC0415 - imports redis
-
-                url = self.settings.redis_url.get_secret_value()
-                self._cached = CachedScorer(scorer, url, ttl_s=self.settings.cache_ttl_s)
-            return self._cached
-
-    def _load(self) -> Scorer:
-        if self._loaded is not None:
-            return self._loaded
-        if self._failure is not None and time.monotonic() - self._failed_at_s < RETRY_LOAD_AFTER_S:
-            raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
-        from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
-
+    def _duo_stage(self, options: Rerank) -> Stage:
+        """Return the stage that compares pairs, behind the blend: it chooses among the best by all that is known."""
+        depth = min(options.duo_depth, options.depth)
         try:
-            self._loaded = load_scorer(
-                self.settings.model, backend=self.settings.backend, threads=self.settings.threads
-            )
-        except ModelLoadError as error:
-            self._failure, self._failed_at_s = error, time.monotonic()
-            raise
-        return self._loaded
+            scorer = self._duo.scorer(cached=options.cache)
+        except (ModelLoadError, MissingDependencyError) as error:
+            return FailedStage("duo", depth, error)
+        return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms, options.duo_skip_margin)
 
 
-def _mono(options: Rerank, scorer: Scorer) -> Stage:
-    """Return the stage that scores documents, or their passages."""
-    if options.passages is None:
-        return MonoStage(scorer, depth=options.depth)
-    return PassageStage(scorer, options.passages, depth=options.depth, separator=options.separator)
+@dataclass(frozen=True, slots=True)
+class FailedStage:
+    """A stage whose model could not be loaded: where it stands the pipeline ends, by its failure policy.
+
+    Attributes:
+        name: the stage's name.
+        depth: the stage's depth.
+        error: why.
+    """
+
+    name: str
+    depth: int
+    error: ModelLoadError | MissingDependencyError
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - its contract
+        """Raise the error, as one of scoring.
+
+        Raises:
+            ModelLoadError: always.
+        """
+        raise ModelLoadError(str(self.error), path=getattr(self.error, "path", "")) from self.error
+
+
+def _first_stage(options: Rerank, scorer: Scorer) -> Stage:
+    """Return the stage that scores documents by themselves: their beginnings, passages or sentences."""
+    depth, budget_ms = options.depth, options.mono_budget_ms
+    if options.sentences is not None:
+        return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
+    if options.passages is not None:
+        passages, separator = options.passages, options.separator
+        return PassageStage(scorer, passages, depth=depth, separator=separator, budget_ms=budget_ms)
+    return MonoStage(scorer, depth=depth, budget_ms=budget_ms)
 
 
 def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
     """Return the stage that blends in the first pass, None when the model orders by itself."""
+    if options.sentences is not None:  # they have the first pass in them
+        return None
     if options.blend == "replace" or (options.blend == "card" and scorer.first_pass_weight == 0):
         return None
     if options.blend == "rrf":

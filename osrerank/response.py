@@ -24,7 +24,7 @@ class Page:
         size: hits returned at most.
         borrowed: names in `hit["fields"]` that were requested only to rerank, and are taken out again.
         min_score: least probability of a hit that is returned; None for all.
-        explain: whether each hit says how it got its place.
+        explain: whether each hit says how it got its place, and each stage which pairs it compared.
     """
 
     offset: int = 0
@@ -238,7 +238,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
         **response,
         "took": int(response.get("took", 0) + round(rerank_ms)),
         "hits": hits,
-        "rerank": summary(ranking.reports, response.get("took", 0)),
+        "rerank": summary(ranking.reports, response.get("took", 0), explain=page.explain),
     }
 
 
@@ -269,18 +269,31 @@ def unchanged(
     return marked
 
 
-def summary(reports: tuple[StageReport, ...], first_pass_took_ms: int) -> dict[str, Any]:
-    """Return `response["rerank"]`: whether the order is the models', why not, and what each stage did."""
+def summary(reports: tuple[StageReport, ...], first_pass_took_ms: int, *, explain: bool = False) -> dict[str, Any]:
+    """Return `response["rerank"]`: whether the order is the models', why not, and what each stage did.
+
+    Args:
+        reports: the stages'.
+        first_pass_took_ms: the first pass's own `took`.
+        explain: whether the probabilities of the pairs are told, of a stage that compared some.
+    """
     return {
         "applied": applied(reports),
-        "reason": "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason) or None,
+        "reason": reasons(reports) or None,
         "first_pass_took_ms": first_pass_took_ms,
-        "stages": [_stage_summary(report) for report in reports],
+        "stages": [_stage_summary(report, explain=explain) for report in reports],
     }
 
 
-def _stage_summary(report: StageReport) -> dict[str, Any]:
+def reasons(reports: Iterable[StageReport]) -> str:
+    """Return why the stages did not do all that they were to do, those skipped on purpose left out."""
+    return "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason and not report.skipped)
+
+
+def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:
+    told = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
     return {
+        **told,
         "name": report.name,
         "applied": report.applied,
         "reason": report.reason or None,
@@ -296,8 +309,8 @@ def _stage_summary(report: StageReport) -> dict[str, Any]:
 
 
 def final_score(candidate: Candidate) -> float:
-    """Return what `_score` shows: rerank stages passed, plus the last stage's value in [0, 1)."""
-    return len(candidate.trace) - 1 + candidate.trace[-1].unit
+    """Return what `_score` shows: the last stage's place in the row of stages, plus its value in [0, 1)."""
+    return candidate.trace[-1].level + candidate.trace[-1].unit
 
 
 def _passes(candidate: Candidate, min_score: float | None) -> bool:
@@ -335,7 +348,10 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
     sentences = []
     previous: int | None = None
     for entry in candidate.trace:
-        parts = ", ".join(f"{name} {value:.4f}" for name, value in entry.parts.items())
+        parts = ", ".join(
+            f"{name} {value}" if isinstance(value, int) else f"{name} {value:.4f}"
+            for name, value in entry.parts.items()
+        )
         values = parts or f"score {entry.score:.4f}"
         by = f" by {models[entry.stage].model}" if entry.stage in models and models[entry.stage].model else ""
         moved = "" if previous is None or previous == entry.rank else f", {_moved(previous, entry.rank)}"
@@ -345,9 +361,9 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
         sentences.append(f"not scored: {candidate.failure}")
     if candidate.rank != previous:
         sentences.append(f"placed below the scored candidates, at rank {candidate.rank}")
-    stages = len(candidate.trace) - 1
     last = candidate.trace[-1]
-    sentences.append(f"_score {final_score(candidate):.6f} = {stages} stages passed + {last.unit:.6f} of {last.stage}")
+    made = f"{last.level} stages passed + {last.unit:.6f} of {last.stage}"
+    sentences.append(f"_score {final_score(candidate):.6f} = {made}")
     return sentences
 
 

@@ -170,7 +170,7 @@ def _reranked(
     ranking = parse(response, Query(QUERY_ID, text), options.fields, options.separator)
     if all(candidate.text is None for candidate in ranking.candidates):
         return unchanged(response, _no_text(options, hits), page=page)
-    ranking = reranker.rerank(ranking, options, deadline)
+    ranking = reranker.rerank(ranking, options, deadline, offset=page.offset)
     if not any(report.applied for report in ranking.reports):
         reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
         return unchanged(response, reason, reports=ranking.reports, page=page, rerank_ms=_since_ms(started))

@@ -15,7 +15,8 @@ from osrerank.errors import ConfigError
 
 PREFIX = "OSRERANK_"
 DEFAULT_MODEL = "osrerank/mono"
-"""The model that ships inside the package; ``osrerank.scoring.model`` resolves it."""
+"""The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
+DEFAULT_DUO_MODEL = "osrerank/duo"
 
 
 def _default_url() -> SecretStr:
@@ -30,7 +31,11 @@ class Settings(BaseSettings):
             ``embedded:FOLDER``.
         redis_url: score cache; none when absent.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
+        duo_model: likewise, the model that compares pairs of candidates, for the pipeline ``mono-duo``.
         backend: ``auto`` picks by what is installed and present.
+        dtype: what the torch backend computes in; ``auto`` is 16 bits on a GPU and fp32 on the CPU. Any other value
+            asks for the torch backend.
+        torch_compile: whether the torch backend compiles the network, which makes its first batches slow.
         cache_ttl_s: seconds that a cached score lives.
         settings_file: TOML file with what ``rerank=True`` means, ``[rerank]`` and ``[index."NAME".rerank]``.
         threads: CPU threads for scoring; 0 means the cores this process may use.
@@ -41,7 +46,10 @@ class Settings(BaseSettings):
     url: SecretStr = Field(default_factory=_default_url)
     redis_url: SecretStr | None = None
     model: str = DEFAULT_MODEL
+    duo_model: str = DEFAULT_DUO_MODEL
     backend: Literal["auto", "onnx", "torch"] = "auto"
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    torch_compile: bool = False
     cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
     settings_file: Path | None = None
     threads: int = Field(default=0, ge=0)

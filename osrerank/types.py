@@ -94,6 +94,7 @@ class StageScore:
         unit: the stage's own non-decreasing map of ``score`` to [0, 1).
         parts: other natural values by name, such as ``logit`` and ``probability``.
         passage: the passage that decided, of a stage that scores passages.
+        level: how many stages the ranking had passed with this one; 0 for the first pass.
     """
 
     stage: str
@@ -102,6 +103,7 @@ class StageScore:
     unit: float
     parts: Mapping[str, float] = field(default_factory=dict)
     passage: Span | None = None
+    level: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return what a hit's ``_rerank`` says of the stage."""
@@ -133,6 +135,24 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class PairProbabilities:
+    """What a stage that compares candidates with each other found.
+
+    Attributes:
+        doc_ids: the n candidates, in the order in which they came to the stage.
+        probabilities: ``(n, n)``: row i, column j: that candidate i is more relevant than candidate j; None where that
+            was not computed.
+    """
+
+    doc_ids: tuple[str, ...]
+    probabilities: tuple[tuple[float | None, ...], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return ``{"doc_ids", "probabilities"}``."""
+        return {"doc_ids": list(self.doc_ids), "probabilities": [list(row) for row in self.probabilities]}
+
+
+@dataclass(frozen=True, slots=True)
 class StageReport:
     """What a stage did, for ``response["rerank"]["stages"]``.
 
@@ -148,6 +168,8 @@ class StageReport:
         query_truncated: whether the query was cut to fit the model.
         failed: candidates that could not be scored.
         took_ms: wall time of the stage, in milliseconds.
+        skipped: whether the pipeline went on without it on purpose; the reason says why.
+        pairs: of a stage that compares candidates with each other.
     """
 
     name: str
@@ -161,6 +183,8 @@ class StageReport:
     query_truncated: bool = False
     failed: int = 0
     took_ms: float = 0.0
+    skipped: bool = False
+    pairs: PairProbabilities | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +252,11 @@ class Deadline:
     def after_ms(cls, duration_ms: float | None) -> Self:
         """Return the deadline that many milliseconds from now; None gives one that never comes."""
         return cls(None if duration_ms is None else time.monotonic() + duration_ms / 1000)
+
+    def within_ms(self, duration_ms: float | None) -> "Deadline":
+        """Return this deadline, or that many milliseconds from now where that is sooner; None changes nothing."""
+        sooner = Deadline.after_ms(duration_ms)
+        return sooner if sooner.remaining_s() < self.remaining_s() else self
 
     def remaining_s(self) -> float:
         """Return the seconds left, negative once it has passed, infinite when there is no deadline."""

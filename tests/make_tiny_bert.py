@@ -12,6 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 from osrerank.training.export import ExportOptions, export_model
 
 SEED = 20190113
+FORMS = ("one-label", "two-labels", "cross-bias", "duo")
 DATA = Path(__file__).parent / "data"
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = """
@@ -54,7 +55,7 @@ def save(network: torch.nn.Module, folder: Path) -> None:
 
 
 def make(folder: Path, form: str) -> None:
-    """Write one of the forms ``one-label``, ``two-labels``, ``cross-bias`` with safetensors and an fp32 graph."""
+    """Write one of the `FORMS` with safetensors and an fp32 graph."""
     config = BertConfig(
         vocab_size=tokenizer().get_vocab_size(),
         hidden_size=32,
@@ -62,6 +63,7 @@ def make(folder: Path, form: str) -> None:
         num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=512,
+        type_vocab_size=3 if form == "duo" else 2,
         num_labels=1 if form == "one-label" else 2,
     )
     network = (
@@ -71,12 +73,13 @@ def make(folder: Path, form: str) -> None:
     save(network, plain)
     layout = "cross-bias" if form == "cross-bias" else "standard"
     shutil.rmtree(folder, ignore_errors=True)
-    export_model(plain, folder, ExportOptions(name=f"tiny-bert-{form}", layout=layout, keep_weights=True))
+    kind = "duo" if form == "duo" else "mono"
+    export_model(plain, folder, ExportOptions(f"tiny-bert-{form}", kind, layout=layout, keep_weights=True))
     shutil.rmtree(plain)
 
 
 def main() -> None:
-    for form in ("one-label", "two-labels", "cross-bias"):
+    for form in FORMS:
         make(DATA / f"tiny-bert-{form}", form)
         card = json.loads((DATA / f"tiny-bert-{form}" / "osrerank.json").read_text())
         sys.stdout.write(f"{card['name']}: {card['head']}, {card['layout']}\n")

@@ -49,8 +49,14 @@ class LazyGroup(click.Group):
 @click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
 @click.option("--redis-url", help="Redis that caches scores.  [env: OSRERANK_REDIS_URL]")
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
+@click.option("--duo-model", help="Model that compares pairs, for mono-duo.  [env: OSRERANK_DUO_MODEL]")
 @click.option(
     "--backend", type=click.Choice(["auto", "onnx", "torch"]), help="Scoring backend.  [env: OSRERANK_BACKEND]"
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
+    help="What the torch backend computes in.  [env: OSRERANK_DTYPE]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")

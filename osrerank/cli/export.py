@@ -28,6 +28,20 @@ class Bias(click.ParamType[float | str]):
 @click.argument("output", type=FOLDER)
 @click.option("--name", default="", help="Name in the model's card; the output folder's by default.")
 @click.option(
+    "--kind",
+    type=click.Choice(["mono", "duo"]),
+    default="mono",
+    show_default=True,
+    help="What it judges: one document, or which of two is better.",
+)
+@click.option(
+    "--third-segment",
+    type=click.Choice(["zeros", "copy"]),
+    default="zeros",
+    show_default=True,
+    help="duo: the second document's segment, where the checkpoint has two; zeros as the released duoBERT.",
+)
+@click.option(
     "--layout",
     type=click.Choice(["standard", "cross-bias"]),
     default="standard",
@@ -75,6 +89,5 @@ def export(source: Path, output: Path, calibrate: tuple[Path, Path] | None, **op
 
     card = export_model(source, output, ExportOptions(**options), calibrate=calibrate)  # type: ignore[arg-type] # click's choices are checked
     fitted = card.calibration
-    click.echo(
-        f"{output}: {card.layout} layout, {card.head} head, logit = {fitted.scale:.4g} * raw + {fitted.offset:.4g}"
-    )
+    model = f"{card.kind} model, {card.layout} layout, {card.head} head"
+    click.echo(f"{output}: {model}, logit = {fitted.scale:.4g} * raw + {fitted.offset:.4g}")

@@ -6,13 +6,20 @@ from typing import Any, TypeVar
 import click
 
 from osrerank.client import Client, connect
-from osrerank.pipeline import BLENDS, MAX_DEPTH, NO_STAGES, PIPELINES
+from osrerank.pipeline import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES
 
+DURATION = click.FloatRange(min=0, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+MODEL_SETTINGS = ("redis_url", "model", "duo_model", "backend", "dtype")
 RERANK_NAMES = (
     "pipeline",
     "depth",
+    "duo_depth",
+    "pairs",
+    "mono_budget_ms",
+    "duo_budget_ms",
+    "duo_skip_margin",
     "blend",
     "blend_weight",
     "passages",
@@ -64,6 +71,21 @@ def pipeline_options(command: Command) -> Command:
             click.option("--pipeline", type=click.Choice(PIPELINES), help="Stages that rerank.  [default: mono]"),
             click.option("--depth", type=click.IntRange(1, MAX_DEPTH), help="Candidates reranked.  [default: 100]"),
             click.option(
+                "--duo-depth", type=click.IntRange(0, MAX_DUO_DEPTH), help="Of these, compared in pairs.  [default: 20]"
+            ),
+            click.option(
+                "--pairs",
+                callback=named_options("aggregation"),
+                help="What pairs make of a candidate: sum, binary, min, max; sample,sample_size=10,seed=0.",
+            ),
+            click.option("--mono-budget-ms", type=DURATION, help="Time for the first stage, within the deadline."),
+            click.option("--duo-budget-ms", type=DURATION, help="Time for the pairs, within the deadline."),
+            click.option(
+                "--duo-skip-margin",
+                type=click.FloatRange(min=0, min_open=True),
+                help="No pairs where the first candidate leads by so much: a heuristic.",
+            ),
+            click.option(
                 "--blend", type=click.Choice(BLENDS), help="How BM25 counts beside the model.  [default: card]"
             ),
             click.option("--blend-weight", type=click.FloatRange(min=0), help="Weight of BM25 in the blend."),
@@ -96,7 +118,7 @@ def rerank_options(command: Command) -> Command:
                 callback=named_options("documents"),
                 help="RM3 with other numbers: documents=10,terms=10,weight=0.5,field=text.",
             ),
-            click.option("--deadline-ms", type=click.FloatRange(min=0, min_open=True), help="Time for a search."),
+            click.option("--deadline-ms", type=DURATION, help="Time for a search."),
             click.option("--on-failure", type=click.Choice(["first_pass", "raise"]), help="When reranking fails."),
         )
     ):
@@ -117,8 +139,7 @@ def rerank_arguments(options: dict[str, Any]) -> dict[str, Any] | bool:
 
 def client_of(context: click.Context, **options: Any) -> Client:
     """Return the client for the global options."""
-    names = ("url", "redis_url", "model", "backend")
-    return connect(**{name: context.obj[name] for name in names}, **options)
+    return connect(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **options)
 
 
 def wants_json(context: click.Context) -> bool:

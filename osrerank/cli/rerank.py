@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import pipeline_options, rerank_arguments
+from osrerank.cli.options import DURATION, MODEL_SETTINGS, pipeline_options, rerank_arguments
 from osrerank.errors import ConfigError
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -24,13 +24,14 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
 @click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed.")
 @pipeline_options
-@click.option("--deadline-ms", type=click.FloatRange(min=0, min_open=True), help="Time for a query.")
+@click.option("--deadline-ms", type=DURATION, help="Time for a query.")
 @click.pass_context
 def rerank(context: click.Context, /, **options: Any) -> None:
     """Rerank given candidates and write a TREC run.
 
     \b
     osrerank rerank --candidates candidates.jsonl --output mono.run
+    osrerank rerank --candidates candidates.jsonl --output duo.run --pipeline mono-duo --duo-depth 50
     osrerank rerank --run bm25.run --corpus corpus.jsonl --queries queries.tsv --output mono.run
 
     Beside the run lies OUTPUT.jsonl with scores, inferences and timings; a stopped run goes on where it was.
@@ -40,8 +41,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
-    names = ("redis_url", "model", "backend")
-    reranker = Reranker(Settings.load(**{name: context.obj[name] for name in names}))
+    reranker = Reranker(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
     try:
         batch = _batch(reranker, options)
         execute(

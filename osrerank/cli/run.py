@@ -33,6 +33,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     osrerank run --queries topics.tsv --index passages --output bm25.run --no-rerank
     osrerank run --queries topics.tsv --index passages --output rm3.run --no-rerank --rm3
     osrerank run --queries topics.tsv --index passages --output mono.run --depth 1000 --workers 2
+    osrerank run --queries topics.tsv --index passages --output duo.run --pipeline mono-duo --duo-depth 50
 
     Beside the run lies OUTPUT.jsonl with every stage's scores, inferences and timings. A run that was stopped goes on
     where it was when the same command is given again. Queries that fail are listed, and the exit code is 1.
@@ -52,19 +53,24 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 def _batch(client: Any, options: dict[str, Any]) -> Any:
     """Return the query set with the search that answers it."""
+    from dataclasses import replace  # noqa: PLC0415 - with the heavy part
+
     from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.queries import read_queries  # noqa: PLC0415 - its twin
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
-    from osrerank.pipeline import NO_STAGES, Rerank  # noqa: PLC0415 - its twin
+    from osrerank.pipeline import MONO_DUO, NO_STAGES, Rerank  # noqa: PLC0415 - its twin
 
     arguments = rerank_arguments(options)
     wanted = Rerank.of(arguments, client.defaults.of(options["index"]))
     reranked = wanted is not None and wanted.pipeline != NO_STAGES
+    asked: Any = arguments
+    if wanted is not None and wanted.pipeline == MONO_DUO:
+        asked = replace(wanted, explain=True)  # for the pairs in the side file
     size, index = options["hits"], options["index"]
     source = {} if reranked else {"_source": False}  # ids and scores are all that a first pass needs
 
     def search(query: Any, started_s: float) -> Any:
-        response = client.search(query.text, index=index, size=size, rerank=arguments, **source)
+        response = client.search(query.text, index=index, size=size, rerank=asked, **source)
         return Record.from_response(query.query_id, response, started_s)
 
     order = resolved(arguments, client.defaults.of(index), client.reranker)

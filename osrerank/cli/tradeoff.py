@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from osrerank.errors import EvaluationError
+from osrerank.stages.pairs import PAIR_AGGREGATIONS
+
 if TYPE_CHECKING:
-    from osrerank.evaluation.tradeoff import PairAggregation, Point, Scored, Setting
+    from osrerank.evaluation.tradeoff import Point, Scored, Setting
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 K0, K1 = (0, 10, 20, 50, 100, 200, 500, 1000), (0, 10, 20, 30, 40, 50)
-PAIRS: "tuple[PairAggregation, ...]" = ("sum", "binary", "min", "max", "sample")
+SAME_PAIRS = ("scorer", "duo", "blend", "rerank.fields", "rerank.separator")
+"""What a run's pairs depend on beside its depths, by its name in the side file."""
 COLUMNS = ("curve", "k0", "k1", "inferences", "quality")
 
 
@@ -38,10 +42,14 @@ class Counts(click.ParamType[tuple[int, ...]]):
 @click.argument("run", type=FILE)
 @click.option("-m", "--measure", default="nDCG@10", show_default=True, help="Any measure of `osrerank evaluate`.")
 @click.option("--k0", type=Counts(), help="Depths of monoBERT.  [default: 0,10,20,50,100,... as deep as RUN goes]")
-@click.option("--k1", type=Counts(), help="Depths of duoBERT, where it ran.  [default: 0,10,20,30,40,50]")
+@click.option("--k1", type=Counts(), help="Depths of duoBERT, where it ran.  [default: 0,10,20,... as deep as it ran]")
 @click.option("--duo-k0", type=Counts(), help="Depths of monoBERT below duoBERT, a curve each.  [default: the deepest]")
+@click.option("--pairs-from", type=FILE, multiple=True, help="Side file of another run, whose pairs count too.")
 @click.option(
-    "--pairs", type=click.Choice(PAIRS), multiple=True, help="Pair aggregations.  [default: sum, binary, min, max]"
+    "--pairs",
+    type=click.Choice(PAIR_AGGREGATIONS),
+    multiple=True,
+    help="Pair aggregations.  [default: sum, binary, min, max]",
 )
 @click.option(
     "--sample-size", type=click.IntRange(1), default=10, show_default=True, help="Others drawn by --pairs sample."
@@ -60,10 +68,13 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
     \b
     osrerank run --queries topics.tsv --index passages --output deep.run --depth 1000
     osrerank tradeoff qrels.txt deep.run.jsonl -m RR@10 --plot tradeoff.svg
+    osrerank tradeoff qrels.txt duo.run.jsonl --pairs-from duo50.run.jsonl --duo-k0 50,1000
 
     RUN is the side file that `osrerank run` and `osrerank rerank` leave beside a run. Cost is the mean number of
     inferences for each query: k0 for monoBERT, and k1(k1-1) more for duoBERT's pairs. A run that blended the first
-    pass in gets a curve with it and one without; its --hits must be at least its --depth.
+    pass in gets a curve with it and one without, and duoBERT's curves are behind the blend; its --hits must be at least
+    its --depth. A run compared the pairs of its own --depth alone: for another --duo-k0 make a run of that --depth and
+    name it with --pairs-from.
     """
     curves = _curves(options)
     if options["plot"]:
@@ -74,37 +85,57 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
-    from osrerank.evaluation.checkpoint import read_options, read_records  # noqa: PLC0415 - numpy, for this command
-    from osrerank.evaluation.measures import Averaging  # noqa: PLC0415 - only when the command runs
-    from osrerank.evaluation.tradeoff import Scored, curve  # noqa: PLC0415 - only when the command runs
+    from osrerank.evaluation.measures import Averaging  # noqa: PLC0415 - numpy, for this command
+    from osrerank.evaluation.tradeoff import curve, join_pairs, widest  # noqa: PLC0415 - only when the command runs
     from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415 - only when the command runs
 
-    blend = read_options(options["run"]).get("blend")
-    scored = [Scored.of(record, tuple(blend) if blend else None) for record in read_records(options["run"])]
+    scored, *others = runs = _read(options["run"], *options["pairs_from"])
+    scored = join_pairs(scored, *others)
     qrels, averaging = read_qrels(options["qrels"]), Averaging(complete=options["complete"])
     return {
         label: curve(scored, settings, qrels, options["measure"], averaging)
-        for label, settings in _settings(scored, options).items()
+        for label, settings in _settings(scored, min(map(widest, runs)), options).items()
     }
 
 
-def _settings(scored: "Sequence[Scored]", options: dict[str, Any]) -> "dict[str, list[Setting]]":
-    """Return the points of each curve: what was asked for, or what the run's scores allow."""
-    from osrerank.evaluation.tradeoff import Setting, deepest, widest  # noqa: PLC0415 - see _curves
+def _read(run: Path, *others: Path) -> "list[list[Scored]]":
+    """Return what the runs know of each query.
 
-    depth, width = deepest(scored), widest(scored)
+    Raises:
+        EvaluationError: a file is no side file, or its pairs are not of the run's models, texts and blend.
+    """
+    from osrerank.evaluation.checkpoint import read_options, read_records  # noqa: PLC0415 - numpy, for this command
+    from osrerank.evaluation.tradeoff import Scored  # noqa: PLC0415 - only when the command runs
+
+    made = read_options(run)
+    for other in others:
+        differs = next((name for name in SAME_PAIRS if read_options(other).get(name) != made.get(name)), None)
+        if differs:
+            raise EvaluationError(f"{other} was made with another {differs} than {run}: their pairs do not compare")
+    blend = made.get("blend")
+    return [
+        [Scored.of(record, tuple(blend) if blend else None) for record in read_records(path)] for path in (run, *others)
+    ]
+
+
+def _settings(scored: "Sequence[Scored]", width: int, options: dict[str, Any]) -> "dict[str, list[Setting]]":
+    """Return the points of each curve: what was asked for, or what the run's scores allow."""
+    from osrerank.evaluation.tradeoff import Setting, deepest  # noqa: PLC0415 - see _curves
+
+    depth = deepest(scored)
     k0 = options["k0"] or tuple(sorted({*(k for k in K0 if k < depth), depth}))
     settings = {"monoBERT": [Setting(k) for k in k0]}
-    if any(one.blend for one in scored):
+    blended = any(one.blend for one in scored)
+    if blended:
         settings["monoBERT + first pass"] = [Setting(k, blended=True) for k in k0]
     if not (width or options["k1"]):
         return settings
-    k1 = options["k1"] or tuple(k for k in K1 if k <= width)
+    k1 = options["k1"] or tuple(sorted({*(k for k in K1 if k < width), width}))
     for base in options["duo_k0"] or (depth,):
-        for pairs in options["pairs"] or PAIRS[:-1]:
+        for pairs in options["pairs"] or PAIR_AGGREGATIONS[:-1]:
             label = f"duoBERT {pairs.capitalize()}, k0 = {base}"
-            sample = {"sample_size": options["sample_size"], "seed": options["seed"]}
-            settings[label] = [Setting(base, k, pairs, **sample) for k in k1]
+            how = {"sample_size": options["sample_size"], "seed": options["seed"], "blended": blended}
+            settings[label] = [Setting(base, k, pairs, **how) for k in k1]
     return settings
 
 

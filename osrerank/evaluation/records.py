@@ -68,7 +68,7 @@ class Record:
             }
             for candidate in ranking.candidates
         ]
-        reason = "; ".join(report.reason for report in ranking.reports if report.reason) or None
+        reason = "; ".join(report.reason for report in ranking.reports if report.reason and not report.skipped) or None
         stages = [asdict(report) for report in ranking.reports]
         return cls.make(query_id, candidates, stages, applied(ranking.reports), reason, started_s)
 
@@ -82,14 +82,16 @@ class Record:
         reason: object,
         started_s: float,
     ) -> Self:
-        """Make a record of its parts."""
+        """Make a record of its parts; the pairs that a stage compared are the record's."""
+        pairs = next((stage["pairs"] for stage in stages if stage.get("pairs")), None)
         return cls(
             query_id,
             {
                 "applied": done,
                 "reason": reason,
                 "candidates": candidates,
-                "stages": list(stages),
+                **({"pairs": pairs} if pairs else {}),
+                "stages": [{name: value for name, value in stage.items() if name != "pairs"} for stage in stages],
                 "took_ms": round((time.perf_counter() - started_s) * 1000, 3),
             },
         )

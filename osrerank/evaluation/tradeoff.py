@@ -5,20 +5,18 @@ Every point of a curve is derived from scores that one deep run has kept: monoBE
 duoBERT's probabilities p_ij for the pairs of the top k1 of monoBERT. Nothing is scored again.
 """
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Literal
 
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.measures import Averaging, evaluate
 from osrerank.evaluation.records import Record
 from osrerank.response import FIRST_PASS
 from osrerank.stages.interpolate import BlendStage, Method
+from osrerank.stages.pairs import PairAggregation, Pairs, aggregate
 from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
 
-PairAggregation = Literal["sum", "binary", "min", "max", "sample"]
 SAMPLE_TRIALS = 10
 """Draws that a Sample point is the mean of, as in the paper."""
 MONO = "mono"
@@ -124,20 +122,6 @@ def derive(scored: Scored, setting: Setting) -> tuple[tuple[str, ...], int]:
     return (*sorted(rivals, key=lambda doc_id: -worth[doc_id]), *ranking[len(rivals) :]), len(block) + n_pairs
 
 
-def aggregate(probabilities: Sequence[float], pairs: PairAggregation) -> float:
-    """Return a candidate's score from its probabilities of being better than each rival.
-
-    Sum: the sum. Binary: how many are above 0.5. Min, Max: the least, the greatest. Sample: the sum over those drawn.
-    """
-    if pairs == "binary":
-        return float(sum(probability > 0.5 for probability in probabilities))
-    if pairs == "min":
-        return min(probabilities, default=0.0)
-    if pairs == "max":
-        return max(probabilities, default=0.0)
-    return sum(probabilities)
-
-
 def curve(
     scored: Sequence[Scored],
     settings: Sequence[Setting],
@@ -156,6 +140,18 @@ def curve(
     """
     found = [one for one in scored if one.first_pass]
     return [_point(found, setting, qrels, measure, averaging) for setting in settings]
+
+
+def join_pairs(scored: Sequence[Scored], *others: Sequence[Scored]) -> list[Scored]:
+    """Return what a run knows of each query, with the pairs of other runs of these queries added.
+
+    A run of another k0 compared other candidates: the top k1 of another monoBERT ranking.
+    """
+    pairs = {one.query_id: dict(one.pairs) for one in scored}
+    for other in others:
+        for one in other:
+            pairs.setdefault(one.query_id, {}).update(one.pairs)
+    return [replace(one, pairs=pairs[one.query_id]) for one in scored]
 
 
 def deepest(scored: Sequence[Scored]) -> int:
@@ -186,19 +182,14 @@ def _point(
 
 def _worth(scored: Scored, rivals: Sequence[str], setting: Setting) -> tuple[dict[str, float], int]:
     """Return each rival's aggregated score, and the pairs that it took."""
-    generator = random.Random(f"{setting.seed} {scored.query_id}")  # noqa: S311 - a repeatable draw, no secret
+    compared = Pairs(setting.pairs, setting.sample_size or 1, setting.seed).rivals(rivals)
     worth = {}
-    n_pairs = 0
-    for doc_id in rivals:
-        others = [other for other in rivals if other != doc_id]
-        if setting.pairs == "sample":
-            others = generator.sample(others, min(setting.sample_size, len(others)))
+    for doc_id, others in zip(rivals, compared, strict=True):
         try:
-            worth[doc_id] = aggregate([scored.pairs[doc_id, other] for other in others], setting.pairs)
+            worth[doc_id] = aggregate([scored.pairs[doc_id, rivals[other]] for other in others], setting.pairs)
         except KeyError:
             raise _lacking(scored, f"duoBERT's probabilities for the pairs of the top {setting.k1}") from None
-        n_pairs += len(others)
-    return worth, n_pairs
+    return worth, sum(map(len, compared))
 
 
 def _blended(scored: Scored, ranked: Sequence[str]) -> list[str]:
@@ -243,7 +234,7 @@ def _pairs(record: Record) -> dict[tuple[str, str], float]:
         (first, second): float(probability)
         for first, row in zip(doc_ids, kept["probabilities"], strict=True)
         for second, probability in zip(doc_ids, row, strict=True)
-        if first != second
+        if probability is not None
     }
 
 

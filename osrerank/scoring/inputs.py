@@ -1,12 +1,12 @@
-"""Token sequences for a model: ``[CLS] q [SEP] d [SEP]``, with each text tokenised once.
+"""Token sequences for a model: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
 
-Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, section 3.2): the
-query has at most 64 tokens with its two specials, the document is cut to fit 512, the query never again. Text that
-spells a special token, such as "[SEP]", is text.
+Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections 3.2 and 3.3):
+the query has at most 64 tokens with its two specials, the document is cut to fit 512, the query never again; of a pair
+each document has at most 223. Each text is tokenised once. Text that spells a special token, such as "[SEP]", is text.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -59,6 +59,7 @@ class Template:
         head, middle, tail: ids.
         middle_query: how many of ``middle`` belong to the query's segment.
         document_type: segment id of the document's part: 1 for BERT, 0 for models without segments.
+        second_type: of the second document's part, where two are compared.
     """
 
     head: tuple[int, ...]
@@ -66,11 +67,11 @@ class Template:
     tail: tuple[int, ...]
     middle_query: int
     document_type: int
+    second_type: int = 0
 
-    @property
-    def specials(self) -> int:
-        """How many specials a sequence has."""
-        return len(self.head) + len(self.middle) + len(self.tail)
+    def specials(self, documents: int = 1) -> int:
+        """Return how many specials a sequence with so many documents has."""
+        return len(self.head) + documents * len(self.middle) + len(self.tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,13 @@ class InputBuilder:
     def __init__(self, tokenizer: Tokenizer, card: ModelCard, *, length_rule: LengthRule | None = None) -> None:
         self._tokenizer = tokenizer
         self._template = template(tokenizer, cross_bias=card.layout == "cross-bias")
+        if card.kind == "duo":
+            first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
+            self._template = replace(self._template, document_type=first, second_type=second)
         self._query_pieces = card.max_query_tokens - 2
+        self._max_tokens = card.max_tokens
+        self._is_duo = card.kind == "duo"
         self.length_rule = length_rule or card.length_rule
-        self._room = card.max_tokens - self._template.specials - (self.length_rule == "released")
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard) -> Self:
@@ -122,15 +127,40 @@ class InputBuilder:
 
     def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
         """Return each document's pieces, cut to fit beside the query."""
-        return self._pieces(texts, self._room - len(query.ids))
+        return self._pieces(texts, self._duo_room(query) if self._is_duo else self._mono_room(query))
 
     def mono(self, query: Pieces, document: Pieces) -> Tokens:
         """Return the sequence of a query and a document."""
         around = self._template
-        ids = np.array([*around.head, *query.ids, *around.middle, *document.ids, *around.tail], dtype=np.int64)
+        ids = _joined(around.head, query.ids, around.middle, document.ids, around.tail)
         segments = np.full_like(ids, around.document_type)
         segments[: len(around.head) + len(query.ids) + around.middle_query] = 0
         return Tokens(ids, segments)
+
+    def duo(self, query: Pieces, first: Pieces, second: Pieces) -> Tokens:
+        """Return the sequence of a query and two documents; the special behind a text has the text's segment."""
+        around, middle = self._template, self._template.middle
+        ids = _joined(around.head, query.ids, middle, first.ids, middle, second.ids, around.tail)
+        segments = np.full_like(ids, around.second_type)
+        start = len(around.head) + len(query.ids) + around.middle_query
+        segments[: start + len(middle) + len(first.ids)] = around.document_type
+        segments[:start] = 0
+        return Tokens(ids, segments)
+
+    def _mono_room(self, query: Pieces) -> int:
+        """Return how many pieces a document may have; the released code leaves one token unused."""
+        unused = self.length_rule == "released"
+        return self._max_tokens - self._template.specials() - unused - len(query.ids)
+
+    def _duo_room(self, query: Pieces) -> int:
+        """Return how many pieces each of two documents may have: 223 beside a query that may have 62, whatever it has.
+
+        The released code gives each half of what the query with its two specials leaves, less two: 222 to 252. Neither
+        lends the other what it does not need.
+        """
+        if self.length_rule == "released":
+            return (self._max_tokens - len(query.ids) - 2) // 2 - 2
+        return (self._max_tokens - self._template.specials(2) - self._query_pieces) // 2
 
     def _pieces(self, texts: Sequence[str], most: int) -> list[Pieces]:
         """Return the first ``most`` pieces of each text, reading no more of a long text than they need."""
@@ -191,6 +221,10 @@ def template(tokenizer: Tokenizer, *, cross_bias: bool) -> Template:
     document_type = encoding.type_ids[document_at]
     middle_query = sum(segment == 0 for segment in encoding.type_ids[query_at + 1 : document_at])
     return Template(head, middle, tail, middle_query, document_type)
+
+
+def _joined(*parts: Sequence[int] | Ids) -> Ids:
+    return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
 
 
 def _encodable(text: str) -> str:

@@ -3,7 +3,8 @@
 import functools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,21 +12,24 @@ import numpy.typing as npt
 
 from osrerank.errors import InferenceError
 from osrerank.scoring.backend import Backend
-from osrerank.scoring.batcher import Batcher, Row
-from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.batcher import Batcher, Outcome, Row
+from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, ModelCard, digest
 from osrerank.types import NEVER, Deadline, Scores
 
-CHUNK = 16
-"""So many documents are tokenised at a time, while those before them are being computed."""
+CHUNK = {"mono": 16, "duo": 128}
+"""So many sequences are made at a time, while those before them are being computed."""
+WINDOW = 4096
+"""So many sequences are held at once: 32 MiB of 512 tokens."""
 
 
 class LocalScorer:
-    """A mono model in this process; safe to call from several threads, whose sequences share batches.
+    """A mono or duo model in this process; safe to call from several threads, whose sequences share batches.
 
     ``Scores.values`` are logits in float32, ``scale * raw + offset`` with the card's calibration (1 and 0 unless it has
     one), where raw is the logit of a one-logit head, z1 - z0 of two logits (the log-odds, in the order of log-
-    softmax[1]), logit 1 of a next-sentence head, or t * cosine. ``Scores.inferences`` counts pairs.
+    softmax[1]), logit 1 of a next-sentence head, or t * cosine. A duo model's are those of p_ij.
+    ``Scores.inferences`` counts tuples.
 
     Args:
         directory: the model's, for its digest.
@@ -61,28 +65,28 @@ class LocalScorer:
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
-        indices = _only_elements(tuples)
-        pieces = self._builder.query(query)
-        is_cut: list[bool] = []
-        with self._batcher.call(deadline) as call:
-            for start in range(0, len(indices), CHUNK):
-                if deadline.passed:
-                    break
-                texts = self._builder.documents([documents[at] for at in indices[start : start + CHUNK]], pieces)
-                is_cut += [text.cut for text in texts]
-                call.add([self._builder.mono(pieces, text) for text in texts])
-            outcome = call.result()
-        reached = outcome.reached(len(indices))
-        values = np.full(len(indices), np.nan, dtype=np.float32)
-        failures = {place: reason for place, reason in outcome.failures.items() if place < reached}
-        for place, row in outcome.outputs.items():
-            logit = self._logit(row)
-            if place < reached and math.isfinite(logit):
-                values[place] = logit
-            elif place < reached:
-                failures[place] = f"the score {logit} of {self.model} is not a finite number"
-        cut = {index for index, is_one in zip(indices[:reached], is_cut, strict=False) if is_one}
-        return Scores(values, failures, reached, inferences=reached, truncated=len(cut), query_truncated=pieces.cut)
+        self._check(tuples)
+        texts = _Texts(self._builder, query, documents)
+        values = np.full(len(tuples), np.nan, dtype=np.float32)
+        failures: dict[int, str] = {}
+        reached = 0
+        while reached < len(tuples):
+            window = tuples[reached : reached + WINDOW]
+            outcome = self._compute(texts, window, deadline)
+            done = outcome.reached(len(window))
+            for at in range(done):
+                logit = self._logit(outcome.outputs[at]) if at in outcome.outputs else math.nan
+                if math.isfinite(logit):
+                    values[reached + at] = logit
+                else:
+                    reason = f"the score {logit} of {self.model} is not a finite number"
+                    failures[reached + at] = outcome.failures.get(at, reason)
+            reached += done
+            if done < len(window):
+                break
+        truncated = texts.truncated(tuples[:reached])
+        cut = texts.query.cut
+        return Scores(values, failures, reached, inferences=reached, truncated=truncated, query_truncated=cut)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the logistic function of logits ``(n,)``, in float64: the values are calibrated already."""
@@ -97,6 +101,21 @@ class LocalScorer:
             self._batcher.close()
             backend.close()
 
+    def _check(self, tuples: Sequence[tuple[int, ...]]) -> None:
+        if self.card.kind == "mono" and any(len(indices) != 1 for indices in tuples):
+            raise ValueError("a mono model scores tuples of one document; for pairs of documents a duo model is needed")
+        if self.card.kind == "duo" and any(len(indices) != 2 for indices in tuples):
+            raise ValueError("a duo model scores pairs of documents; for single documents a mono model is needed")
+
+    def _compute(self, texts: "_Texts", tuples: Sequence[tuple[int, ...]], deadline: Deadline) -> Outcome:
+        chunk = CHUNK[self.card.kind]
+        with self._batcher.call(deadline) as call:
+            for start in range(0, len(tuples), chunk):
+                if deadline.passed:
+                    break
+                call.add(texts.sequences(tuples[start : start + chunk]))
+            return call.result()
+
     def _open_backend(self) -> Backend:
         if self._backend is None:
             raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
@@ -108,7 +127,27 @@ class LocalScorer:
         return float(self.card.calibration.scale * raw + self.card.calibration.offset)
 
 
-def _only_elements(tuples: Sequence[tuple[int, ...]]) -> list[int]:
-    if any(len(indices) != 1 for indices in tuples):
-        raise ValueError("a mono model scores tuples of one document; for pairs of documents a duo model is needed")
-    return [indices[0] for indices in tuples]
+class _Texts:
+    """A query and documents as pieces; a document is tokenised once, when a tuple first needs it."""
+
+    def __init__(self, builder: InputBuilder, query: str, documents: Sequence[str]) -> None:
+        self.query = builder.query(query)
+        self._builder = builder
+        self._documents = documents
+        self._pieces: dict[int, Pieces] = {}
+
+    def sequences(self, tuples: Sequence[tuple[int, ...]]) -> list[Tokens]:
+        """Return the tuples' sequences."""
+        new = [at for at in dict.fromkeys(chain.from_iterable(tuples)) if at not in self._pieces]
+        found = self._builder.documents([self._documents[at] for at in new], self.query)
+        self._pieces |= zip(new, found, strict=True)
+        return [self._sequence(*(self._pieces[at] for at in indices)) for indices in tuples]
+
+    def truncated(self, tuples: Iterable[tuple[int, ...]]) -> int:
+        """Return how many documents of the tuples were cut."""
+        return sum(self._pieces[at].cut for at in set(chain.from_iterable(tuples)))
+
+    def _sequence(self, document: Pieces, other: Pieces | None = None) -> Tokens:
+        if other is None:
+            return self._builder.mono(self.query, document)
+        return self._builder.duo(self.query, document, other)

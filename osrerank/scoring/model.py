@@ -52,14 +52,17 @@ class ModelCard:
 
     Attributes:
         name: the model's name, for reports.
-        kind: ``mono`` scores (query, document), ``duo`` scores (query, document, document).
+        kind: ``mono`` scores (query, document), ``duo`` compares (query, document, document).
         head: what comes out: one logit; two logits, index 1 relevant; the logits of
             BERT's next-sentence head, of which Birch's checkpoints use index 1 alone, without softmax; t * cosine.
-        layout: ``standard`` is ``[CLS] q [SEP] d [SEP]``, ``cross-bias`` is ``[CLS] q [SEP] [CLS] d [SEP]``.
+        layout: ``standard`` is ``[CLS] q [SEP] d [SEP]``, for duo ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``; ``cross-bias``
+            is ``[CLS] q [SEP] [CLS] d [SEP]``, for mono alone.
         max_tokens: most tokens of a sequence, specials among them.
         max_query_tokens: most tokens of the query, with the two specials around it.
-        length_rule: ``paper`` fills ``max_tokens``; ``released`` leaves one unused, as monoBERT's published code does.
-        segment_rows: rows of the token type table.
+        length_rule: ``paper`` fills ``max_tokens``, for duo with half of what the longest query leaves a document;
+            ``released`` does as the published codes: mono leaves one token unused, and duo's documents each get half of
+            what their query leaves.
+        segment_rows: rows of the token type table: two for mono, three for duo; 0 or 1 for models without segments.
         calibration: raw score -> logit.
         first_pass_weight: what the best first-pass score is worth beside the logits, where the model orders better with
             its help (`osrerank.stages.interpolate`, "linear"); 0 where it orders by itself, as the papers' models do.
@@ -90,6 +93,20 @@ class ModelCard:
             raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and below max_tokens")
         if not self.first_pass_weight >= 0:
             raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
+        if self.kind == "duo":
+            self._check_duo()
+
+    def _check_duo(self) -> None:
+        if self.layout != "standard":
+            reason = "pools one document against the query, and has no place where two documents are compared"
+            raise ValueError(f"layout is {self.layout}, which {reason}; a duo model has the layout standard")
+        if self.head not in ("logit1", "logits2"):
+            raise ValueError(f"head is {self.head!r}; a duo model has logit1 or logits2")
+        if self.max_tokens < self.max_query_tokens + 6:
+            raise ValueError(f"max_tokens is {self.max_tokens}: two documents have no room beside the query")
+        if self.segment_rows == 2:
+            fix = "osrerank export --kind duo adds the third"
+            raise ValueError(f"segment_rows is 2; a duo model tells query, first and second document apart; {fix}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``osrerank.json``; `read_card` reads it back."""

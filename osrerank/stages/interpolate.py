@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from osrerank.stages.mono import BELOW_ONE
-from osrerank.stages.ordering import Judged, reorder
+from osrerank.stages.ordering import BELOW_ONE, Judged, reorder
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, StageReport
 
 RRF_CONSTANT = 60

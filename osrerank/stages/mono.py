@@ -4,7 +4,6 @@ Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2; 
 Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.2.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.stages.ordering import NO_TEXT, Attempt, Judged, settle
+from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores, StageReport
-
-BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +27,13 @@ class MonoStage:
         scorer: scores ``(i,)`` tuples.
         depth: how many candidates are scored (k0).
         name: how the stage is called in traces and reports.
+        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
     """
 
     scorer: Scorer
     depth: int = 100
     name: str = "mono"
+    budget_ms: float | None = None
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of the model.
@@ -44,6 +43,7 @@ class MonoStage:
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
         started = time.perf_counter()
+        deadline = deadline.within_ms(self.budget_ms)
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         block = ranking.candidates[: self.depth]

@@ -1,11 +1,13 @@
 """What every stage does with the scores it got: sort, renumber, keep the rest below."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from osrerank.types import Candidate, Ranking, Span, StageScore
 
 NO_TEXT = "no text in the fields that were asked for"
+BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,15 @@ def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequen
         ValueError: judged and rest are not together a permutation of the ranking.
     """
     ordered = sorted(judged, key=lambda item: (-item.score, item.candidate.rank))
-    scored = [_placed(item, stage, rank) for rank, item in enumerate(ordered, start=1)]
+    level = 1 + max((entry.level for candidate in ranking.candidates for entry in candidate.trace[-1:]), default=0)
+    scored = [_placed(item, stage, rank, level) for rank, item in enumerate(ordered, start=1)]
     below = [replace(item, rank=rank) for rank, item in enumerate(rest, start=len(scored) + 1)]
     if len(scored) + len(below) != len(ranking.candidates):
         raise ValueError(f"stage {stage} returned {len(scored) + len(below)} of {len(ranking.candidates)} candidates")
     return (*scored, *below)
 
 
-def _placed(item: Judged, stage: str, rank: int) -> Candidate:
-    entry = StageScore(stage, item.score, rank, item.unit, item.parts, item.passage)
+def _placed(item: Judged, stage: str, rank: int, level: int) -> Candidate:
+    entry = StageScore(stage, item.score, rank, item.unit, item.parts, item.passage, level)
     trace = (*item.candidate.trace, entry)
     return replace(item.candidate, score=item.score, rank=rank, trace=trace, failure="")

@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.stages.options import is_count, read_options, unusable
-from osrerank.stages.ordering import Judged
+from osrerank.stages.ordering import BELOW_ONE, Judged
 from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import Windows, passage_spans, readable
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
 
-BELOW_ONE = math.nextafter(1.0, 0.0)
 ABOVE_ZERO = np.finfo(np.float64).tiny
 Aggregation = Literal["maxp", "firstp", "sump", "kmaxavgp"]
 AGGREGATIONS = ("maxp", "firstp", "sump", "kmaxavgp")
@@ -140,6 +139,7 @@ class PassageStage:
         depth: how many candidates are scored (k0).
         name: how the stage is called in traces and reports.
         separator: between the title and a passage.
+        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
     """
 
     scorer: Scorer
@@ -147,6 +147,7 @@ class PassageStage:
     depth: int = 100
     name: str = "mono"
     separator: str = " "
+    budget_ms: float | None = None
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of their passages' scores.
@@ -163,7 +164,7 @@ class PassageStage:
             stage=self.name,
             depth=self.depth,
             unit="passages",
-            deadline=deadline,
+            deadline=deadline.within_ms(self.budget_ms),
         )
 
     def passages_of(self, candidate: Candidate) -> list[tuple[str, Span]]:

@@ -101,12 +101,14 @@ class SentenceStage:
         options: how documents are cut and the scores put together.
         depth: how many candidates are scored.
         name: how the stage is called in traces and reports.
+        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
     """
 
     scorer: Scorer
     options: Sentences = Sentences()
     depth: int = 100
     name: str = "sentences"
+    budget_ms: float | None = None
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the interpolated order.
@@ -124,7 +126,7 @@ class SentenceStage:
             stage=self.name,
             depth=self.depth,
             unit="sentences",
-            deadline=deadline,
+            deadline=deadline.within_ms(self.budget_ms),
         )
 
     def sentences_of(self, candidate: Candidate) -> list[tuple[str, Span]]:

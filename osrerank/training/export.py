@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from osrerank.scoring.model import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     Calibration,
+    Kind,
     Layout,
     ModelCard,
     read_card,
@@ -42,6 +43,9 @@ class ExportOptions:
 
     Attributes:
         name: the model's name in its card; the output directory's when empty.
+        kind: ``duo`` makes a model that compares two documents: it gets a third segment where it has two.
+        third_segment: what that segment's embedding is: ``zeros``, as the released duoBERT computes it, or a ``copy``
+            of the document's (`osrerank.training.segments`).
         layout: ``cross-bias`` makes a pair scorer of a bi-encoder; ``standard`` takes a classifier as it is.
         query_bias: for ``cross-bias``: added where the query looks at the document; a number or ``closed``.
         document_bias: for ``cross-bias``: the other direction.
@@ -53,6 +57,8 @@ class ExportOptions:
     """
 
     name: str = ""
+    kind: Kind = "mono"
+    third_segment: Literal["zeros", "copy"] = "zeros"
     layout: Layout = "standard"
     query_bias: float | str = -2.0
     document_bias: float | str = "closed"
@@ -75,18 +81,19 @@ def export_model(
         calibrate: candidates (JSON lines) and judgments (TREC) of a development set, for the map to probabilities.
 
     Raises:
-        ConfigError: the output exists.
+        ConfigError: the output exists, or the options do not go together.
         EvaluationError: the development set cannot be read or calibrates nothing.
         ModelLoadError: the source cannot be read as a model of that layout.
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
     options = options or ExportOptions()
+    _check(options, calibrate)
     require("torch", extra="onnx")
     require("onnx", extra="onnx")
     card = _card(source, output.name, options)
-    with new_directory(output) as folder:
-        _copy_descriptions(source, folder, options)
-        _write_graph(source, folder, card, options)
+    with new_directory(output) as folder, _with_segments(source, output, options) as ready:
+        _copy_descriptions(ready, folder, options)
+        _write_graph(ready, folder, card, options)
         write_card(folder, card)
         if calibrate is not None:
             card = replace(card, calibration=_calibration(folder, *calibrate))
@@ -128,10 +135,40 @@ def new_directory(output: Path) -> Iterator[Path]:
         folder.rename(output)
 
 
+def _check(options: ExportOptions, calibrate: tuple[Path, Path] | None) -> None:
+    """Refuse what cannot be a duo model."""
+    if options.kind == "duo" and options.layout != "standard":
+        message = f"the layout {options.layout} has no place where two documents are compared; leave it out"
+        raise ConfigError(message, setting="layout", source="argument")
+    if options.kind == "duo" and calibrate is not None:
+        message = "a duo model is not calibrated on judged documents: it says which of two is better; leave it out"
+        raise ConfigError(message, setting="calibrate", source="argument")
+
+
+@contextmanager
+def _with_segments(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
+    """Yield the source, or for a duo model a copy with a third segment where it has two."""
+    config = read_json(source / CONFIG_FILE) if (source / CONFIG_FILE).exists() else {}
+    if options.kind != "duo" or config.get("type_vocab_size") != 2:
+        yield source
+        return
+    from osrerank.training.segments import write_with_third_row  # noqa: PLC0415 - imports torch
+
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
+        write_with_third_row(source, Path(parent), options.third_segment)
+        for name in NOTICES:
+            if (source / name).exists():
+                shutil.copyfile(source / name, Path(parent) / name)
+        yield Path(parent)
+
+
 def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
     onnx = {options.precision: GRAPHS[options.precision]}
     if options.layout == "standard":
         card = read_card(source, name=options.name or name)
+        if options.kind == "duo" and card.kind == "mono":
+            rows = card.segment_rows + (card.segment_rows == 2)
+            card = replace(card, kind="duo", segment_rows=rows, calibration=Calibration(), first_pass_weight=0.0)
         weight = options.first_pass_weight or card.first_pass_weight
         return replace(card, onnx=onnx, first_pass_weight=weight, provenance=options.provenance or card.provenance)
     config = read_json(source / CONFIG_FILE)

@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.scoring.bert_weights import bert_names
 from osrerank.scoring.classifier import Classifier
-from osrerank.scoring.cross_bias import CrossBias, CrossBiasEncoder, from_bert, to_bert
+from osrerank.scoring.cross_bias import CrossBias, CrossBiasEncoder, from_bert
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, Kind, ModelCard, read_card, read_json
 from osrerank.scoring.torch_scorer import read_weights
 from osrerank.training.export import NOTICES, write_card
 from osrerank.training.recipes import Recipe
+from osrerank.training.segments import third_row
 
 WEIGHTS_FILE = "model.safetensors"
 SIGMA = 0.02
@@ -91,7 +93,7 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
     """Return the weights under the names that `read_weights` finds in a published checkpoint."""
     if isinstance(network, CrossBiasEncoder):
-        named = to_bert(network)
+        named = bert_names(dict(network.named_parameters()), len(network.layers))
     else:
         named = dict(network.network.named_parameters()) if isinstance(network, Classifier) else {}
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in named.items()}
@@ -310,15 +312,10 @@ def _prefixed(weights: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Ten
 
 
 def _three_rows(name: str, tensor: Tensor, recipe: Recipe) -> Tensor:
-    """Return a token type table with a third row; other weights as they are.
-
-    The published duoBERT looked row 2 up in a table of two rows by a one-hot product, which gives zeros: ``frozen`` is
-    that, ``zeros`` starts there and learns, ``copy`` starts from the document's row.
-    """
+    """Return a token type table with a third row, of which `segments` tells the two ways; other weights as they are."""
     if not name.endswith(TYPE_TABLE) or len(tensor) > 2:
         return tensor
-    third = tensor[-1:] if recipe.third_row == "copy" else torch.zeros_like(tensor[-1:])
-    return torch.cat([tensor, third])
+    return third_row(tensor, "copy" if recipe.third_row == "copy" else "zeros")
 
 
 def _without_third_row(gradient: Tensor) -> Tensor:

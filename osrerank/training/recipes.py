@@ -32,8 +32,8 @@ class Recipe:
             counts its own hardest; 0 for never.
         head: what a new model gives: "logits2", "logit1", "next-sentence"; empty for what the start has.
         layout: "standard" or "cross-bias"; empty for what the start has.
-        third_row: of a duo model's token type table, where the start has two rows: "zeros", the same and "frozen", or
-            a "copy" of the second.
+        third_row: of a duo model's token type table, where the start has two rows: "zeros" that learn, "frozen" ones as
+            the released duoBERT has in effect, or a "copy" of the second.
         max_tokens, max_query_tokens, length_rule: as in a model's card.
         batch: sequences of a step.
         steps: of the training; 0 to follow ``epochs``.

@@ -1,10 +1,13 @@
 """Settings: precedence, unknown names, secrets, the settings file."""
 
+from pathlib import Path
+
 import pytest
 
 from osrerank import Rerank, connect
 from osrerank.defaults import Defaults
 from osrerank.errors import ConfigError
+from osrerank.reranker import Reranker
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 
@@ -45,6 +48,19 @@ def test_bad_value_names_setting_and_source(monkeypatch):
     monkeypatch.setenv("OSRERANK_BACKEND", "abacus")
     with pytest.raises(ConfigError, match=r"backend \(OSRERANK_BACKEND\)"):
         Settings.load()
+
+
+def test_dtype_reaches_the_scorer(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("OSRERANK_DTYPE", "bf16")
+    directory = Path(__file__).parents[1] / "data" / "tiny-bert-one-label"
+    identities = [
+        Reranker(Settings.load(model=str(directory), **given)).identity(Rerank())["scorer"]
+        for given in ({}, {"dtype": "fp32"})
+    ]
+    assert [identity.split("/")[1] for identity in identities] == ["bf16", "fp32"]
+    with pytest.raises(ConfigError, match=r"dtype \(argument\)"):
+        Settings.load(dtype="int4")
 
 
 FILE = """

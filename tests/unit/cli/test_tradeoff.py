@@ -60,3 +60,48 @@ def test_depth_beyond_the_run_and_bad_lists_are_refused(folder: Path) -> None:
     assert "is not a list of whole numbers" in shown(folder, "--k0", "0,ten").output
     outcome = shown(folder, "--k0", "3", "--k1", "3")
     assert "did not keep duoBERT's probabilities for the pairs of the top 3" in str(outcome.exception)
+
+
+def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], **options: object) -> None:
+    """Write a run's side file: both orders, and the candidates compared; the later in the alphabet is the better."""
+    candidates = [
+        {
+            "doc_id": doc_id,
+            "score": -float(rank),
+            "first_pass": {"score": 9.0 - first.index(doc_id), "rank": first.index(doc_id) + 1},
+            "stages": {"mono": {"score": -float(rank), "rank": rank}} if doc_id in mono else {},
+        }
+        for rank, doc_id in enumerate([*mono, *(one for one in first if one not in mono)], start=1)
+    ]
+    table = [[None if one == two else 0.9 if one > two else 0.2 for two in pairs] for one in pairs]
+    kept = {"doc_ids": pairs, "probabilities": table}
+    stages = [{"name": "mono", "candidates": len(mono)}, {"name": "duo", "pairs": kept}]
+    with Checkpoint(path, options) as checkpoint:
+        checkpoint.append(Record.make("q", candidates, stages, True, None, 0.0))
+
+
+def test_curves_of_another_depth_take_their_pairs_from_another_run(tmp_path: Path) -> None:
+    first = ["a", "b", "c", "d"]
+    write_run(tmp_path / "deep.jsonl", first, ["d", "c", "a", "b"], ["d", "c"], scorer="s")
+    write_run(tmp_path / "two.jsonl", first, ["a", "b"], ["a", "b"], scorer="s")
+    write_run(tmp_path / "other.jsonl", first, ["a", "b"], ["a", "b"], scorer="t")
+    (tmp_path / "qrels").write_text("q 0 b 1\n")
+    deep = ["tradeoff", str(tmp_path / "qrels"), str(tmp_path / "deep.jsonl"), "-m", "RR", "--json", "--pairs", "sum"]
+    curves = [*deep, "--duo-k0", "2,4", "--k1", "0,2"]
+    assert "did not keep duoBERT's probabilities" in str(CliRunner().invoke(cli, curves).exception)
+    outcome = CliRunner().invoke(cli, [*curves, "--pairs-from", str(tmp_path / "two.jsonl")])
+    found = {
+        (one["k0"], one["k1"]): one["quality"] for one in json.loads(outcome.output)["points"] if "duo" in one["curve"]
+    }
+    assert found == {(2, 0): 0.5, (2, 2): 1.0, (4, 0): 0.25, (4, 2): 0.25}
+    refused = CliRunner().invoke(cli, [*curves, "--pairs-from", str(tmp_path / "other.jsonl")])
+    assert "was made with another scorer than" in str(refused.exception)
+
+
+def test_pairs_behind_a_blend_are_derived_behind_it(tmp_path: Path) -> None:
+    # mono alone has c b a; with the first pass worth 20 a b c, of whose top two the run compared the pairs
+    write_run(tmp_path / "run.jsonl", ["a", "b", "c"], ["c", "b", "a"], ["a", "b"], blend=["linear", 20.0])
+    (tmp_path / "qrels").write_text("q 0 b 1\n")
+    arguments = ["tradeoff", str(tmp_path / "qrels"), str(tmp_path / "run.jsonl"), "-m", "RR", "--json"]
+    points = json.loads(CliRunner().invoke(cli, [*arguments, "--pairs", "sum"]).output)["points"]
+    assert [(one["k1"], one["quality"]) for one in points if "duo" in one["curve"]] == [(0, 0.5), (2, 1.0)]

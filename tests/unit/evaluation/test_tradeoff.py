@@ -5,7 +5,7 @@ import pytest
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.plots import plot_tradeoff
 from osrerank.evaluation.records import Record
-from osrerank.evaluation.tradeoff import Scored, Setting, aggregate, curve, deepest, derive, widest
+from osrerank.evaluation.tradeoff import Scored, Setting, curve, deepest, derive, widest
 from osrerank.types import Qrels
 
 # p_ij of four documents; asymmetric, as a model's are: p_ab + p_ba is not 1.
@@ -77,10 +77,6 @@ def test_sample_is_repeatable_and_depends_on_the_seed() -> None:
     again = [derive(SCORED, Setting(5, 4, "sample", sample_size=1, seed=seed))[0] for seed in range(20)]
     assert draws == again
     assert len(set(draws)) > 1
-
-
-def test_aggregates_of_nothing_are_zero() -> None:
-    assert [aggregate([], pairs) for pairs in ("sum", "binary", "min", "max", "sample")] == [0.0] * 5
 
 
 def test_a_document_that_mono_could_not_score_stays_below_the_scored() -> None:

@@ -118,3 +118,66 @@ def test_a_tokenizer_without_specials_is_refused(tmp_path: Path) -> None:
     bare.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ModelLoadError, match="special tokens around a pair"):
         InputBuilder.load(tmp_path, card())
+
+
+def duo_card(**options: object) -> ModelCard:
+    return ModelCard(name="tiny", head="logits2", kind="duo", segment_rows=3, **options)
+
+
+def test_the_three_segments() -> None:
+    builder = InputBuilder.load(DIRECTORY, duo_card())
+    query = builder.query("low pressure")
+    first, second = builder.documents(["the wing", "heat"], query)
+    tokens = builder.duo(query, first, second)
+    assert tokens.ids.tolist() == [CLS, *ids("low", "pressure"), SEP, *ids("the", "wing"), SEP, *ids("heat"), SEP]
+    assert tokens.segments.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2]
+
+
+def test_empty_documents_of_a_pair() -> None:
+    builder = InputBuilder.load(DIRECTORY, duo_card())
+    query = builder.query("low")
+    (empty,) = builder.documents([""], query)
+    tokens = builder.duo(query, empty, empty)
+    assert tokens.ids.tolist() == [CLS, *ids("low"), SEP, SEP, SEP]
+    assert tokens.segments.tolist() == [0, 0, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rule", "query_words", "pieces"),
+    [
+        ("paper", 1, 223),
+        ("paper", 62, 223),
+        ("paper", 100, 223),
+        ("released", 6, 250),  # 8 ids with [CLS] and [SEP]: 504 / 2 - 2
+        ("released", 7, 249),  # 9: 503 / 2 rounded down, less 2
+        ("released", 62, 222),
+        ("released", 100, 222),
+    ],
+)
+def test_each_document_of_a_pair_has_room_of_its_own(rule: str, query_words: int, pieces: int) -> None:
+    builder = InputBuilder.load(DIRECTORY, duo_card(length_rule=rule))
+    query = builder.query("low " * query_words)
+    long, short = builder.documents(["wing " * 1000, "heat"], query)
+    assert len(query.ids) == min(query_words, 62)
+    assert (len(long.ids), long.cut) == (pieces, True)
+    whole = builder.duo(query, long, long)
+    assert len(whole.ids) == 4 + len(query.ids) + 2 * pieces <= 512
+    assert len(builder.duo(query, long, short).ids) == 4 + len(query.ids) + pieces + 1  # nothing is lent
+
+
+def test_the_longest_pair_fills_the_paper_limit() -> None:
+    builder = InputBuilder.load(DIRECTORY, duo_card())
+    query = builder.query("low " * 100)
+    (long,) = builder.documents(["wing " * 1000], query)
+    tokens = builder.duo(query, long, long)
+    assert len(tokens.ids) == 512
+    assert [tokens.segments.tolist().count(segment) for segment in (0, 1, 2)] == [64, 224, 224]
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_model_without_segments_gets_one_segment_for_both_documents(rows: int) -> None:
+    card = ModelCard(name="tiny", head="logits2", kind="duo", segment_rows=rows)
+    builder = InputBuilder.load(DIRECTORY, card)
+    query = builder.query("low")
+    first, second = builder.documents(["wing", "heat"], query)
+    assert builder.duo(query, first, second).segments.max() == 0

@@ -72,7 +72,7 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 2}'), "version is 2"),
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 1, "head": "odd"}'), "head is 'odd'"),
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 1, "x": 1}'), r"osrerank\.json: .*'x'"),
-        (lambda folder: _card(folder, {"kind": "duo"}), "is a duo model"),
+        (lambda folder: _card(folder, {"kind": "duo"}), r"segment_rows is 2; .*osrerank export --kind duo adds"),
         (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
         (lambda folder: _card(folder, {"onnx": {"int8": "onnx/none.onnx"}}), r"none\.onnx is missing"),
     ],

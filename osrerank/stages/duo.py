@@ -1,0 +1,211 @@
+"""Pairwise reranking: every candidate is compared with every other one.
+
+H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3. Leaving
+out a stage for an easy query is an early exit (Cambazoglu et al.: Early exit optimizations for additive machine learned
+ranking systems, WSDM 2010, cited there in section 2).
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
+from osrerank.stages.pairs import PairPlan, Pairs, aggregate
+from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
+
+STRANDED = "every candidate that it was to be compared with failed"
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class DuoStage:
+    """duoBERT: k(k-1) forward passes for the top k = ``depth`` candidates, or k * m with Sample.
+
+    p_ij and p_ji are two forward passes, and need not add up to 1. Fewer than two candidates have no pair and stay as
+    they are. A candidate whose pairs cannot be scored is left out of the comparison and stays below the others, with
+    its ``failure`` set. When the deadline cuts the stage short, a prefix of the candidates is reordered among itself:
+    those that were all compared with each other, as a smaller depth would have done; with Sample those whose whole
+    draw was scored.
+
+    Attributes:
+        scorer: scores ``(i, j)`` tuples: the logit of p_ij.
+        depth: how many candidates are compared (k1).
+        pairs: which pairs, and how their probabilities make an order.
+        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
+        skip_margin: the lead heuristic, off when None: the stage is skipped where the first candidate's score is ahead
+            of the second's by at least this much, in the unit of the stage before (monoBERT: logits).
+        name: how the stage is called in traces and reports.
+    """
+
+    scorer: Scorer
+    depth: int = 20
+    pairs: Pairs = field(default_factory=Pairs)
+    budget_ms: float | None = None
+    skip_margin: float | None = None
+    name: str = "duo"
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
+        """Return the ranking with its top ``depth`` in the order of their aggregated pair probabilities.
+
+        Raises:
+            DeadlineExceeded: no two candidates could be compared in time.
+            InferenceError: no two candidates could be compared at all, or a score is not a number.
+        """
+        started = time.perf_counter()
+        block = ranking.candidates[: self.depth]
+        readable = [candidate for candidate in block if candidate.text is not None]
+        if reason := self._lead(block):
+            report = StageReport(self.name, applied=False, reason=reason, candidates=len(block), skipped=True)
+            return ranking.with_report(report)
+        if len(readable) < 2:
+            return ranking.with_report(self._without_pairs(block, readable))
+        plan = PairPlan.of([candidate.doc_id for candidate in readable], self.pairs)
+        scores = self._score(ranking.query.text, readable, plan, deadline.within_ms(self.budget_ms))
+        probabilities = self._probabilities(scores, plan)
+        attempt = self._attempt(block, readable, plan, scores, probabilities)
+        candidates = settle(ranking, self.name, attempt)
+        took_ms = (time.perf_counter() - started) * 1000
+        kept = PairProbabilities(plan.doc_ids, _rows(probabilities))
+        report = self._report(attempt, plan, scores, kept, took_ms)
+        return Ranking(ranking.query, candidates, (*ranking.reports, report))
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self.scorer.model
+
+    def _lead(self, block: Sequence[Candidate]) -> str:
+        """Return why the stage is skipped; empty when it is not."""
+        if self.skip_margin is None or len(block) < 2:
+            return ""
+        lead = block[0].score - block[1].score
+        if lead < self.skip_margin or len(block[0].trace) != len(block[1].trace):  # scores of different stages
+            return ""
+        return f"skipped: the first candidate leads by {lead:.4g}, at least skip_margin {self.skip_margin:g}"
+
+    def _without_pairs(self, block: Sequence[Candidate], readable: Sequence[Candidate]) -> StageReport:
+        failed = len(block) - len(readable)
+        reason = NO_TEXT if failed else ""
+        done = not failed or ("partial" if readable else False)
+        return StageReport(self.name, done, reason, model=self.model, candidates=len(block), failed=failed)
+
+    def _score(self, query: str, readable: Sequence[Candidate], plan: PairPlan, deadline: Deadline) -> Scores:
+        if deadline.passed:
+            raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
+        texts = [candidate.text or "" for candidate in readable]
+        scores = self.scorer.score(query, texts, plan.tuples, deadline=deadline)
+        if plan.done(scores.reached) < 2:
+            raise DeadlineExceeded(f"the deadline passed after {_share(scores, plan)}", stage=self.name)
+        return scores
+
+    def _probabilities(self, scores: Scores, plan: PairPlan) -> Matrix:
+        """Return p_ij ``(n, n)``, NaN where it was not computed or failed."""
+        matrix: Matrix = np.full((plan.size, plan.size), np.nan)
+        scored = [at for at in range(scores.reached) if at not in scores.failures]
+        logits = scores.values[scored]
+        if not np.isfinite(logits).all():
+            message = f"model {self.model} gave a score that is not a number"
+            raise InferenceError(message, stage=self.name, model=self.model)
+        if scored:
+            first, second = np.array([plan.tuples[at] for at in scored]).T
+            matrix[first, second] = self.scorer.probabilities(logits)
+        return matrix
+
+    def _attempt(
+        self,
+        block: Sequence[Candidate],
+        readable: Sequence[Candidate],
+        plan: PairPlan,
+        scores: Scores,
+        probabilities: Matrix,
+    ) -> Attempt:
+        done = plan.done(scores.reached)
+        failures = _failures(scores, plan, done)
+        judged = self._judge(readable[:done], plan, probabilities, failures)
+        if len(judged) < 2:
+            why = next(iter(scores.failures.values()))
+            raise InferenceError(f"no two candidates could be compared: {why}", stage=self.name, model=self.model)
+        reasons = {one.doc_id: failures.get(place, STRANDED) for place, one in enumerate(readable[:done])}
+        return Attempt(block, readable, judged, done, reasons)
+
+    def _judge(
+        self, candidates: Sequence[Candidate], plan: PairPlan, probabilities: Matrix, failures: Mapping[int, str]
+    ) -> list[Judged]:
+        """Return the candidates that did not fail and have a rival that did not."""
+        judged = []
+        for place, candidate in enumerate(candidates):
+            drawn = [other for other in plan.rivals[place] if other < plan.reach(len(candidates))]
+            left = [other for other in drawn if other not in failures]
+            if left and place not in failures:
+                judged.append(self._judged(candidate, probabilities[place, left].tolist(), len(drawn)))
+        return judged
+
+    def _judged(self, candidate: Candidate, probabilities: list[float], drawn: int) -> Judged:
+        how = self.pairs.aggregation
+        score = aggregate(probabilities, how)
+        most = 1 if how in ("min", "max") else len(probabilities)
+        if how == "sample":  # draws that lost a rival to a failure must stay comparable with those that did not
+            score, most = score * (drawn / len(probabilities)), drawn
+        parts: dict[str, float] = {how: score, "rivals": len(probabilities)}
+        return Judged(candidate, score=score, unit=min(score / most, BELOW_ONE), parts=parts)
+
+    def _report(
+        self, attempt: Attempt, plan: PairPlan, scores: Scores, kept: PairProbabilities, took_ms: float
+    ) -> StageReport:
+        reasons = []
+        if scores.reached < len(plan.tuples):
+            ordered = f"the first {attempt.reached} candidates were compared"
+            reasons.append(f"the deadline passed after {_share(scores, plan)}: {ordered}")
+        if attempt.failed:
+            reasons.append(f"{attempt.failed} candidates could not be scored")
+        return StageReport(
+            name=self.name,
+            applied="partial" if reasons else True,
+            reason="; ".join(reasons),
+            model=self.model,
+            candidates=len(attempt.block),
+            inferences=scores.inferences,
+            cached=scores.cached,
+            truncated=scores.truncated,
+            query_truncated=scores.query_truncated,
+            failed=attempt.failed,
+            took_ms=took_ms,
+            pairs=kept,
+        )
+
+
+def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:
+    """Return the candidates to leave out so that no failed pair is left, each with why one of its pairs failed.
+
+    Again and again the one with the most failed pairs is left out, of equals the lower one: a document that cannot be
+    scored fails all of its pairs, its neighbours one or two each.
+    """
+    failed = np.zeros((plan.size, plan.size), dtype=np.int64)
+    reasons: dict[int, str] = {}
+    for at, why in scores.failures.items():
+        pair = plan.tuples[at]
+        if max(pair) < plan.reach(done):
+            failed[pair] = 1
+            reasons |= {place: why for place in pair if place not in reasons}
+    out: dict[int, str] = {}
+    counts = failed.sum(axis=0) + failed.sum(axis=1)
+    while counts.any():
+        worst = plan.size - 1 - int(np.argmax(counts[::-1]))
+        out[worst] = reasons[worst]
+        counts -= failed[worst] + failed[:, worst]
+        counts[worst] = 0
+        failed[worst] = failed[:, worst] = 0
+    return out
+
+
+def _share(scores: Scores, plan: PairPlan) -> str:
+    return f"{scores.reached} of {len(plan.tuples)} pairs"
+
+
+def _rows(probabilities: Matrix) -> tuple[tuple[float | None, ...], ...]:
+    return tuple(tuple(None if math.isnan(value) else value for value in row) for row in probabilities.tolist())

@@ -1,0 +1,125 @@
+"""From the probabilities of pairs to one score a document: duoBERT's pair aggregations.
+
+Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3. Of candidate i,
+J_i are the other candidates that duoBERT was given; p_ij is the probability that i is more relevant than j.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from osrerank.stages.options import is_count, read_options, unusable
+
+PairAggregation = Literal["sum", "binary", "min", "max", "sample"]
+PAIR_AGGREGATIONS: tuple[PairAggregation, ...] = ("sum", "binary", "min", "max", "sample")
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Which pairs are compared, and what a candidate gets of its probabilities.
+
+    Attributes:
+        aggregation: ``"sum"``: sum of p_ij over J_i. ``"binary"``: how many p_ij are above .5. ``"min"``, ``"max"``:
+            the least, the greatest p_ij. ``"sample"``: the sum over a draw of ``sample_size`` of J_i, without
+            replacement; no other pair is computed. As many as J_i has, or more, make it ``"sum"``.
+        sample_size: m of ``sample``.
+        seed: of the draw; the same candidates always get the same one, in whatever order they come.
+    """
+
+    aggregation: PairAggregation = "sum"
+    sample_size: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.aggregation not in PAIR_AGGREGATIONS:
+            expected = " or ".join(f'"{name}"' for name in PAIR_AGGREGATIONS)
+            raise unusable("pairs.aggregation", self.aggregation, expected)
+        if not is_count(self.sample_size):
+            raise unusable("pairs.sample_size", self.sample_size, "a count from 1 on")
+        if type(self.seed) is not int:
+            raise unusable("pairs.seed", self.seed, "a whole number")
+
+    @classmethod
+    def of(cls, value: Any) -> "Pairs":
+        """Read the ``pairs`` option of a search: a name of an aggregation, a dict of options, True, or None.
+
+        Raises:
+            ConfigError: it is none of these, or a key or value in it cannot be used.
+        """
+        return read_options(cls, value, "pairs", first="aggregation") or cls()
+
+    def rivals(self, doc_ids: Sequence[str]) -> list[list[int]]:
+        """Return, for each candidate's place, the places of those that it is compared with, in ascending order."""
+        everyone = range(len(doc_ids))
+        if self.aggregation != "sample" or self.sample_size >= len(doc_ids) - 1:
+            return [[other for other in everyone if other != place] for place in everyone]
+        by_id = sorted(everyone, key=lambda place: doc_ids[place])  # the draw must not depend on the order
+        return [self._draw(doc_ids[place], [other for other in by_id if other != place]) for place in everyone]
+
+    def _draw(self, doc_id: str, others: list[int]) -> list[int]:
+        generator = random.Random(f"{self.seed}:{doc_id}")  # noqa: S311 - a repeatable draw, no secret
+        return sorted(generator.sample(others, self.sample_size))
+
+
+@dataclass(frozen=True, slots=True)
+class PairPlan:
+    """The pairs of n candidates, in an order whose beginnings are of use.
+
+    Attributes:
+        doc_ids: of the candidates.
+        rivals: for each place, the places that it is compared with.
+        tuples: the pairs ``(i, j)``: all pairs of the first two candidates, then those that the third one adds, and so
+            on; of a draw, all pairs of the first candidate, then all of the second.
+        is_whole: whether everyone is compared with everyone.
+    """
+
+    doc_ids: tuple[str, ...]
+    rivals: list[list[int]]
+    tuples: list[tuple[int, int]]
+    is_whole: bool
+
+    @classmethod
+    def of(cls, doc_ids: Sequence[str], pairs: Pairs) -> "PairPlan":
+        """Return the plan for at least two candidates."""
+        rivals = pairs.rivals(doc_ids)
+        is_whole = len(rivals[0]) == len(rivals) - 1
+        drawn = [(place, other) for place, others in enumerate(rivals) for other in others]
+        return cls(tuple(doc_ids), rivals, list(_whole(len(rivals))) if is_whole else drawn, is_whole)
+
+    @property
+    def size(self) -> int:
+        """The number of candidates."""
+        return len(self.rivals)
+
+    def done(self, reached: int) -> int:
+        """Return how many leading candidates are completely compared after so many pairs."""
+        if self.is_whole:
+            return (1 + math.isqrt(1 + 4 * reached)) // 2  # the greatest r with r(r - 1) pairs
+        return reached // len(self.rivals[0])
+
+    def reach(self, done: int) -> int:
+        """Return behind which place no rival of the candidates done counts."""
+        return done if self.is_whole else self.size
+
+
+def _whole(size: int) -> Iterator[tuple[int, int]]:
+    for newest in range(size):
+        for older in range(newest):
+            yield older, newest
+            yield newest, older
+
+
+def aggregate(probabilities: Sequence[float], aggregation: PairAggregation) -> float:
+    """Return a candidate's score s_i from its p_ij; 0 of none.
+
+    Sums are exact before they are rounded once, so that the order of the candidates cannot change them.
+    """
+    if aggregation == "binary":
+        return float(sum(probability > 0.5 for probability in probabilities))
+    if aggregation == "min":
+        return min(probabilities, default=0.0)
+    if aggregation == "max":
+        return max(probabilities, default=0.0)
+    return math.fsum(probabilities)

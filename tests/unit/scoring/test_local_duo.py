@@ -1,0 +1,129 @@
+"""Pairs through the scorer in this process: kinds, tokenising once, failures, deadlines, windows."""
+
+import time
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank import DuoStage
+from osrerank.errors import InferenceError, ModelLoadError
+from osrerank.scoring import local
+from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.model import ModelCard
+from osrerank.types import Deadline
+from tests.rankings import ranking_of
+
+DATA = Path(__file__).parents[2] / "data"
+DUO, MONO = DATA / "tiny-bert-duo", DATA / "tiny-bert-one-label"
+CARD = ModelCard("tiny", "logits2", kind="duo", segment_rows=3)
+
+
+class Differing:
+    """A backend that prefers the longer of two documents, and fails on the word `wing`."""
+
+    precision, files, budget_tokens, lanes, packed = "fp32", (), 256, 1, False
+
+    def __init__(self, bad: int = -1, pause_s: float = 0.0) -> None:
+        self.bad, self.pause_s = bad, pause_s
+
+    def run(self, sequences):
+        time.sleep(self.pause_s)
+        if any((tokens.ids == self.bad).any() for tokens in sequences):
+            raise InferenceError("the bad one is here")
+        lengths = [[(tokens.segments == kind).sum() for kind in (2, 1)] for tokens in sequences]
+        return np.array(lengths, dtype=np.float32)
+
+    def close(self) -> None:
+        pass
+
+
+class Counting(InputBuilder):
+    """Remembers which texts were tokenised."""
+
+    seen: list[str]
+
+    def documents(self, texts, query):
+        self.seen = [*getattr(self, "seen", []), *texts]
+        return super().documents(texts, query)
+
+
+def scorer_of(backend) -> LocalScorer:
+    return LocalScorer(DUO, CARD, Counting.load(DUO, CARD), backend)
+
+
+def test_each_document_is_tokenised_once_and_only_those_compared():
+    scorer = scorer_of(Differing())
+    texts = ["low " * (1 + n) for n in range(50)] + ["never read"]
+    pairs = list(permutations(range(50), 2))
+    scores = scorer.score("low", texts, pairs)
+    assert sorted(scorer._builder.seen, key=len) == texts[:50]
+    assert scores.inferences == 2450
+    assert scores.values.tolist() == [float(first - second) for first, second in pairs]
+
+
+def test_kinds_are_told_apart():
+    mono, duo = load_scorer(str(MONO), threads=1), load_scorer(str(DUO), threads=1)
+    with pytest.raises(ValueError, match="a duo model scores pairs"):
+        duo.score("low", ["a", "b"], [(0,)])
+    with pytest.raises(ValueError, match="for pairs of documents a duo model is needed"):
+        mono.score("low", ["a", "b"], [(0, 1)])
+    with pytest.raises(ModelLoadError, match="is a mono model; a duo one is needed here"):
+        load_scorer(str(MONO), kind="duo")
+    with pytest.raises(ModelLoadError, match="is a duo model; a mono one is needed here"):
+        load_scorer(str(DUO), kind="mono")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"layout": "cross-bias"}, "no place where two documents are compared"),
+        ({"head": "next-sentence"}, "a duo model has logit1 or logits2"),
+        ({"segment_rows": 2}, "tells query, first and second document apart"),
+        ({"max_tokens": 69}, "have no room beside the query"),
+    ],
+)
+def test_cards_that_cannot_compare_are_refused(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        ModelCard(**{"name": "tiny", "head": "logits2", "kind": "duo", "segment_rows": 3, **changes})
+
+
+def test_a_bad_document_is_left_out_of_the_ranking_and_its_neighbours_are_ranked():
+    wing = int(scorer_of(Differing())._builder.query("wing").ids[0])
+    stage = DuoStage(scorer_of(Differing(bad=wing)))
+    ranking = stage.rerank(ranking_of(["low", "low low", "wing", "", "low " * 9], "low"))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["d4", "d1", "d0", "d3", "d2"]
+    assert ranking.candidates[-1].failure == "the bad one is here"
+    report = ranking.reports[0]
+    assert (report.applied, report.failed, report.inferences) == ("partial", 1, 20)
+
+
+def test_a_deadline_leaves_a_prefix_of_pairs_and_of_candidates():
+    texts = ["low " * (1 + n) for n in range(30)]
+    scorer = scorer_of(Differing(pause_s=0.004))
+    pairs = list(permutations(range(30), 2))
+    scores = scorer.score("low", texts, pairs, deadline=Deadline.after_ms(200))
+    assert 0 < scores.reached < len(pairs)
+    assert np.isfinite(scores.values[: scores.reached]).all()
+    assert np.isnan(scores.values[scores.reached :]).all()
+    ranking = DuoStage(scorer, depth=30, budget_ms=300).rerank(ranking_of(texts, "low"))
+    compared = [candidate.doc_id for candidate in ranking.candidates if len(candidate.trace) == 2]
+    assert 2 <= len(compared) < 30
+    assert compared == [f"d{n}" for n in reversed(range(len(compared)))]
+    assert [c.doc_id for c in ranking.candidates[len(compared) :]] == [f"d{n}" for n in range(len(compared), 30)]
+
+
+def test_more_pairs_than_are_held_at_once(monkeypatch):
+    pairs = list(permutations(range(12), 2))
+    texts = ["low " * (1 + n) for n in range(12)]
+    whole = scorer_of(Differing()).score("low", texts, pairs)
+    monkeypatch.setattr(local, "WINDOW", 50)
+    windows = scorer_of(Differing()).score("low", texts, pairs)
+    assert windows.values.tolist() == whole.values.tolist()
+    assert windows.inferences == windows.reached == 132
+    wing = int(scorer_of(Differing())._builder.query("wing").ids[0])
+    failing = scorer_of(Differing(bad=wing)).score("low", [*texts[:11], "wing"], pairs)
+    assert {pairs[at] for at in failing.failures} == {pair for pair in pairs if 11 in pair}

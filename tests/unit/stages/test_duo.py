@@ -1,0 +1,317 @@
+"""The duo stage: order, counts, tail, failures, deadline, skipping."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank import DuoStage, MonoStage, Pipeline
+from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.pipeline import applied
+from osrerank.response import explain, final_score
+from osrerank.stages.interpolate import BlendStage
+from osrerank.stages.ordering import NO_TEXT
+from osrerank.stages.pairs import PAIR_AGGREGATIONS, Pairs
+from osrerank.testing import FunctionScorer
+from osrerank.types import Deadline, Scores
+from tests.rankings import ranking_of
+
+BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
+# row i better than column j; asymmetric, as a model's are
+MATRIX = {"ab": 0.9, "ac": 0.2, "ba": 0.6, "bc": 0.7, "ca": 0.5, "cb": 0.3}
+
+
+class Table(FunctionScorer):
+    """Scores pairs of one-letter texts from a table of probabilities; reaches so many pairs; some fail."""
+
+    def __init__(self, table=MATRIX, reach=10_000, bad=()):
+        object.__setattr__(self, "table", table)
+        object.__setattr__(self, "reach", reach)
+        object.__setattr__(self, "bad", bad)
+        object.__setattr__(self, "asked", [])
+        super().__init__()
+
+    __slots__ = ("asked", "bad", "reach", "table")
+
+    def score(self, query, documents, tuples, *, deadline=None):
+        self.asked.extend(tuples)
+        values = np.full(len(tuples), np.nan, dtype=np.float32)
+        reached = min(self.reach, len(tuples))
+        failures = {}
+        for at, (first, second) in enumerate(tuples[:reached]):
+            pair = documents[first] + documents[second]
+            if pair in self.bad:
+                failures[at] = f"{pair} failed"
+            else:
+                values[at] = math.log(self.table[pair] / (1 - self.table[pair]))
+        return Scores(values, failures, reached, inferences=reached)
+
+
+def table_of(letters, seed=0):
+    random = np.random.default_rng(seed)
+    return {a + b: float(random.uniform(0.01, 0.99)) for a in letters for b in letters if a != b}
+
+
+def texts(ranking):
+    return "".join(candidate.text or "-" for candidate in ranking.candidates)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        ("sum", "bac"),  # a 1.1, b 1.3, c .8
+        ("binary", "bac"),  # a 1, b 2, c 0
+        ("min", "bca"),  # a .2, b .6, c .3
+        ("max", "abc"),  # a .9, b .7, c .5
+        ("sample", "bac"),  # two of two others: the sum
+    ],
+)
+def test_three_candidates_by_hand(aggregation, expected):
+    stage = DuoStage(Table(), pairs=Pairs(aggregation, sample_size=2))
+    ranking = stage.rerank(ranking_of("abc"))
+    assert texts(ranking) == expected
+    assert ranking.reports[0].inferences == 6
+    assert ranking.reports[0].applied is True
+
+
+def test_natural_values_and_the_kept_matrix():
+    ranking = DuoStage(Table()).rerank(ranking_of("abc"))
+    best = ranking.candidates[0].trace[-1]
+    assert (best.stage, best.rank) == ("duo", 1)
+    assert best.score == ranking.candidates[0].score == pytest.approx(1.3)
+    assert best.parts == {"sum": best.score, "rivals": 2}
+    assert best.unit == pytest.approx(1.3 / 2)
+    kept = ranking.reports[0].pairs
+    assert kept.doc_ids == ("d0", "d1", "d2")
+    assert kept.probabilities[0] == (None, pytest.approx(0.9), pytest.approx(0.2))
+    assert kept.probabilities[2] == (pytest.approx(0.5), pytest.approx(0.3), None)
+
+
+@pytest.mark.parametrize("aggregation", PAIR_AGGREGATIONS)
+@pytest.mark.parametrize("depth", [2, 5, 8])
+def test_inferences_are_what_the_formula_says(aggregation, depth):
+    scorer = Table(table_of("abcdefgh"))
+    stage = DuoStage(scorer, depth=depth, pairs=Pairs(aggregation, sample_size=3))
+    expected = depth * min(3, depth - 1) if aggregation == "sample" else depth * (depth - 1)
+    assert stage.rerank(ranking_of("abcdefgh")).reports[0].inferences == expected
+    assert len(set(scorer.asked)) == len(scorer.asked) == expected
+    assert all(first != second for first, second in scorer.asked)
+
+
+def test_sample_of_all_others_is_sum():
+    table = table_of("abcdef")
+    whole = DuoStage(Table(table)).rerank(ranking_of("abcdef"))
+    drawn = DuoStage(Table(table), pairs=Pairs("sample", sample_size=5)).rerank(ranking_of("abcdef"))
+    assert texts(drawn) == texts(whole)
+    assert [c.score for c in drawn.candidates] == [c.score for c in whole.candidates]
+
+
+@given(st.permutations("abcdef"), st.sampled_from(PAIR_AGGREGATIONS), st.integers(0, 5))
+def test_permuting_the_input_permutes_the_output(order, aggregation, seed):
+    """Where no two scores are equal; equal ones keep the order that they came in."""
+    stage = DuoStage(Table(table_of("abcdef", seed)), pairs=Pairs(aggregation, sample_size=2))
+    straight = stage.rerank(ranking_of("abcdef"))
+    before = ranking_of(order)
+    named = tuple(replace(c, doc_id=f"d{'abcdef'.index(c.text)}") for c in before.candidates)  # ids go with texts
+    turned = stage.rerank(replace(before, candidates=named))
+    assert {c.text: c.score for c in turned.candidates} == {c.text: c.score for c in straight.candidates}
+    rank = {text: place for place, text in enumerate(order)}
+    assert texts(turned) == "".join(sorted(order, key=lambda text: (-_score(straight, text), rank[text])))
+
+
+def _score(ranking, text):
+    return next(c.score for c in ranking.candidates if c.text == text)
+
+
+def test_equal_scores_keep_their_rank():
+    table = dict.fromkeys(table_of("abcd"), 0.7)
+    for aggregation in PAIR_AGGREGATIONS:
+        assert texts(DuoStage(Table(table), pairs=Pairs(aggregation)).rerank(ranking_of("dbca"))) == "dbca"
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_no_pair_leaves_the_order(depth):
+    before = ranking_of("abc")
+    after = DuoStage(Table(), depth=depth).rerank(before)
+    assert after.candidates == before.candidates
+    report = after.reports[0]
+    assert (report.applied, report.inferences, report.candidates) == (True, 0, depth)
+
+
+def test_the_tail_stays_below_and_a_depth_beyond_the_candidates_is_all_of_them():
+    assert texts(DuoStage(Table(), depth=2).rerank(ranking_of("bac"))) == "abc"  # p_ab .9, p_ba .6
+    assert texts(DuoStage(Table(), depth=50).rerank(ranking_of("abc"))) == "bac"
+    assert DuoStage(Table()).rerank(ranking_of("a")).reports[0].inferences == 0
+    assert DuoStage(Table()).rerank(ranking_of("")).candidates == ()
+
+
+def test_empty_documents_are_compared_and_those_without_text_are_not():
+    ranking = DuoStage(BY_LENGTH).rerank(ranking_of(["", None, "bb", "a"]))
+    assert [c.text for c in ranking.candidates] == ["bb", "a", "", None]
+    assert ranking.candidates[-1].failure == NO_TEXT
+    report = ranking.reports[0]
+    assert (report.applied, report.failed, report.inferences) == ("partial", 1, 6)
+    nothing = DuoStage(BY_LENGTH).rerank(ranking_of([None, None])).reports[0]
+    assert (nothing.applied, nothing.reason) == (False, NO_TEXT)
+
+
+@pytest.mark.parametrize("aggregation", PAIR_AGGREGATIONS)
+def test_a_document_that_fails_is_left_out_and_its_neighbours_are_ranked(aggregation):
+    table = table_of("abcdx")
+    bad = {pair for pair in table if "x" in pair}
+    failing = DuoStage(Table(table, bad=bad), pairs=Pairs(aggregation, sample_size=4)).rerank(ranking_of("axbcd"))
+    without = DuoStage(Table(table), pairs=Pairs(aggregation, sample_size=4)).rerank(ranking_of("abcd"))
+    assert texts(failing) == texts(without) + "x"
+    assert failing.candidates[-1].failure == "ax failed"
+    assert [len(c.trace) for c in failing.candidates] == [2, 2, 2, 2, 1]
+    report = failing.reports[0]
+    assert (report.applied, report.failed, report.inferences) == ("partial", 1, 20)
+    assert "1 candidates could not be scored" in report.reason
+
+
+def test_a_single_failed_pair_leaves_out_the_lower_of_the_two():
+    failing = DuoStage(Table(bad={"cb"})).rerank(ranking_of("abc"))
+    assert texts(failing) == "abc"  # a and b alone: p_ab .9, p_ba .6
+    assert [len(c.trace) for c in failing.candidates] == [2, 2, 1]
+
+
+def test_a_draw_that_lost_a_rival_stays_comparable():
+    table = dict.fromkeys(table_of("abcdefx"), 0.5)
+    stage = DuoStage(Table(table, bad={p for p in table if "x" in p}), pairs=Pairs("sample", sample_size=3))
+    ranking = stage.rerank(ranking_of("abcdefx"))
+    assert {c.score for c in ranking.candidates[:6]} == {1.5}
+    assert {c.trace[-1].parts["rivals"] for c in ranking.candidates[:6]} == {2, 3}
+
+
+def test_a_draw_that_lost_every_rival_is_marked():
+    ids = [f"d{place}" for place in range(5)]
+    drawn = Pairs("sample", sample_size=1).rivals(ids)
+    bad = {"abcde"[place] + "abcde"[others[0]] for place, others in enumerate(drawn) if 0 in (place, *others)}
+    ranking = DuoStage(Table(table_of("abcde"), bad=bad), pairs=Pairs("sample", sample_size=1)).rerank(
+        ranking_of("abcde")
+    )
+    unscored = [c for c in ranking.candidates if len(c.trace) == 1]
+    assert all(c.failure for c in unscored)
+    assert "a" in [c.text for c in unscored]
+    assert ranking.reports[0].failed == len(unscored)
+
+
+def test_nothing_comparable_is_an_error():
+    with pytest.raises(InferenceError, match=r"no two candidates could be compared: .. failed"):
+        DuoStage(Table(bad=set(MATRIX))).rerank(ranking_of("abc"))
+    with pytest.raises(InferenceError, match="no two candidates"):
+        DuoStage(Table(bad={"ab"}), depth=2).rerank(ranking_of("abc"))
+
+
+def test_nan_names_the_model():
+    with pytest.raises(InferenceError, match="testing/function"):
+        DuoStage(FunctionScorer(lambda *_: math.nan)).rerank(ranking_of("ab"))
+
+
+@pytest.mark.parametrize("reach", range(2, 30))
+def test_a_deadline_does_what_a_smaller_depth_would_have_done(reach):
+    table = table_of("abcdef")
+    cut = DuoStage(Table(table, reach=reach)).rerank(ranking_of("abcdef"))
+    depth = max(r for r in range(7) if r * (r - 1) <= reach)
+    whole = DuoStage(Table(table), depth=depth).rerank(ranking_of("abcdef"))
+    assert texts(cut) == texts(whole)
+    assert [c.score for c in cut.candidates] == [c.score for c in whole.candidates]
+    assert f"after {reach} of 30 pairs: the first {depth} candidates were compared" in cut.reports[0].reason
+    assert (cut.reports[0].applied, cut.reports[0].inferences) == ("partial", reach)
+
+
+@pytest.mark.parametrize("reach", range(4, 12))
+def test_a_deadline_orders_the_candidates_whose_draw_was_scored(reach):
+    table, pairs = table_of("abcdef"), Pairs("sample", sample_size=2)
+    whole = DuoStage(Table(table), pairs=pairs).rerank(ranking_of("abcdef"))
+    cut = DuoStage(Table(table, reach=reach), pairs=pairs).rerank(ranking_of("abcdef"))
+    done = "abcdef"[: reach // 2]
+    assert texts(cut) == "".join(text for text in texts(whole) if text in done) + "abcdef"[reach // 2 :]
+
+
+@pytest.mark.parametrize("reach", [0, 1])
+def test_a_deadline_before_two_are_compared_is_an_error(reach):
+    with pytest.raises(DeadlineExceeded, match=f"after {reach} of 6 pairs"):
+        DuoStage(Table(reach=reach)).rerank(ranking_of("abc"))
+    with pytest.raises(DeadlineExceeded, match="before stage duo began"):
+        DuoStage(Table()).rerank(ranking_of("abc"), deadline=Deadline(0.0))
+
+
+def test_a_budget_is_a_deadline_of_the_stages_own():
+    slow = replace(BY_LENGTH, seconds_per_pair=0.02)
+    ranking = DuoStage(slow, budget_ms=500).rerank(ranking_of(["a" * place for place in range(20)]))
+    assert ranking.reports[0].applied == "partial"
+    pipeline = Pipeline((MonoStage(BY_LENGTH, budget_ms=1e-6), DuoStage(BY_LENGTH)))
+    assert pipeline.rerank(ranking_of(["a", "bb"])).reports[0].applied is False
+
+
+def test_a_lead_skips_the_stage_and_the_next_one_goes_on():
+    mono = MonoStage(BY_LENGTH)
+    duo = DuoStage(FunctionScorer(broken=True), skip_margin=3.0)
+    last = MonoStage(FunctionScorer(lambda _q, text: -len(text)), name="last")
+    ranking = Pipeline((mono, duo, last)).rerank(ranking_of(["a", "bbbb"]))
+    assert [report.applied for report in ranking.reports] == [True, False, True]
+    assert ranking.reports[1].reason == "skipped: the first candidate leads by 3, at least skip_margin 3"
+    assert applied(ranking.reports) is True
+    with pytest.raises(InferenceError):
+        Pipeline((mono, duo)).rerank(ranking_of(["a", "bbb"]), on_failure="raise")
+
+
+def test_a_lead_over_a_candidate_that_another_stage_scored_is_none():
+    mono = MonoStage(BY_LENGTH, depth=1)
+    ranking = Pipeline((mono, DuoStage(BY_LENGTH, skip_margin=0.1))).rerank(ranking_of(["aaaaaaaaa", "b"]))
+    assert ranking.reports[1].applied is True
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3, 10])
+def test_a_page_below_the_depth_skips_the_stage_and_is_the_same(offset):
+    pipeline = Pipeline((MonoStage(BY_LENGTH), BlendStage("rrf"), DuoStage(BY_LENGTH, depth=2)))
+    before = ranking_of(["a", "bbb", "cc", "", "dddd"])
+    whole, page = pipeline.rerank(before), pipeline.rerank(before, offset=offset)
+    assert page.candidates[offset:] == whole.candidates[offset:]
+    assert page.reports[2].skipped is (offset >= 2)
+    assert applied(page.reports) is True
+
+
+def test_a_stage_above_a_deeper_one_is_not_skipped_for_its_page():
+    deep = MonoStage(FunctionScorer(lambda *_: 1.0), depth=5, name="deep")  # ties keep the order that duo gave
+    pipeline = Pipeline((MonoStage(BY_LENGTH), DuoStage(FunctionScorer(lambda _q, t: -len(t)), depth=3), deep))
+    before = ranking_of(["a", "bb", "ccc", "dddd", "eeeee"])
+    assert pipeline.rerank(before, offset=4).candidates == pipeline.rerank(before).candidates
+
+
+def test_a_failing_duo_leaves_the_mono_order():
+    pipeline = Pipeline((MonoStage(BY_LENGTH), DuoStage(FunctionScorer(broken=True))))
+    ranking = pipeline.rerank(ranking_of(["a", "bbb", "cc"]))
+    assert [c.text for c in ranking.candidates] == ["bbb", "cc", "a"]
+    assert applied(ranking.reports) == "partial"
+    assert "on purpose" in ranking.reports[1].reason
+
+
+@given(
+    st.lists(st.sampled_from(["", "a", "bb", "ccc", "x", None]), min_size=1, max_size=12),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 12)), min_size=1, max_size=4),
+)
+def test_final_scores_never_increase_whatever_the_stages_and_depths(found, stages):
+    scorer = replace(BY_LENGTH, unscorable=frozenset({"x"}))
+    made = [
+        DuoStage(scorer, depth=depth, name=f"duo{n}") if is_duo else MonoStage(scorer, depth=depth, name=f"mono{n}")
+        for n, (is_duo, depth) in enumerate(stages)
+    ]
+    before = ranking_of(found)
+    after = Pipeline(made).rerank(before)
+    assert sorted(c.doc_id for c in after.candidates) == sorted(c.doc_id for c in before.candidates)
+    finals = [final_score(candidate) for candidate in after.candidates]
+    assert finals == sorted(finals, reverse=True)
+
+
+def test_explanation_tells_of_the_pairs():
+    pipeline = Pipeline((MonoStage(BY_LENGTH), DuoStage(BY_LENGTH)))
+    ranking = pipeline.rerank(ranking_of(["a", "bbb", "cc"]))
+    told = explain(ranking.candidates[0], ranking.reports)
+    assert told[2].startswith("duo: rank 1, sum 1.6")
+    assert told[2].endswith(", rivals 2 by testing/function")
+    assert told[-1].startswith("_score 2.8")

@@ -1,0 +1,185 @@
+"""The pipeline mono-duo in the search call, without a server: options, models, cache, failures."""
+
+import asyncio
+
+import pytest
+
+from osrerank import Pairs, Rerank, connect
+from osrerank.errors import ConfigError, InferenceError, ModelLoadError
+from osrerank.settings import Settings
+from osrerank.testing import CannedTransport, FunctionScorer
+from tests.rankings import response_of
+from tests.servers import ROOT
+
+DATA = ROOT / "tests" / "data"
+BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
+SHORTER = FunctionScorer(lambda _query, text: -float(len(text)))
+TEXTS = ["a", "bbb", "cc", "dddd"]
+
+
+def client_for(texts=TEXTS, scorer=BY_LENGTH, duo_scorer=SHORTER, **options):
+    transport = {"transport_class": CannedTransport, "answer": response_of(texts)}
+    return connect("http://localhost:9", scorer=scorer, duo_scorer=duo_scorer, **transport, **options)
+
+
+def search(client, **options):
+    return client.search("low", index="i", rerank={"pipeline": "mono-duo", **options})
+
+
+def ids(response):
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def test_pairs_reorder_the_best_of_mono():
+    response = search(client_for(), duo_depth=3)
+    assert ids(response) == ["d2", "d1", "d3", "d0"]  # mono has d3 d1 d2 d0
+    assert [stage["inferences"] for stage in response["rerank"]["stages"]] == [4, 6]
+    assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [2, 2, 2, 1]
+
+
+def test_defaults_are_the_papers_operating_point():
+    assert (Rerank().duo_depth, Rerank().pairs) == (20, Pairs("sum", 10, 0))
+
+
+def test_the_pairs_are_never_deeper_than_the_first_stage():
+    response = search(client_for(), depth=2, duo_depth=4)
+    assert response["rerank"]["stages"][1]["candidates"] == 2
+    assert ids(response) == ["d0", "d1", "d2", "d3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"duo_depth": -1}, "duo_depth"),
+        ({"duo_depth": 1001}, "duo_depth"),
+        ({"duo_depth": True}, "duo_depth"),
+        ({"pairs": "mean"}, "pairs.aggregation"),
+        ({"pairs": {"m": 3}}, "pairs.m"),
+        ({"mono_budget_ms": 0}, "mono_budget_ms"),
+        ({"duo_budget_ms": "1s"}, "duo_budget_ms"),
+        ({"duo_skip_margin": 0}, "duo_skip_margin"),
+    ],
+)
+def test_malformed_options_are_named(options, named):
+    with pytest.raises(ConfigError) as caught:
+        search(client_for(), **options)
+    assert caught.value.setting == f"rerank.{named}"
+
+
+def test_failing_pairs_leave_the_mono_order():
+    client = client_for(duo_scorer=FunctionScorer(broken=True))
+    response = search(client)
+    assert ids(response) == ["d3", "d1", "d2", "d0"]
+    assert response["rerank"]["applied"] == "partial"
+    assert response["rerank"]["reason"] == "duo: this scorer is broken on purpose"
+    with pytest.raises(InferenceError, match="on purpose"):
+        search(client, on_failure="raise")
+
+
+def test_no_duo_model_leaves_the_mono_order_and_mono_alone_needs_none():
+    client = client_for(duo_scorer=None, duo_model="osrerank/none")
+    response = search(client)
+    assert ids(response) == ["d3", "d1", "d2", "d0"]
+    assert response["rerank"]["applied"] == "partial"
+    assert "osrerank ships no model osrerank/none" in response["rerank"]["reason"]
+    assert "OSRERANK_DUO_MODEL" in response["rerank"]["reason"]
+    assert client.search("low", index="i", rerank=True)["rerank"]["applied"] is True
+    with pytest.raises(ModelLoadError, match="--duo-model"):
+        search(client, on_failure="raise")
+
+
+def test_a_mono_model_is_no_duo_model():
+    client = client_for(duo_scorer=None, duo_model=str(DATA / "tiny-bert-one-label"))
+    assert "is a mono model; a duo one is needed here" in search(client)["rerank"]["reason"]
+
+
+def test_both_models_are_loaded_warmed_up_and_closed():
+    options = {"model": str(DATA / "tiny-bert-one-label"), "duo_model": str(DATA / "tiny-bert-duo")}
+    client = client_for(scorer=None, duo_scorer=None, rerank={"pipeline": "mono-duo"}, **options)
+    client.warm_up()
+    response = client.search("low", index="i", rerank=True)
+    assert [stage["model"] for stage in response["rerank"]["stages"]] == ["tiny-bert-one-label", "tiny-bert-duo"]
+    client.close()
+
+
+def test_the_duo_model_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("OSRERANK_DUO_MODEL", "somebody/duo")
+    assert Settings.load().duo_model == "somebody/duo"
+
+
+def test_budgets_are_the_stages_own():
+    slow = FunctionScorer(SHORTER.function, seconds_per_pair=0.02)
+    client = client_for(["a" * place for place in range(1, 30)], duo_scorer=slow)
+    response = search(client, duo_depth=29, duo_budget_ms=400)
+    mono, duo = response["rerank"]["stages"]
+    assert (mono["applied"], duo["applied"]) == (True, "partial")
+    assert 2 <= duo["inferences"] < 29 * 28
+    assert search(client_for(), mono_budget_ms=1e-6)["rerank"]["applied"] is False
+
+
+def test_a_deadline_in_the_pairs_leaves_whole_comparisons_only():
+    slow = FunctionScorer(SHORTER.function, seconds_per_pair=0.02)
+    texts = ["a" * place for place in range(1, 30)]
+    response = search(client_for(texts, duo_scorer=slow), duo_depth=29, deadline_ms=500)
+    mono = client_for(texts).search("low", index="i", size=10, rerank=True)
+    compared = [hit["_id"] for hit in response["hits"]["hits"] if "duo" in hit["_rerank"]]
+    assert compared == list(reversed(ids(mono)[: len(compared)]))
+
+
+def test_a_lead_or_a_deep_page_computes_no_pair():
+    client = client_for(["a" * 50, "b", "c", "d"], duo_scorer=FunctionScorer(broken=True))
+    response = search(client, duo_skip_margin=10)
+    assert response["rerank"]["applied"] is True
+    assert response["rerank"]["reason"] is None
+    assert response["rerank"]["stages"][1]["reason"].startswith("skipped: the first candidate leads by 49")
+    page = client.search("low", index="i", from_=3, rerank={"pipeline": "mono-duo", "duo_depth": 3})
+    assert page["rerank"]["applied"] is True
+    assert page["rerank"]["stages"][1]["reason"] == (
+        "skipped: the page begins behind 3 hits, below the stage's depth of 3"
+    )
+
+
+def test_least_probability_is_monos():
+    response = search(client_for(), min_score=0.9)
+    assert ids(response) == ["d1", "d3"]  # lengths 3 and 4, the shorter first
+    assert all("probability" not in hit["_rerank"]["duo"] for hit in response["hits"]["hits"])
+
+
+def test_each_pair_is_cached_by_itself(redis_url):
+    calls = []
+
+    def counted(_query, text):
+        calls.append(text)
+        return -float(len(text))
+
+    client = client_for(duo_scorer=FunctionScorer(counted), redis_url=redis_url)
+    client.search("low", index="i", rerank={"pipeline": "mono-duo", "duo_depth": 3})
+    assert len(calls) == 2 * 6
+    response = search(client)
+    duo = response["rerank"]["stages"][1]
+    assert (duo["inferences"], duo["cached"]) == (6, 6)  # the fourth document's pairs are new
+    assert len(calls) == 2 * 12
+    assert ids(response) == ["d0", "d2", "d1", "d3"]
+    client.close()
+
+
+def test_the_asynchronous_client_has_both_models():
+    pytest.importorskip("aiohttp")
+    from osrerank.aio import connect_async
+
+    async def answer():
+        client = connect_async("http://localhost:9", scorer=BY_LENGTH, duo_scorer=SHORTER)
+        try:
+            return await client.rerank("low", TEXTS, options={"pipeline": "mono-duo", "duo_depth": 3})
+        finally:
+            await client.close()
+
+    assert [candidate.doc_id for candidate in asyncio.run(answer()).candidates] == ["2", "1", "3", "0"]
+
+
+def test_a_settings_file_may_ask_for_pairs(tmp_path, monkeypatch):
+    settings = tmp_path / "settings.toml"
+    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(settings))
+    settings.write_text('[rerank]\npipeline = "mono-duo"\npairs = { aggregation = "binary" }\nduo_depth = 3\n')
+    response = client_for().search("low", index="i", rerank=True)
+    assert response["hits"]["hits"][0]["_rerank"]["duo"] == {"score": 2.0, "rank": 1, "binary": 2.0, "rivals": 2}
