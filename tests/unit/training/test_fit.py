@@ -258,3 +258,28 @@ def test_a_checkpoint_is_tensors_and_json(examples: Path, tmp_path: Path) -> Non
         "weights.safetensors",
         "optimiser.safetensors",
     }
+
+
+def test_bfloat16_in_a_process_of_its_own(examples: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from dataclasses import replace; from pathlib import Path\n"
+        "from tests.unit.training.test_fit import SMALL, request\n"
+        "from osrerank.errors import ConfigError\n"
+        "from osrerank.training.fit import train\n"
+        "recipe = replace(SMALL, steps=4, precision='bf16')\n"
+        "train(request(Path(sys.argv[1]), Path(sys.argv[2]) / 'made', recipe))\n"
+        "try:\n"
+        "    train(request(Path(sys.argv[1]), Path(sys.argv[2]) / 'other'))\n"
+        "except ConfigError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(examples), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
+    assert "another precision was" in done.stdout
+    train(request(examples, tmp_path / "exact", replace(SMALL, steps=4)))
+    found, exact = ([float(row["loss"]) for row in curve(tmp_path / name)] for name in ("made", "exact"))
+    np.testing.assert_allclose(found, exact, rtol=0.1)
+    assert found != exact
+    weights = load_file(tmp_path / "made" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
