@@ -15,11 +15,21 @@ MODEL = click.Path(path_type=Path, file_okay=False, exists=True)
 _read = named_options("name")
 
 
-def each_named_options(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> list[dict[str, Any]]:
-    """Read several groups of options, each as `named_options` reads one."""
-    return [read for value in values if (read := _read(context, parameter, value)) is not None]
+def source_options(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+    """Read one or several `KIND=FILE,OPTION=VALUE,...`, as texts."""
+    if value is None or isinstance(value, str):
+        return None if value is None else _split(value)
+    return [_split(one) for one in value]
+
+
+def _split(text: str) -> dict[str, str]:
+    options = {}
+    for part in text.split(","):
+        name, equals, content = part.strip().partition("=")
+        if not (equals and name and content):
+            raise click.BadParameter(f"{part!r} is not NAME=VALUE")
+        options[name] = content
+    return options
 
 
 def training_options(command: Command) -> Command:
@@ -37,12 +47,12 @@ def training_options(command: Command) -> Command:
                 "--data",
                 required=True,
                 multiple=True,
-                callback=each_named_options,
+                callback=source_options,
                 help="What to learn from, KIND=FILE,OPTION=VALUE; may be repeated.",
             ),
             click.option(
                 "--dev",
-                callback=named_options("examples"),
+                callback=source_options,
                 help="Candidates that the best weights are chosen by; as --data.",
             ),
             click.option("--dev-depth", default=100, show_default=True, type=click.IntRange(1), help="Reordered ones."),
@@ -152,7 +162,7 @@ def duo(**options: Any) -> None:
 
 @train.command()
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--data", multiple=True, callback=each_named_options, help="Examples to change, as for train mono.")
+@click.option("--data", multiple=True, callback=source_options, help="Examples to change, as for train mono.")
 @click.option("--index", "-i", help="Search this index for each query's documents.")
 @click.option("--queries", type=FILE, help="Query set, with --index.")
 @click.option("--qrels", type=FILE, help="Judgments, with --index.")

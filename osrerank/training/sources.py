@@ -58,10 +58,26 @@ def open_source(options: Mapping[str, Any]) -> Source:
         raise ConfigError(f"data: {kind} has no option {unknown[0]}; it has {allowed}", setting="data")
     path = _existing(options[kind])
     files = {name: _existing(value) for name, value in given.items() if name in FILES}
+    values = {name: _value(name, value) for name, value in given.items() if name not in FILES}
     opened = {name: Texts(file) if name in ("corpus", "queries") else file for name, file in files.items()}
     described = ",".join(f"{name}={value}" for name, value in options.items())
     sizes = tuple(file.stat().st_size for file in (path, *files.values()))
-    return Source(described, lambda: reader(path, **{**given, **opened}), sizes)
+    return Source(described, lambda: reader(path, **values, **opened), sizes)
+
+
+def _value(name: str, value: Any) -> int | bool:
+    """Return an option's number or switch, which a command line gives as text.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    text = str(value).lower()
+    if name in SWITCHES and text in {"true", "false"}:
+        return text == "true"
+    if name not in SWITCHES and text.isdecimal() and int(text) > 0:
+        return int(text)
+    expected = "true or false" if name in SWITCHES else "a whole number from 1 on"
+    raise ConfigError(f"data: {name} is {value!r}; it must be {expected}", setting="data")
 
 
 def _existing(value: Any) -> Path:
@@ -239,6 +255,7 @@ def _example(query: Any, documents: Iterable[str], grades: Iterable[int], path: 
 
 Reader = Callable[..., Iterator[Example]]
 FILES = frozenset({"corpus", "queries", "qrels", "tweets"})
+SWITCHES = frozenset({"inject"})
 KINDS: Mapping[str, tuple[Reader, tuple[str, ...], tuple[str, ...]]] = {
     "examples": (examples, (), ()),
     "triples": (triples, (), ()),

@@ -45,7 +45,7 @@ def test_a_run_gives_the_first_passs_others_and_what_it_missed(tmp_path: Path) -
     }
     (found,) = read(**options, depth=2)
     assert (found.documents, found.relevance) == (("one", "three", "two"), (0, 1, 1))
-    (found,) = read(**options, depth=2, inject=False)
+    (found,) = read(**options, depth="2", inject="false")
     assert (found.documents, found.relevance) == (("one", "three"), (0, 1))
     (found,) = read(**options, relevant=2)
     assert (found.documents, found.relevance) == (("one", "three", "four"), (0, 1, 0))
@@ -140,6 +140,7 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
         ({"triples": "/nowhere/t.tsv"}, "is no file"),
         ({"triples": "HERE", "depth": 3}, "no option depth"),
         ({"run": "HERE", "corpus": "HERE"}, "run needs queries"),
+        ({"candidates": "HERE", "qrels": "HERE", "depth": "deep"}, "depth is 'deep'; it must be a whole number"),
     ],
 )
 def test_options_are_checked(tmp_path: Path, options: dict[str, object], said: str) -> None:
