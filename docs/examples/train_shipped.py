@@ -46,7 +46,7 @@ LICENCES = {
     "medquad": "MedQuAD, CC BY 4.0",
     "pubmedqa": "PubMedQA labelled, MIT",
 }
-COMMON = {"max_tokens": 256, "seed": 1}
+COMMON = {"max_tokens": 256, "seed": 1, "measure": "nDCG@10"}
 MONO = {**COMMON, "layout": "cross-bias", "rate": 2e-5, "freeze": "embeddings", "batch": 64, "epochs": 1.0}
 SMALL = {**COMMON, "name": "tinybert-listwise", "rate": 1e-4, "freeze": "embeddings", "epochs": 2.0}
 STANDARD = {**COMMON, "name": "logits", "layout": "standard", "rate": 1e-4, "epochs": 2.0}
