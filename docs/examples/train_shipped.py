@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from osrerank.errors import EvaluationError
 from osrerank.evaluation.queries import read_queries
 from osrerank.evaluation.trec import read_qrels
 from osrerank.scoring.model import read_card
@@ -219,7 +220,11 @@ def finish(work: Path, name: str) -> None:
     provenance = {**card.provenance, "licences": LICENCES, "base_data": "see osrerank/mono: MS MARCO is among it"}
     options = ExportOptions(name=f"osrerank/{name}", precision="int8", provenance=provenance)
     calibrate = (work / "dev.candidates.jsonl", work / "dev.qrels") if card.kind == "mono" else None
-    export_model(work / name, work / f"{name}-int8", options, calibrate=calibrate)
+    try:
+        export_model(work / name, work / f"{name}-int8", options, calibrate=calibrate)
+    except EvaluationError as error:  # of a trial, which has learnt nothing
+        print(f"{name}: no map to probabilities: {error}", flush=True)
+        export_model(work / name, work / f"{name}-int8", options)
     size = sum(file.stat().st_size for file in (work / f"{name}-int8").rglob("*") if file.is_file())
     print(f"{name}: exported, {size / 1e6:.1f} MB", flush=True)
 

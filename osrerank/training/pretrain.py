@@ -179,27 +179,15 @@ def pretrain(
     """
     refuse_existing(output)
     machine = Machine(recipe.precision)
-    torch.manual_seed(recipe.seed)
-    config, weights = read_checkpoint(source)
-    network = build_network("AutoModelForMaskedLM", {**config, **_dropout(recipe)})
-    put_weights(network, weights, source)
-    tokenizer = Tokenizer.from_file(str(source / TOKENIZER_FILE))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    steps = MaskedSteps(
-        tokenizer, recipe, recipe.budget_tokens or machine.budget_tokens, int(config.get("pad_token_id") or 0)
-    )
+    network, steps = _start(source, recipe, machine)
     count = sum(1 for _ in steps.sequences(_texts(corpora)))
     if count < recipe.batch:
         raise EvaluationError(f"the corpora have {count} sequences; a step needs {recipe.batch}: lower the batch")
     total = recipe.steps or math.ceil(recipe.epochs * count / recipe.batch)
     say(f"{count} sequences a pass, {total} steps")
     folder = output.with_name(f"{output.name}.training")
-    fingerprint = json.dumps(
-        [recipe.as_json(), digest(source, weight_files(source)), [str(path) for path in corpora]], sort_keys=True
-    )
-    plan_ = Plan(recipe, total, folder, fingerprint, max_minutes, say=say)
-    training = Training(MaskedObjective(network), plan_, machine)
+    settled = Plan(recipe, total, folder, _fingerprint(source, corpora, recipe), max_minutes, say=say)
+    training = Training(MaskedObjective(network), settled, machine)
     if not training.run(steps.made(lambda: _texts(corpora), training.state.step), total, None):
         return None
     with new_directory(output) as made:
@@ -207,6 +195,27 @@ def pretrain(
         finish_encoder(made, folder, _provenance(source, corpora, recipe, total))
     shutil.rmtree(folder)
     return output
+
+
+def _start(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedSteps]:
+    """Return the network that is trained, and what makes its steps."""
+    torch.manual_seed(recipe.seed)
+    config, weights = read_checkpoint(source)
+    rates = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
+    network = build_network("AutoModelForMaskedLM", {**config, **rates})
+    put_weights(network, weights, source)
+    tokenizer = Tokenizer.from_file(str(source / TOKENIZER_FILE))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    budget_tokens = recipe.budget_tokens or machine.budget_tokens
+    return network, MaskedSteps(tokenizer, recipe, budget_tokens, int(config.get("pad_token_id") or 0))
+
+
+def _fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) -> str:
+    """Return what the outcome depends on."""
+    files = [(str(path), path.stat().st_size) for path in corpora]
+    changing = {name: value for name, value in recipe.as_json().items() if name != "budget_tokens"}
+    return json.dumps([changing, digest(source, weight_files(source)), files], sort_keys=True)
 
 
 def new_encoder(corpora: Sequence[Path], output: Path, shape: Shape, seed: int = 1) -> Path:
@@ -269,10 +278,6 @@ def _line_text(path: Path, number: int, line: str) -> str:
         return text_of(json.loads(line))
     except (ValueError, KeyError, TypeError) as error:
         raise malformed(path, number, f"expected JSON with a text: {error!r}") from None
-
-
-def _dropout(recipe: Recipe) -> dict[str, float]:
-    return {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
 
 
 def _provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total: int) -> Mapping[str, Any]:

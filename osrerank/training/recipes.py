@@ -14,7 +14,6 @@ Loss = Literal["pointwise", "listwise"]
 Draw = Literal["balanced", "list", "top", "all"]
 Precision = Literal["fp32", "bf16"]
 ThirdRow = Literal["zeros", "frozen", "copy"]
-CHANGES_NOTHING = ("budget_tokens", "precision")
 
 
 @dataclass(frozen=True, slots=True)
