@@ -26,7 +26,7 @@ from osrerank.types import Ranking, Scorer
 
 require("aiohttp", extra="async")
 
-from opensearchpy import AsyncOpenSearch, RequestError  # noqa: E402 - defined only where aiohttp is
+from opensearchpy import AsyncOpenSearch, TransportError  # noqa: E402 - defined only where aiohttp is
 
 
 class AsyncClient(AsyncOpenSearch):
@@ -68,8 +68,8 @@ class AsyncClient(AsyncOpenSearch):
         send = partial(self._send, index=index, headers=headers, options=options)
         try:
             response = await send(call)
-        except RequestError as error:
-            if not call.is_widened:
+        except TransportError as error:
+            if not call.retreats_from(error):
                 raise
             own = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=False)
             call = call.retreat(own, error)

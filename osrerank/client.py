@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opensearchpy import OpenSearch, RequestError
+from opensearchpy import OpenSearch, TransportError
 
 from osrerank.defaults import Defaults
 from osrerank.msearch import MultiSearchCall
@@ -93,8 +93,8 @@ class Client(OpenSearch):
         send = partial(self._send, index=index, headers=headers, options=options)
         try:
             response = send(call)
-        except RequestError as error:
-            if not call.is_widened:
+        except TransportError as error:
+            if not call.retreats_from(error):
                 raise
             own = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=False)
             call = call.retreat(own, error)

@@ -20,6 +20,7 @@
     |  +- ChecksumError
     |  +- BulkIndexError            ok, failed, first (at most five rejected documents)
     +- EvaluationError
+    +- InstallError                 step
 
 What OpenSearch itself raises passes through unchanged. Misuse by the programmer stays ``ValueError`` or ``TypeError``.
 """
@@ -147,3 +148,11 @@ class BulkIndexError(LoaderError):
 
 class EvaluationError(OsrerankError):
     """A run, a set of judgments or a measure cannot be evaluated."""
+
+
+class InstallError(OsrerankError):
+    """OpenSearch's own reranking cannot be set up, looked at or taken away."""
+
+    def __init__(self, message: str, *, step: str = "") -> None:
+        super().__init__(message)
+        self.step = step

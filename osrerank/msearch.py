@@ -54,7 +54,7 @@ class MultiSearchCall:
         lines: list[Mapping[str, Any]] = []
         for header, content in zip(parts[::2], parts[1::2], strict=True):
             options = Rerank.of(rerank, defaults.of(header.get("index", index))) or Rerank()
-            _refuse_feedback(options)
+            _refuse_what_takes_more(options)
             call = _plan_one(reranker, options, content, params)
             calls.append(call)
             lines += [header, call.body]
@@ -85,13 +85,16 @@ def _plan_one(reranker: Reranker, options: Rerank, content: Mapping[str, Any], p
     return call
 
 
-def _refuse_feedback(options: Rerank) -> None:
-    if options.rm3 is not None:
-        raise ConfigError(
-            "rm3 asks before it searches, and a multi-search is one request; use search for these queries",
-            setting="rerank.rm3",
-            source="argument",
-        )
+def _refuse_what_takes_more(options: Rerank) -> None:
+    """Refuse options that one request for all searches cannot follow."""
+    reasons = {
+        "rm3": (options.rm3 is not None, "rm3 asks before it searches"),
+        "via": (options.search_pipeline is not None, "a search pipeline is named in a search's URL"),
+    }
+    for name, (is_given, why) in reasons.items():
+        if is_given:
+            message = f"{why}, and a multi-search is one request; use search for these queries"
+            raise ConfigError(message, setting=f"rerank.{name}", source="argument")
 
 
 def _parts(body: Any) -> list[Mapping[str, Any]]:

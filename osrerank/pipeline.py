@@ -6,6 +6,7 @@ every later stage reorders the top of what came before and leaves the rest below
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -25,6 +26,8 @@ NO_STAGES = "none"
 MONO_DUO = "mono-duo"
 PIPELINES = ("mono", MONO_DUO, NO_STAGES)
 BLENDS = ("card", "replace", "linear", "weighted", "rrf")
+INSTALLED = "osrerank"
+"""The search pipeline that ``osrerank pipeline install`` makes unless told another name."""
 MAX_DEPTH = 10_000
 """OpenSearch's default result window: no first pass brings more."""
 MAX_DUO_DEPTH = 1_000
@@ -64,6 +67,9 @@ class Rerank:
         sentences: True, a dict of options or ``Sentences`` scores documents by their best sentences, as Birch does,
             together with the first pass; in place of ``passages`` and ``blend``.
         rm3: True, a dict of options or ``Rm3`` widens the first pass's query by feedback; for a query given as text.
+        via: ``"client"`` reranks here; ``"pipeline"``, or ``"pipeline:NAME"``, lets OpenSearch rerank by the search
+            pipeline that ``osrerank pipeline install`` made. That has the model, fields and order that it was made
+            with: of the other options ``query``, ``depth``, ``query_fields``, ``on_failure`` and ``rm3`` count.
     """
 
     query: str | None = None
@@ -87,6 +93,13 @@ class Rerank:
     passages: Passages | None = None
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
+    via: str = "client"
+
+    @property
+    def search_pipeline(self) -> str | None:
+        """The search pipeline that reranks in OpenSearch; None when the client does."""
+        kind, _, name = self.via.partition(":")
+        return (name or INSTALLED) if kind == "pipeline" else None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", Pairs.of(self.pairs))
@@ -111,6 +124,16 @@ class Rerank:
         if self.sentences is not None and (self.passages is not None or self.blend not in ("card", "replace")):
             message = "rerank option sentences stands in place of passages and blend: leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
+        self._check_via()
+
+    def _check_via(self) -> None:
+        """Refuse options that OpenSearch's own reranking cannot follow."""
+        if self.search_pipeline is None:
+            return
+        given = [name for name, neutral in _CLIENT_ONLY.items() if getattr(self, name) not in neutral]
+        if given:
+            message = f"rerank option {given[0]} is the client's: it does not go with via={self.via!r}, leave it out"
+            raise ConfigError(message, setting=f"rerank.{given[0]}", source="argument")
 
     @classmethod
     def of(cls, value: "bool | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
@@ -157,6 +180,21 @@ def _is_duration(value: Any) -> bool:
 
 
 _DURATION = "a positive number of milliseconds or None"
+
+# option that OpenSearch's own reranking does not know -> values that ask for nothing of it
+_CLIENT_ONLY: dict[str, tuple[Any, ...]] = {
+    "pipeline": ("mono",),
+    "duo_skip_margin": (None,),
+    "mono_budget_ms": (None,),
+    "duo_budget_ms": (None,),
+    "deadline_ms": (None,),
+    "min_score": (None,),
+    "explain": (False,),
+    "blend": ("card", "replace"),
+    "passages": (None,),
+    "sentences": (None,),
+}
+
 # option -> whether a value fits, and what it must be
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "query": (lambda value: value is None or isinstance(value, str), "a text or None"),
@@ -184,6 +222,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "deadline_ms": (_is_duration, _DURATION),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
     "cache": (lambda value: isinstance(value, bool), "True or False"),
+    "via": (
+        lambda value: isinstance(value, str) and re.fullmatch(r"client|pipeline(:[^,/\s]+)?", value) is not None,
+        '"client", "pipeline" or "pipeline:NAME"',
+    ),
     "min_score": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),
     "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),

@@ -157,10 +157,20 @@ class Reranker:
         """
         if isinstance(options.pipeline, Pipeline):
             return {}
+        if options.search_pipeline is not None:
+            return {"search_pipeline": options.search_pipeline}
         scorer = self._mono.scorer(cached=False)
         blend = _blend(options, scorer)
         duo = {"duo": self._duo.scorer(cached=False).identity} if options.pipeline == MONO_DUO else {}
         return {"scorer": scorer.identity, "blend": None if blend is None else [blend.method, blend.weight], **duo}
+
+    def scorer(self, *, cached: bool = True) -> Scorer:
+        """Return what scores candidates, loaded if it was not yet; the cache in front of it where there is one.
+
+        Raises:
+            ModelLoadError: the model cannot be loaded.
+        """
+        return self._mono.scorer(cached=cached)
 
     def warm_up(self, options: Rerank | None = None) -> None:
         """Load the models that the options need and score once, so that the first search need not wait for it.

@@ -5,7 +5,7 @@ They read what every `_search` of OpenSearch and Elasticsearch answers. Nothing 
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from osrerank.errors import ResponseFormatError
@@ -267,6 +267,22 @@ def unchanged(
         returned = [_without_borrowed(hit, page.borrowed) for hit in hits]
         marked["hits"] = {**response["hits"], "hits": returned}
     return marked
+
+
+def in_pipeline(response: Mapping[str, Any], name: str, page: Page) -> dict[str, Any]:
+    """Return a new response with a page of the hits that a search pipeline reranked, `_score` as it gave them.
+
+    Args:
+        response: what the search through the pipeline answered; its `took` leaves reranking out.
+        name: the search pipeline's.
+        page: which of the hits to return.
+    """
+    hits = hits_of(response)
+    report = StageReport(f"search_pipeline:{name}", applied=bool(hits), candidates=len(hits))
+    report = report if hits else replace(report, reason="there are no hits")
+    shown = hits[page.offset : page.offset + page.size]
+    marks = summary((report,), response.get("took", 0))
+    return {**response, "hits": {**response["hits"], "hits": shown}, "rerank": marks}
 
 
 def summary(reports: tuple[StageReport, ...], first_pass_took_ms: int, *, explain: bool = False) -> dict[str, Any]:

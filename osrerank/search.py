@@ -10,12 +10,26 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, Self
 
+from opensearchpy import AuthenticationException, AuthorizationException, RequestError, TransportError
+from opensearchpy import ConnectionError as Unreachable
+
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
 from osrerank.pipeline import NO_STAGES, Rerank
 from osrerank.reranker import Reranker
-from osrerank.response import FIRST_PASS, Page, has_own_order, has_repeats, hits_of, merge, parse, squash, unchanged
-from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
+from osrerank.response import (
+    FIRST_PASS,
+    Page,
+    has_own_order,
+    has_repeats,
+    hits_of,
+    in_pipeline,
+    merge,
+    parse,
+    squash,
+    unchanged,
+)
+from osrerank.retrieval.first_pass import SORTED, FirstPass, plan, plan_in_pipeline
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.retrieval.rm3 import Ask, expand
 from osrerank.stages.ordering import NO_TEXT
@@ -108,11 +122,15 @@ class SearchCall:
             return cls(body, dict(params), reranker, None, None, "", Deadline())
         content = _decoded(body)
         text = query if isinstance(query, str) else None
+        deadline = deadline or Deadline.after_ms(options.deadline_ms)
+        if options.search_pipeline is not None:
+            text = next((one for one in (options.query, text) if one is not None), None) or find_query_text(content)
+            first_pass = plan_in_pipeline(content, params, options, text)
+            return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text, deadline)
         first_pass = plan(content, params, options, reranker.depth(options))
         if not first_pass.refusal:
             text = options.query if options.query is not None else text
             text = find_query_text(content) if text is None else text
-        deadline = deadline or Deadline.after_ms(options.deadline_ms)
         return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline)
 
     @property
@@ -120,11 +138,25 @@ class SearchCall:
         """Whether more is asked of the first pass than the caller did."""
         return self._first_pass is not None and not self._first_pass.refusal
 
+    def retreats_from(self, error: TransportError) -> bool:
+        """Return whether the caller's own request may succeed where this one failed."""
+        if not self.is_widened or self._options is None:
+            return False
+        if self._options.search_pipeline is None:
+            return isinstance(error, RequestError)
+        is_foreign = isinstance(error, Unreachable | AuthenticationException | AuthorizationException)
+        return self._options.on_failure == "first_pass" and not is_foreign
+
     def retreat(self, own: Self, error: Exception) -> Self:
         """Return the caller's own request, to be sent after the widened one was refused, and marked with why."""
-        reason = f"the first pass for reranking was refused ({_first_line(error)})"
-        first_pass = FirstPass(own.body, own.params, refusal=reason)
-        return replace(self, body=own.body, params=own.params, _first_pass=first_pass)
+        if self._options is not None and self._options.search_pipeline is not None:
+            reason = f"the search pipeline {self._options.search_pipeline} failed ({_first_line(error)})"
+            params = {**own.params, "search_pipeline": "_none"}
+        else:
+            reason = f"the first pass for reranking was refused ({_first_line(error)})"
+            params = own.params
+        first_pass = FirstPass(own.body, params, refusal=reason)
+        return replace(self, body=own.body, params=params, _first_pass=first_pass)
 
     @classmethod
     def refused(cls, reranker: Reranker, options: Rerank, body: Mapping[str, Any], reason: str) -> Self:
@@ -146,6 +178,8 @@ class SearchCall:
         try:
             if first_pass.refusal:
                 answer = unchanged(response, first_pass.refusal)
+            elif self._options.search_pipeline is not None:
+                answer = in_pipeline(response, self._options.search_pipeline, first_pass.page)
             else:
                 answer = _reranked(
                     self._reranker, self._options, response, self._text, first_pass.page, deadline=self._deadline
@@ -256,12 +290,20 @@ def rank_response(
     Raises:
         ResponseFormatError: it is not a search response.
     """
-    options = Rerank.of(rerank, defaults)
+    options = _here(Rerank.of(rerank, defaults))
     content: Any = response if isinstance(response, Mapping) else getattr(response, "body", response)
     if options is None:
         return dict(content)
     page = Page(0, len(hits_of(content)), (), options.min_score, options.explain)
     return _reranked(reranker, options, content, query, page, deadline=Deadline.after_ms(options.deadline_ms))
+
+
+def _here(options: Rerank | None) -> Rerank | None:
+    """Return the options of a reranking without a search, which OpenSearch cannot do."""
+    if options is not None and options.search_pipeline is not None:
+        reason = f"via={options.via!r} is for searches: leave it out here"
+        raise ConfigError(reason, setting="rerank.via", source="argument")
+    return options
 
 
 def rank_texts(
@@ -280,7 +322,7 @@ def rank_texts(
     """
     if isinstance(documents, str):
         raise TypeError("documents is one text; give a list of them")
-    options = Rerank.of(rerank, defaults)
+    options = _here(Rerank.of(rerank, defaults))
     separator = (options or defaults).separator
     candidates = [_candidate(place, document, separator) for place, document in enumerate(documents)]
     ranking = Ranking(Query(QUERY_ID, query), tuple(candidates))

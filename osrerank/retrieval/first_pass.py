@@ -61,7 +61,7 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
     wanted_body["from"] = 0
     wanted_body["size"] = max(depth, offset + size)
     _drop_rerank_ext(wanted_body)
-    if "search_pipeline" not in params and "search_pipeline" not in body and not _is_hybrid(body.get("query")):
+    if not _names_pipeline(body, params) and not _is_hybrid(body.get("query")):
         wanted_params["search_pipeline"] = "_none"
     needed = tuple(
         name for name in options.fields if ":" not in name
@@ -69,6 +69,45 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
     borrowed = _borrow_fields(wanted_body, params, needed)
     page = Page(offset, size, borrowed, options.min_score, options.explain)
     return FirstPass(wanted_body, wanted_params, page)
+
+
+def plan_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, text: str) -> FirstPass:
+    """Return the request for a window that OpenSearch reranks itself, by the search pipeline of the options.
+
+    The window is always the options' depth, so that pages cut from it join; a page beyond it is not reranked.
+
+    Args:
+        body: the caller's request.
+        params: the caller's URL parameters.
+        options: of this search.
+        text: what the hits are to be judged against.
+    """
+    offset = _count(params, body, ("from", "from_"), 0)
+    size = _count(params, body, ("size",), DEFAULT_SIZE)
+    refusal = _refusal(body, params, offset, size) or _refusal_in_pipeline(body, params)
+    if not refusal and not text.strip():
+        refusal = "the query text is empty"
+    if not refusal and (offset or 0) + (size or 0) > options.depth:
+        refusal = f"the page ends beyond the {options.depth} hits that the search pipeline reranks: raise depth"
+    if refusal:
+        own = {} if _names_pipeline(body, params) else {"search_pipeline": "_none"}
+        return FirstPass(dict(body), {**params, **own}, refusal=refusal)
+    ext = {**(body.get("ext") or {}), "rerank": {"query_context": {"query_text": text}}}
+    wanted_body = {**body, "from": 0, "size": options.depth, "ext": ext}
+    wanted_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
+    wanted_params["search_pipeline"] = options.search_pipeline
+    return FirstPass(wanted_body, wanted_params, Page(offset or 0, size or 0))
+
+
+def _refusal_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+    """Return what OpenSearch's rerank processor fails on, or reads no text with."""
+    if str(params.get("track_total_hits", body.get("track_total_hits"))).lower() == "false":
+        return "track_total_hits is false: OpenSearch's rerank processor fails without a total"
+    if body.get("_source", True) not in (True, "true") or any(name in params for name in _SOURCE_PARAMS):
+        return "_source is filtered: OpenSearch's rerank processor reads it"
+    if _names_pipeline(body, params):
+        return "the search has a search_pipeline of its own"
+    return ""
 
 
 def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None) -> str:
@@ -107,6 +146,11 @@ def _count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str,
     except (TypeError, ValueError):
         return None
     return count if count >= 0 else None
+
+
+def _names_pipeline(body: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
+    """Return whether a search says which search pipeline it goes through."""
+    return "search_pipeline" in params or "search_pipeline" in body
 
 
 def _is_hybrid(query: Any) -> bool:

@@ -76,3 +76,12 @@ def _load_backend(
     from osrerank.scoring.torch_scorer import TorchBackend  # noqa: PLC0415 - torch is an extra
 
     return TorchBackend.load(directory, card, threads=threads, dtype=dtype, compiled=compiled)
+
+
+def load_backend(directory: Path, card: ModelCard, *, backend: str = "auto", threads: int = 0) -> Backend:
+    """Load a model's network alone, for measurements.
+
+    Raises:
+        ModelLoadError, MissingDependencyError: as `load_scorer`.
+    """
+    return _load_backend(directory, card, backend, threads, dtype="auto", compiled=False)

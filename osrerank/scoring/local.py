@@ -57,6 +57,15 @@ class LocalScorer:
     def first_pass_weight(self) -> float:
         return self.card.first_pass_weight
 
+    @property
+    def backend(self) -> Backend:
+        """What computes the sequences.
+
+        Raises:
+            InferenceError: the scorer is closed.
+        """
+        return self._open_backend()
+
     @functools.cached_property
     def identity(self) -> str:
         """What determines a pair's score beside its texts: model digest, precision and input policy."""

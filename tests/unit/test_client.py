@@ -353,3 +353,97 @@ def test_texts_from_elsewhere():
 
 def test_rerank_defaults_object():
     assert client_for({}, rerank=Rerank(depth=3)).defaults.base.depth == 3
+
+
+class Failing(CannedTransport):
+    """Fails every search that goes through a pipeline."""
+
+    def perform_request(self, method, url, params=None, body=None, **options):
+        answer = super().perform_request(method, url, params, body, **options)
+        if "rerank" in (body or {}).get("ext", {}):
+            raise self.error
+        return answer
+
+
+def test_via_pipeline_asks_opensearch():
+    client = client_for(response_of(["a", "bbb", "cc"]))
+    response = client.search("low blood", index="i", size=2, from_=1, rerank={"via": "pipeline", "depth": 20})
+    request = asked(client)
+    assert request["params"]["search_pipeline"] == "osrerank"
+    assert (request["body"]["from"], request["body"]["size"]) == (0, 20)
+    assert request["body"]["ext"] == {"rerank": {"query_context": {"query_text": "low blood"}}}
+    assert ids(response) == ["d1", "d2"]
+    assert response["rerank"]["applied"] is True
+    assert response["rerank"]["stages"][0]["candidates"] == 3
+
+
+def test_via_pipeline_takes_the_query_text_from_the_body():
+    client = client_for(response_of(["a"]))
+    body = {"query": {"match": {"text": "low"}}, "ext": {"mine": 1}}
+    client.search(index="i", body=body, rerank={"via": "pipeline:other"})
+    assert asked(client)["params"]["search_pipeline"] == "other"
+    assert asked(client)["body"]["ext"] == {"mine": 1, "rerank": {"query_context": {"query_text": "low"}}}
+    client.search(index="i", body=body, rerank={"via": "pipeline", "query": "high"})
+    assert asked(client)["body"]["ext"]["rerank"]["query_context"]["query_text"] == "high"
+
+
+@pytest.mark.parametrize("status", [400, 404, 500, 503])
+def test_via_pipeline_falls_back_marked(status):
+    client = connect("http://localhost:9", transport_class=Failing, answer=response_of(["a", "b"]))
+    client.transport.error = opensearchpy.TransportError(status, "x_exception", {"error": {"reason": "it is gone"}})
+    response = client.search("low", index="i", rerank={"via": "pipeline"})
+    assert ids(response) == ["d0", "d1"]
+    assert response["rerank"]["applied"] is False
+    assert "the search pipeline osrerank failed" in response["rerank"]["reason"]
+    assert asked(client)["params"]["search_pipeline"] == "_none"
+    with pytest.raises(opensearchpy.TransportError):
+        client.search("low", index="i", rerank={"via": "pipeline", "on_failure": "raise"})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        opensearchpy.ConnectionError("N/A", "refused", OSError()),
+        opensearchpy.AuthorizationException(403, "security_exception", {}),
+    ],
+)
+def test_via_pipeline_hides_no_failure_of_the_cluster(error):
+    client = connect("http://localhost:9", transport_class=Failing, answer=response_of(["a"]))
+    client.transport.error = error
+    with pytest.raises(type(error)):
+        client.search("low", index="i", rerank={"via": "pipeline"})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"deadline_ms": 5},
+        {"min_score": 0.5},
+        {"explain": True},
+        {"blend": "linear", "blend_weight": 1.0},
+        {"passages": "maxp"},
+        {"sentences": True},
+        {"pipeline": "none"},
+    ],
+)
+def test_via_pipeline_refuses_what_only_the_client_does(more):
+    with pytest.raises(ConfigError, match="does not go with via='pipeline'"):
+        Rerank(via="pipeline", **more)
+
+
+@pytest.mark.parametrize("via", ["server", "pipeline:", "pipeline:a/b", "", None])
+def test_via_is_checked(via):
+    with pytest.raises(ConfigError, match="via"):
+        Rerank(via=via)
+
+
+def test_via_pipeline_is_for_searches():
+    client = client_for(response_of(["a"]))
+    for call in (
+        lambda: client.rerank("low", ["a"], options={"via": "pipeline"}),
+        lambda: client.rerank_response(response_of(["a"]), "low", options={"via": "pipeline"}),
+        lambda: client.msearch(body=[{}, {"query": {"match": {"text": "x"}}}], rerank={"via": "pipeline"}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert caught.value.setting == "rerank.via"

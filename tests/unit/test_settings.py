@@ -50,6 +50,40 @@ def test_bad_value_names_setting_and_source(monkeypatch):
         Settings.load()
 
 
+def test_secret_files_come_after_the_environment(monkeypatch, tmp_path):
+    (tmp_path / "osrerank_redis_url").write_text("redis://:hunter2@file:6379/0\n")
+    (tmp_path / "somebody_elses").write_text("x")
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
+    settings = Settings.load()
+    assert settings.redis_url is not None
+    assert settings.redis_url.get_secret_value() == "redis://:hunter2@file:6379/0"
+    monkeypatch.setenv("OSRERANK_REDIS_URL", "redis://environment")
+    settings = Settings.load()
+    assert settings.redis_url is not None
+    assert settings.redis_url.get_secret_value() == "redis://environment"
+
+
+def test_absent_folder_of_secrets_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path / "absent"))
+    with pytest.raises(ConfigError, match=r"OSRERANK_SECRETS_DIR: .*absent is no folder"):
+        Settings.load()
+
+
+def test_unreadable_secret_is_an_error(monkeypatch, tmp_path):
+    (tmp_path / "osrerank_redis_url").symlink_to(tmp_path / "osrerank_redis_url")  # unreadable for root too
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match="must be readable for this user"):
+        Settings.load()
+
+
+def test_bad_secret_names_its_setting_and_is_not_shown(monkeypatch, tmp_path):
+    (tmp_path / "osrerank_redis_url").write_text("hunter2")
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match="OSRERANK_REDIS_URL") as caught:
+        Settings.load()
+    assert "hunter2" not in str(caught.value)
+
+
 def test_dtype_reaches_the_scorer(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("OSRERANK_DTYPE", "bf16")

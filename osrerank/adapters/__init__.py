@@ -1,0 +1,1 @@
+"""Rerankers for frameworks, each in a module and an extra of its own."""

@@ -1,0 +1,88 @@
+"""A ranker component for Haystack; needs the ``haystack`` extra."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from osrerank._optional import require
+from osrerank.adapters.texts import TextRanker
+from osrerank.types import Scorer
+
+require("haystack", extra="haystack")
+
+from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402 - there only with the extra
+
+
+@component
+class OsrerankRanker:
+    """Reranks documents: copies come back, best first, with the model's probability as their score.
+
+    A document that was not scored comes last and has no score.
+
+    Args:
+        model: directory, hub id or shipped name; the settings' when None.
+        top_k: documents to return; all when None.
+        score_threshold: least probability of a document that is returned; those not scored are not.
+        options: of ``osrerank.Rerank``, such as ``deadline_ms`` and ``on_failure``.
+        scorer: scores instead of a model; is not serialised.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        top_k: int | None = None,
+        *,
+        score_threshold: float | None = None,
+        options: dict[str, Any] | None = None,
+        scorer: Scorer | None = None,
+    ) -> None:
+        _check(top_k)
+        self.model = model
+        self.top_k = top_k
+        self.score_threshold = score_threshold
+        self.options = options
+        self._ranker = TextRanker(model, options, scorer)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what makes the same component again."""
+        names = ("model", "top_k", "score_threshold", "options")
+        content: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
+        return content
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "OsrerankRanker":
+        """Return the component that ``to_dict`` described."""
+        made: OsrerankRanker = default_from_dict(cls, data)
+        return made
+
+    def warm_up(self) -> None:
+        """Load the model now."""
+        self._ranker.warm_up()
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
+        """Return the documents, best first.
+
+        Args:
+            query: what they are judged against.
+            documents: with or without scores; one without content is read as an empty text.
+            top_k: documents to return, instead of the component's.
+        """
+        _check(top_k)
+        ranked = self._ranker.rank(query, [document.content or "" for document in documents])
+        if self.score_threshold is not None:
+            ranked = [one for one in ranked if one.probability is not None and one.probability >= self.score_threshold]
+        shown = ranked[: top_k or self.top_k]
+        return {"documents": [replace(documents[one.place], score=one.probability) for one in shown]}
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self, query: str, documents: list[Document], top_k: int | None = None
+    ) -> dict[str, list[Document]]:
+        """Return the documents, best first; the model scores in a thread."""
+        return await asyncio.to_thread(self.run, query, documents, top_k)
+
+
+def _check(top_k: int | None) -> None:
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}; it must be at least 1, or None for all")

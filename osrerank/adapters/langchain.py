@@ -1,0 +1,50 @@
+"""A document compressor for LangChain; needs the ``langchain`` extra."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from osrerank._optional import require
+from osrerank.adapters.texts import TextRanker
+from osrerank.types import Scorer
+
+require("langchain_core", extra="langchain")
+
+from langchain_core.callbacks import Callbacks  # noqa: E402 - there only with the extra
+from langchain_core.documents import BaseDocumentCompressor, Document  # noqa: E402 - likewise
+from pydantic import ConfigDict, Field, PrivateAttr  # noqa: E402 - behind the message about the extra
+
+
+class OsrerankRerank(BaseDocumentCompressor):
+    """Reranks retrieved documents, for a ``ContextualCompressionRetriever``.
+
+    Copies come back, best first, with the model's probability in ``metadata["relevance_score"]``; a document that was
+    not scored has none there.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    model: str | None = Field(None, description="Directory, hub id or shipped name; the settings' when None.")
+    top_n: int | None = Field(None, ge=1, description="Documents to return; all when None.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Of osrerank.Rerank: deadline_ms, on_failure.")
+    scorer: Scorer | None = Field(None, exclude=True, description="Scores instead of a model.")
+    _ranker: TextRanker = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Check the options; the model is loaded when it is first needed."""
+        super().model_post_init(context)
+        self._ranker = TextRanker(self.model, self.options, self.scorer)
+
+    def compress_documents(
+        self,
+        documents: Sequence[Document],
+        query: str,
+        callbacks: Callbacks | None = None,  # noqa: ARG002 - LangChain's signature
+    ) -> Sequence[Document]:
+        """Return the documents, best first."""
+        ranked = self._ranker.rank(query, [document.page_content for document in documents])
+        return [_scored(documents[placed.place], placed.probability) for placed in ranked[: self.top_n]]
+
+
+def _scored(document: Document, probability: float | None) -> Document:
+    score = {} if probability is None else {"relevance_score": probability}
+    return document.model_copy(update={"metadata": {**document.metadata, **score}})

@@ -1,0 +1,67 @@
+"""A node postprocessor for LlamaIndex; needs the ``llama-index`` extra."""
+
+from typing import Any
+
+from osrerank._optional import require
+from osrerank.adapters.texts import TextRanker
+from osrerank.types import Scorer
+
+require("llama_index.core", extra="llama-index")
+
+from llama_index.core.bridge.pydantic import Field, PrivateAttr  # noqa: E402 - there only with the extra
+from llama_index.core.instrumentation import (  # type: ignore[attr-defined] # noqa: E402 - exported without saying so
+    get_dispatcher,
+)
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent  # noqa: E402 - likewise
+from llama_index.core.postprocessor.types import BaseNodePostprocessor  # noqa: E402 - likewise
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # noqa: E402 - likewise
+
+dispatcher = get_dispatcher(__name__)
+
+
+class OsrerankRerank(BaseNodePostprocessor):
+    """Reranks retrieved nodes: best first, with the model's probability as their score.
+
+    A node that was not scored comes last and has no score.
+    """
+
+    model: str | None = Field(None, description="Directory, hub id or shipped name; the settings' when None.")
+    top_n: int | None = Field(None, ge=1, description="Nodes to return; all when None.")
+    keep_retrieval_score: bool = Field(
+        default=False, description='Keep the retriever\'s in metadata["retrieval_score"].'
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Of osrerank.Rerank: deadline_ms, on_failure.")
+    scorer: Scorer | None = Field(None, exclude=True, description="Scores instead of a model.")
+    _ranker: TextRanker = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Check the options; the model is loaded when it is first needed."""
+        super().model_post_init(context)
+        self._ranker = TextRanker(self.model, self.options, self.scorer)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex stores it."""
+        return "OsrerankRerank"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if not nodes:
+            return []
+        if query_bundle is None:
+            raise ValueError("reranking needs the query: give query_str or query_bundle")
+        top_n = self.top_n or len(nodes)
+        start = ReRankStartEvent(query=query_bundle, nodes=nodes, top_n=top_n, model_name=self._ranker.model)
+        dispatcher.event(start)
+        texts = [node.node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        ranked = self._ranker.rank(query_bundle.query_str, texts)
+        reranked = [self._scored(nodes[placed.place], placed.probability) for placed in ranked[:top_n]]
+        dispatcher.event(ReRankEndEvent(nodes=reranked))
+        return reranked
+
+    def _scored(self, node: NodeWithScore, probability: float | None) -> NodeWithScore:
+        if not self.keep_retrieval_score:
+            return NodeWithScore(node=node.node, score=probability)
+        metadata = {**node.node.metadata, "retrieval_score": node.score}
+        return NodeWithScore(node=node.node.model_copy(update={"metadata": metadata}), score=probability)

@@ -1,0 +1,116 @@
+"""``osrerank pipeline``: OpenSearch's own rerank pipeline, calling ``osrerank serve``."""
+
+import json
+from typing import Any
+
+import click
+
+from osrerank.cli.options import wants_json
+from osrerank.pipeline import INSTALLED
+
+name_option = click.option("--name", default=INSTALLED, show_default=True, help="The search pipeline's name.")
+WARNING = (
+    "Every search on {index} must from now on carry ext.rerank.query_context, or search_pipeline=_none; "
+    "OpenSearch fails those that have neither, and those with size 0 or track_total_hits false."
+)
+
+
+@click.group()
+def pipeline() -> None:
+    """Let OpenSearch rerank by itself, calling osrerank serve."""
+
+
+@pipeline.command()
+@click.option("--server", required=True, help="osrerank serve, as the cluster's nodes reach it: http://host:port.")
+@name_option
+@click.option("--fields", default="text", show_default=True, help="Fields that the model reads, comma-separated.")
+@click.option(
+    "--oversample",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=1),
+    help="Rerank so many times the page's size.",
+)
+@click.option("--default-for", metavar="INDEX", help="Send every search on INDEX through the pipeline.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be changed.")
+@click.option("--yes", is_flag=True, help="Do not ask before cluster settings are changed.")
+@click.pass_context
+def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: Any) -> None:
+    """Set up connector, model and search pipeline in the cluster of --url; again to change them.
+
+    A server with a token is called with the one in OSRERANK_SERVER_TOKEN.
+    """
+    installer, wish = _installer(context, options["name"]), _wish(options)
+    steps = installer.plan(wish)
+    for step in steps:
+        click.echo(step)
+    if wish.default_for is not None:
+        click.echo(WARNING.format(index=wish.default_for), err=True)
+    if dry_run:
+        return
+    if any(step.startswith("cluster setting") for step in steps) and not yes:
+        click.confirm("Change these cluster settings?", abort=True)
+    installer.install(wish)
+    click.echo(f"The search pipeline {wish.name} works." if steps else f"Nothing to do: {wish.name} works.")
+
+
+@pipeline.command()
+@name_option
+@click.pass_context
+def status(context: click.Context, /, name: str) -> None:
+    """Say what is installed and whether a pair can be scored through it; exit code 1 when not."""
+    found = _installer(context, name).status()
+    if wants_json(context):
+        click.echo(json.dumps(found, indent=2))
+    else:
+        for key, value in found.items():
+            click.echo(f"{key}: {value}")
+    context.exit(0 if found["installed"] and found["failure"] is None else 1)
+
+
+@pipeline.command()
+@name_option
+@click.pass_context
+def remove(context: click.Context, /, name: str) -> None:
+    """Take pipeline, model and connector away and put the cluster settings back."""
+    done = _installer(context, name).remove()
+    for step in done or [f"There is no search pipeline {name}."]:
+        click.echo(step)
+
+
+def _installer(context: click.Context, name: str) -> Any:
+    from osrerank.client import embedded_folder, server_options  # noqa: PLC0415 - opensearch-py
+    from osrerank.errors import ConfigError  # noqa: PLC0415 - its twin
+    from osrerank.server.install import Installer  # noqa: PLC0415 - opensearch-py
+    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+
+    settings = Settings.load(url=context.obj["url"])
+    if embedded_folder(settings) is not None:
+        raise ConfigError("the embedded engine has no pipelines: give a server's --url", setting="url", source="flag")
+    from opensearchpy import OpenSearch  # noqa: PLC0415 - only when the command runs
+
+    return Installer(OpenSearch(**server_options(settings)), name)
+
+
+def _wish(options: dict[str, Any]) -> Any:
+    from urllib.parse import urlsplit  # noqa: PLC0415 - with the rest
+
+    from osrerank.errors import ConfigError  # noqa: PLC0415 - its twin
+    from osrerank.server.install import Wish  # noqa: PLC0415 - opensearch-py
+    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+
+    server = options["server"].rstrip("/")
+    if urlsplit(server).scheme not in ("http", "https") or not urlsplit(server).hostname:
+        raise ConfigError(f"--server is {server!r}; it must be http(s)://host:port", setting="server", source="flag")
+    fields = tuple(name.strip() for name in options["fields"].split(",") if name.strip())
+    if not fields:
+        raise ConfigError("--fields names no field", setting="fields", source="flag")
+    token = Settings.load().server_token
+    return Wish(
+        server,
+        options["name"],
+        fields,
+        options["oversample"],
+        None if token is None else token.get_secret_value(),
+        options["default_for"],
+    )

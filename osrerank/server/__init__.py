@@ -1,0 +1,1 @@
+"""The HTTP rerank API, and OpenSearch's own rerank pipeline that calls it."""

@@ -1,0 +1,26 @@
+"""How much the server takes on."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a server; what is beyond them is refused, never cut.
+
+    Attributes:
+        max_body_bytes: of one request.
+        max_documents: of one request.
+        max_held_bytes: of all requests being read or answered.
+        max_held_documents: of all requests waiting or being scored; one request alone is always taken.
+        timeout_ms: for a request that names none, and the most that one may name.
+        body_timeout_s: for a request's body to arrive.
+        threads: requests that are scored at once; the scorer merges their batches.
+    """
+
+    max_body_bytes: int = 32 * 2**20
+    max_documents: int = 10_000
+    max_held_bytes: int = 256 * 2**20
+    max_held_documents: int = 20_000
+    timeout_ms: float = 30_000.0
+    body_timeout_s: float = 30.0
+    threads: int = 32

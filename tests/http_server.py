@@ -1,0 +1,44 @@
+"""The rerank server on a free loopback port, in a thread of the test's process."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import uvicorn
+
+from osrerank.reranker import Reranker
+from osrerank.server.app import create_app
+from osrerank.server.limits import Limits
+from osrerank.server.running import configuration, listening
+from osrerank.settings import Settings
+from osrerank.types import Scorer
+from tests.servers import free_port
+
+START_TIMEOUT_S = 30
+
+
+@contextlib.contextmanager
+def running(
+    scorer: Scorer | None = None, *, token: str | None = None, limits: Limits | None = None, port: int | None = None
+) -> Iterator[str]:
+    """Yield the URL of a server over a scorer, or over the shipped model."""
+    reranker = Reranker(Settings.load(), scorer)
+    limits = limits or Limits()
+    port = port or free_port()
+    server = uvicorn.Server(configuration(create_app(reranker, limits, token=token), limits))
+    listener = listening("127.0.0.1", port)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while not server.started:
+            assert thread.is_alive(), "the server ended at start"
+            assert time.monotonic() < give_up, "the server did not start"
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        listener.close()
+        reranker.close()

@@ -1,0 +1,143 @@
+"""The client libraries of other rerankers, pointed at our server; and requests as they are documented, byte by byte."""
+
+import asyncio
+import json
+import urllib.request
+import warnings
+
+import httpx
+import pytest
+
+from osrerank.reranker import Reranker
+from osrerank.settings import Settings
+from tests.http_server import running
+
+QUERY = "what lowers blood pressure"
+TEXTS = [
+    "The plague killed a third of Europe.",
+    "Dehydration and some drugs make blood pressure drop.",
+    "Salt keeps water in the body.",
+    'He said "low", with a \\ and a tab\t.',
+]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Probabilities by the model itself."""
+    reranker = Reranker(Settings.load())
+    scorer = reranker.scorer()
+    values = scorer.score(QUERY, TEXTS, [(place,) for place in range(len(TEXTS))]).values
+    yield [float(value) for value in scorer.probabilities(values)]
+    reranker.close()
+
+
+def post(url, body, **headers):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, content, {"Content-Type": "application/json", **headers})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def best_first(expected):
+    return sorted(range(len(TEXTS)), key=lambda place: -expected[place])
+
+
+def test_cohere(server, expected):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import cohere
+    with httpx.Client() as connections:
+        client = cohere.ClientV2(api_key="any", base_url=server, httpx_client=connections)
+        answer = client.rerank(model="rerank-v3.5", query=QUERY, documents=TEXTS, top_n=3)
+        with pytest.raises(cohere.errors.UnprocessableEntityError):
+            client.rerank(model="m", query=" ", documents=TEXTS)
+    assert [item.index for item in answer.results] == best_first(expected)[:3]
+    scores = [item.relevance_score for item in answer.results]
+    assert scores == pytest.approx([expected[place] for place in best_first(expected)[:3]], abs=1e-6)
+    assert answer.meta.billed_units.search_units == 1
+
+
+def test_cohere_in_asyncio(server, expected):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import cohere
+
+    async def rerank():
+        async with cohere.AsyncClientV2(api_key="any", base_url=server) as client:
+            return await client.rerank(model="m", query=QUERY, documents=TEXTS)
+
+    assert [item.index for item in asyncio.run(rerank()).results] == best_first(expected)
+
+
+def test_cohere_s_first_client(server, expected):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import cohere
+    documents = [{"text": text} for text in TEXTS]
+    with httpx.Client() as connections:
+        client = cohere.Client(api_key="any", base_url=server, httpx_client=connections)
+        answer = client.rerank(model="m", query=QUERY, documents=documents, return_documents=True)
+    assert [item.document.text for item in answer.results] == [TEXTS[place] for place in best_first(expected)]
+
+
+def test_all_dialects_agree(server, expected):
+    """C1 to C7: the requests as their clients send them."""
+    pairs = [{"text": QUERY, "text_pair": text} for text in TEXTS]
+    found = {
+        "C1": {
+            item["index"]: item["relevance_score"]
+            for item in post(f"{server}/v1/rerank", {"model": "m", "query": QUERY, "documents": TEXTS})["results"]
+        },
+        "C2": {
+            item["index"]: item["score"]
+            for item in post(f"{server}/rerank", {"query": QUERY, "texts": TEXTS, "truncate": True})
+        },
+        "C3": {
+            item["index"]: item["score"]
+            for item in post(f"{server}/hf/rerank", {"query": QUERY, "documents": TEXTS, "return_documents": False})
+        },
+        "C4": {place: item["score"] for place, item in enumerate(post(f"{server}/invocations", {"inputs": pairs}))},
+        "C5": {
+            item["index"]: item["relevance_score"]
+            for item in post(f"{server}/v1/rerank", elasticsearch_custom())["results"]
+        },
+        "C6": {
+            item["index"]: item["score"]
+            for item in post(f"{server}/v1/score", {"model": "m", "text_1": QUERY, "text_2": TEXTS})["data"]
+        },
+        "C7": {
+            place: item["score"]
+            for place, item in enumerate(
+                post(f"{server}/rerank", {"query": QUERY, "documents": TEXTS, "property": ""})["scores"]
+            )
+        },
+    }
+    for contract, scores in found.items():
+        assert scores == found["C1"], contract
+        assert [scores[place] for place in range(len(TEXTS))] == pytest.approx(expected, abs=1e-6)
+
+
+def elasticsearch_custom():
+    """The body that Elasticsearch's service `custom` makes of the template in docs/server.md."""
+    template = '{"model":"m","query":${query},"documents":${input}}'
+    return template.replace("${query}", json.dumps(QUERY)).replace("${input}", json.dumps(TEXTS)).encode()
+
+
+def test_what_ml_commons_sends(server, expected):
+    """Its template leaves the query in quotes of its own, and the documents as a JSON array."""
+    from osrerank.server.ml_commons import REQUEST_BODY
+
+    body = REQUEST_BODY.replace("${parameters.query}", QUERY).replace("${parameters.model}", "osrerank")
+    body = body.replace("${parameters.documents}", json.dumps(TEXTS)).encode()
+    results = post(f"{server}/v1/rerank", body, Authorization="Bearer none")["results"]
+    assert [item["index"] for item in results] == best_first(expected)
+    assert all(set(item) == {"index", "relevance_score"} for item in results)
+    assert all(
+        isinstance(item["relevance_score"], float) and len(str(item["relevance_score"])) <= 18 for item in results
+    )

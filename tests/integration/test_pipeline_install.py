@@ -1,0 +1,349 @@
+"""OpenSearch's own rerank pipeline on a real OpenSearch: set up, used by callers without osrerank, and taken away."""
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from opensearchpy import NotFoundError, OpenSearch, TransportError
+
+from osrerank import connect
+from osrerank.cli import cli
+from osrerank.cli.demo import MAPPING, Sample
+from osrerank.errors import InstallError
+from osrerank.server.install import Installer, Wish
+from osrerank.server.ml_commons import Models
+from osrerank.testing import FunctionScorer
+from tests.http_server import running
+from tests.servers import free_port
+
+pytestmark = pytest.mark.integration
+
+INDEX = "in-pipeline"
+NAME = "osrerank"
+WINDOW = 20
+MEMORY = "plugins.ml_commons.native_memory_threshold"  # remote models need none, and the machine may be full
+
+
+@pytest.fixture(scope="module")
+def cluster(opensearch_url):
+    client = OpenSearch(opensearch_url)
+    client.cluster.put_settings(body={"transient": {MEMORY: 100}})
+    yield client
+    client.cluster.put_settings(body={"transient": {MEMORY: None}})
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def sample(cluster):
+    sample = Sample.load()
+    fill(cluster, sample.documents[:600])
+    yield sample
+    cluster.indices.delete(index=INDEX)
+
+
+@pytest.fixture
+def installer(cluster):
+    installer = Installer(cluster, NAME)
+    installer.remove()
+    yield installer
+    installer.remove()
+
+
+def fill(cluster, documents):
+    cluster.indices.delete(index=INDEX, ignore_unavailable=True)
+    cluster.indices.create(index=INDEX, body=MAPPING)
+    lines = []
+    for place, document in enumerate(documents):
+        doc_id = document.get("id", str(place))
+        lines += [{"index": {"_index": INDEX, "_id": doc_id}}, {"text": document["text"]}]
+    assert not cluster.bulk(body=lines, refresh=True, request_timeout=60)["errors"]
+
+
+def state(cluster):
+    """What an installation touches."""
+    found = {"settings": cluster.cluster.get_settings(flat_settings=True)}
+    found |= {"pipelines": {}, "connectors": [], "models": [], "model_groups": []}
+    with contextlib.suppress(NotFoundError):
+        found["pipelines"] = cluster.transport.perform_request("GET", "/_search/pipeline")
+    for kind in ("connectors", "models", "model_groups"):
+        with contextlib.suppress(NotFoundError):
+            body = {"query": {"match_all": {}}}
+            answer = cluster.transport.perform_request("POST", f"/_plugins/_ml/{kind}/_search", body=body)
+            found[kind] = sorted(hit["_id"] for hit in answer["hits"]["hits"])
+    settings = cluster.indices.get_settings(index="*", flat_settings=True)
+    found["defaults"] = {name: one["settings"].get("index.search.default_pipeline") for name, one in settings.items()}
+    return found
+
+
+def plain(cluster, query, size, **options):
+    """A search by a caller who knows nothing of osrerank."""
+    ext = {"rerank": {"query_context": {"query_text": query}}}
+    body = {"query": {"match": {"text": query}}, "size": size, "ext": ext, **options}
+    return cluster.transport.perform_request(
+        "POST", f"/{INDEX}/_search", params={"search_pipeline": NAME}, body=body, timeout=120
+    )
+
+
+def by_client(client, query, size, **options):
+    arguments = {"depth": size, "blend": "replace", "fields": ["text"], **options}
+    return client.search(index=INDEX, body={"query": {"match": {"text": query}}}, size=size, rerank=arguments)
+
+
+def ids(response):
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def assert_same_order(cluster, client, queries, size):
+    for query in queries:
+        mine, theirs = by_client(client, query, size), plain(cluster, query, size)
+        assert ids(mine) == ids(theirs)
+        chances = [hit["_rerank"]["mono"]["probability"] for hit in mine["hits"]["hits"]]
+        assert [hit["_score"] for hit in theirs["hits"]["hits"]] == pytest.approx(chances, abs=size * 1e-7 + 1e-7)
+
+
+def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url):
+    installer.install(Wish(server, NAME))
+    client = connect(opensearch_url)
+    assert_same_order(cluster, client, list(sample.queries.values())[:6], WINDOW)
+    client.close()
+
+
+def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, installer, opensearch_url):
+    folder = shared / "msmarco-dl19"
+    with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
+        fill(cluster, [json.loads(line) for line in lines])
+    installer.install(Wish(server, NAME))
+    queries = [line.split("\t", 1)[1] for line in (folder / "queries.tsv").read_text("utf-8").splitlines()]
+    assert len(queries) == 43
+    client = connect(opensearch_url)
+    assert_same_order(cluster, client, queries, WINDOW)
+    client.close()
+    fill(cluster, Sample.load().documents[:600])
+
+
+@pytest.mark.parametrize("kind", ["Client", "AsyncClient"])
+def test_clients_go_through_the_pipeline(server, sample, installer, opensearch_url, kind):
+    installer.install(Wish(server, NAME))
+    query = next(iter(sample.queries.values()))
+
+    async def search_async(**arguments):
+        from osrerank.aio import connect_async
+
+        client = connect_async(opensearch_url)
+        try:
+            return await client.search(query, index=INDEX, **arguments)
+        finally:
+            await client.close()
+
+    def search(**arguments):
+        if kind == "AsyncClient":
+            return asyncio.run(search_async(**arguments))
+        client = connect(opensearch_url)
+        try:
+            return client.search(query, index=INDEX, **arguments)
+        finally:
+            client.close()
+
+    options = {"depth": WINDOW, "query_fields": ["text"]}
+    here = search(size=WINDOW, rerank={**options, "blend": "replace", "fields": ["text"]})
+    there = search(size=WINDOW, rerank={**options, "via": "pipeline"})
+    assert ids(there) == ids(here)
+    assert there["rerank"]["applied"] is True
+    assert there["rerank"]["stages"][0]["name"] == f"search_pipeline:{NAME}"
+    pages = [
+        search(size=7, from_=offset, rerank={**options, "via": f"pipeline:{NAME}"})
+        for offset in range(0, WINDOW - 6, 7)
+    ]
+    assert [doc_id for page in pages for doc_id in ids(page)] == ids(here)[:14]
+    beyond = search(size=7, from_=WINDOW - 3, rerank={**options, "via": "pipeline"})
+    assert (beyond["rerank"]["applied"], len(ids(beyond))) == (False, 7)
+    assert "raise depth" in beyond["rerank"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"size": 0}, "size is 0"),
+        ({"body": {"track_total_hits": False}}, "track_total_hits"),
+        ({"_source": ["title"]}, "_source"),
+        ({"search_pipeline": "_none"}, "search_pipeline of its own"),
+    ],
+)
+def test_what_the_processor_fails_on_is_not_sent_to_it(server, sample, installer, opensearch_url, arguments, why):
+    installer.install(Wish(server, NAME, default_for=INDEX))
+    client = connect(opensearch_url)
+    options = {"via": "pipeline", "query_fields": ["text"]}
+    response = client.search("which plague", index=INDEX, rerank=options, **arguments)
+    assert response["rerank"]["applied"] is False
+    assert why in response["rerank"]["reason"]
+    client.close()
+
+
+def test_a_server_that_is_gone_costs_the_order_only(sample, installer, opensearch_url):
+    port = free_port()
+    with running(FunctionScorer(), port=port) as url:
+        installer.install(Wish(url, NAME))
+    client = connect(opensearch_url)
+    options = {"via": "pipeline", "query_fields": ["text"]}
+    response = client.search("which plague", index=INDEX, size=5, rerank=options)
+    assert ids(response) == ids(
+        client.search("which plague", index=INDEX, size=5, rerank={**options, "pipeline": "none", "via": "client"})
+    )
+    assert response["rerank"]["applied"] is False
+    assert "the search pipeline osrerank failed" in response["rerank"]["reason"]
+    with pytest.raises(TransportError):
+        client.search("which plague", index=INDEX, rerank={**options, "on_failure": "raise"})
+    assert "Connection refused" in installer.status()["failure"]
+    client.close()
+
+
+def test_oversampling_reranks_more_than_the_page(cluster, server, sample, installer, opensearch_url):
+    installer.install(Wish(server, NAME, oversample=4))
+    client = connect(opensearch_url)
+    for query in list(sample.queries.values())[:3]:
+        assert ids(plain(cluster, query, 5)) == ids(by_client(client, query, 20))[:5]
+    client.close()
+
+
+def test_several_fields_are_joined_without_a_space(cluster, installer, server, opensearch_url):
+    index = "two-fields"
+    texts = [("black", "death"), ("blackdeath", ""), ("plague", "of London")]
+    lines = []
+    for place, (title, text) in enumerate(texts):
+        lines += [{"index": {"_index": index, "_id": str(place)}}, {"title": title, "text": text, "all": "x"}]
+    cluster.bulk(body=lines, refresh=True)
+    installer.install(Wish(server, NAME, fields=("title", "text")))
+    body = {"query": {"match": {"all": "x"}}, "ext": {"rerank": {"query_context": {"query_text": "black death"}}}}
+    hits = cluster.search(index=index, body=body, search_pipeline=NAME)["hits"]["hits"]
+    scores = {hit["_id"]: hit["_score"] for hit in hits}
+    assert scores["0"] == scores["1"]
+    cluster.indices.delete(index=index)
+
+
+def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, server, sample, installer):
+    before = state(cluster)
+    wish = Wish(server, NAME)
+    assert len(installer.plan(wish)) == 5
+    assert state(cluster) == before
+    installer.install(wish)
+    installed = state(cluster)
+    assert installed != before
+    assert installer.plan(wish) == []
+    installer.install(wish)
+    assert state(cluster) == installed
+    installer.install(Wish(server, NAME, oversample=2, default_for=INDEX))
+    assert state(cluster)["defaults"][INDEX] == NAME
+    installer.remove()
+    assert state(cluster) == before
+
+
+def test_a_model_that_was_lost_is_made_again(cluster, server, installer):
+    before = state(cluster)
+    installer.install(Wish(server, NAME))
+    Models(cluster, f"osrerank-pipeline-{NAME}").remove()
+    assert installer.status()["failure"]
+    installer.install(Wish(server, NAME))
+    assert installer.status()["failure"] is None
+    installer.remove()
+    assert state(cluster) == before
+
+
+def test_another_server_takes_the_place_of_the_first(cluster, server, installer):
+    before = state(cluster)
+    with running(FunctionScorer()) as first:
+        installer.install(Wish(first, NAME))
+    installer.install(Wish(server, NAME))
+    assert (installer.status()["server"], installer.status()["failure"]) == (server, None)
+    installer.remove()
+    assert state(cluster) == before
+
+
+def test_what_others_changed_meanwhile_stays(cluster, server, installer):
+    trusted = "plugins.ml_commons.trusted_connector_endpoints_regex"
+    before = cluster.cluster.get_settings(flat_settings=True)
+    cluster.cluster.put_settings(body={"persistent": {trusted: ["^https://mine/.*$"]}})
+    try:
+        installer.install(Wish(server, NAME))
+        entries = cluster.cluster.get_settings(flat_settings=True)["persistent"][trusted]
+        cluster.cluster.put_settings(body={"persistent": {trusted: [*entries, "^https://theirs/.*$"]}})
+        installer.remove()
+        entries = cluster.cluster.get_settings(flat_settings=True)["persistent"][trusted]
+        assert entries == ["^https://mine/.*$", "^https://theirs/.*$"]
+    finally:
+        cluster.cluster.put_settings(body={"persistent": {trusted: None}})
+    assert cluster.cluster.get_settings(flat_settings=True) == before
+
+
+def test_a_server_that_cannot_be_reached_changes_nothing(cluster, sample, installer):
+    before = state(cluster)
+    with pytest.raises(InstallError, match=r"Connection refused.*is osrerank serve running"):
+        installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME))
+    assert state(cluster) == before
+
+
+def test_a_token_goes_with_every_call(cluster, sample, installer):
+    before = state(cluster)
+    with running(FunctionScorer(), token="s3cret") as url:
+        with pytest.raises(InstallError, match="OSRERANK_SERVER_TOKEN"):
+            installer.install(Wish(url, NAME, token="wrong"))
+        assert state(cluster) == before
+        installer.install(Wish(url, NAME, token="s3cret"))
+        assert plain(cluster, "which plague", 5)["hits"]["hits"]
+        assert installer.plan(Wish(url, NAME, token="s3cret")) == []
+        assert "s3cret" not in json.dumps(cluster.transport.perform_request("GET", "/_search/pipeline"))
+
+
+def test_an_index_s_default_is_given_back(cluster, server, sample, installer):
+    cluster.indices.put_settings(index=INDEX, body={"index.search.default_pipeline": "_none"})
+    try:
+        installer.install(Wish(server, NAME, default_for=INDEX))
+        with pytest.raises(TransportError):
+            cluster.search(index=INDEX, body={"query": {"match": {"text": "plague"}}})
+        assert cluster.search(index=INDEX, body={"query": {"match": {"text": "plague"}}}, search_pipeline="_none")
+        installer.remove()
+        settings = cluster.indices.get_settings(index=INDEX, flat_settings=True)[INDEX]["settings"]
+        assert settings["index.search.default_pipeline"] == "_none"
+    finally:
+        cluster.indices.put_settings(index=INDEX, body={"index.search.default_pipeline": None})
+
+
+def test_a_foreign_pipeline_is_left_alone(cluster, server):
+    body = {"description": "mine", "response_processors": []}
+    cluster.transport.perform_request("PUT", "/_search/pipeline/mine", body=body)
+    try:
+        for act in (lambda one: one.install(Wish(server, "mine")), Installer.remove, Installer.status):
+            with pytest.raises(InstallError, match="not osrerank's"):
+                act(Installer(cluster, "mine"))
+    finally:
+        cluster.transport.perform_request("DELETE", "/_search/pipeline/mine")
+
+
+def test_commands(cluster, server, sample, installer, opensearch_url):
+    def run(*arguments, **options):
+        return CliRunner().invoke(cli, ["--url", opensearch_url, "pipeline", *arguments], **options)
+
+    before = state(cluster)
+    outcome = run("install", "--server", server, "--dry-run", "--default-for", INDEX)
+    assert outcome.exit_code == 0, outcome.output
+    assert "private_ip_enabled: not set -> True" in outcome.output
+    assert "must from now on carry ext.rerank" in outcome.output
+    assert run("install", "--server", server, input="n\n").exit_code != 0
+    assert state(cluster) == before
+    assert run("status").exit_code == 1
+    outcome = run("install", "--server", f"{server}/", input="y\n")
+    assert outcome.exit_code == 0, outcome.output
+    assert "works" in outcome.output
+    assert "Nothing to do" in run("install", "--server", server).output
+    assert run("status").exit_code == 0
+    assert "removed search pipeline" in run("remove").output
+    assert "There is no" in run("remove").output
+    assert state(cluster) == before

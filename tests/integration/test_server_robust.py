@@ -1,0 +1,187 @@
+"""`osrerank serve` in a process of its own: bad, slow and aborted requests, many connections, and the way it ends."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.servers import ROOT, free_port
+
+TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
+GOOD = json.dumps({"query": "cat", "documents": ["a cat", "a dog"]}).encode()
+PATHS = ("/v1/rerank", "/rerank", "/hf/rerank", "/invocations", "/score", "/", "/predict")
+GROWTH_MB = 150
+"""Most that the resident memory may grow: a body of 32 MB and what is made of it."""
+
+
+@pytest.fixture
+def server(tmp_path):
+    port = free_port()
+    command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "onnx", "serve", "--port", str(port)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OSRERANK_")}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, cwd=ROOT, env=environment)
+    try:
+        give_up = time.monotonic() + 60
+        while not answers(port):
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < give_up
+            time.sleep(0.1)
+        yield process, port, tmp_path / "log"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port):
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=60) as answer:
+        return answer.status == 200
+    return False
+
+
+def held_documents(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        return float(re.search(rb"^osrerank_http_held_documents (\S+)", answer.read(), re.MULTILINE).group(1))
+
+
+def memory_mb(process):
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def send(port, body, path="/v1/rerank"):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def malformed(rng):
+    """A body that is broken somewhere: cut, with bytes changed, of other types, or too deep."""
+    kind = rng.randrange(5)
+    if kind == 0:
+        return GOOD[: rng.randrange(len(GOOD))]
+    if kind == 1:
+        changed = bytearray(GOOD)
+        for _ in range(rng.randint(1, 8)):
+            changed[rng.randrange(len(changed))] = rng.randrange(256)
+        return bytes(changed)
+    if kind == 2:
+        value = rng.choice([None, 1, 1e308, True, [], {}, "", [[]], [None], {"a": 1}])
+        return json.dumps({"query": value, rng.choice(["documents", "texts", "inputs", "text_2"]): value}).encode()
+    if kind == 3:
+        return rng.choice([b"[", b'{"a":', b'"']) * rng.randint(1, 20_000)
+    return rng.randbytes(rng.randint(0, 2_000))
+
+
+async def slow(port, seconds):
+    """Begin a request and never end it."""
+    head = b"POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+    with contextlib.suppress(OSError):
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head[: random.Random(seconds).randrange(1, len(head))])
+        await writer.drain()
+        await asyncio.sleep(seconds)
+        writer.close()
+
+
+async def abort(port):
+    """Ask for something and leave before the answer."""
+    head = (
+        f"POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(GOOD)}\r\n\r\n"
+    )
+    with contextlib.suppress(OSError):
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head.encode() + GOOD)
+        await writer.drain()
+        writer.transport.abort()
+
+
+async def slow_and_aborted(port, count, seconds):
+    await asyncio.gather(*(slow(port, seconds) for _ in range(count)), *(abort(port) for _ in range(count)))
+
+
+def stay_up(server, *, bodies, connections, slow_count):
+    process, port, log = server
+    for _ in range(20):
+        send(port, GOOD)
+    before = memory_mb(process)
+    rng = random.Random(5)
+    with ThreadPoolExecutor(connections) as pool:
+        jobs = [(malformed(rng), rng.choice(PATHS)) for _ in range(bodies)]
+        codes = list(pool.map(lambda job: send(port, *job), jobs))
+        assert {code for code in codes if code >= 500} == set()
+        assert {400, 422} <= set(codes)
+        trouble = pool.submit(asyncio.run, slow_and_aborted(port, slow_count, 3.0))
+        time.sleep(0.5)
+        assert send(port, GOOD) == 200  # while the slow ones hang on
+        together = list(pool.map(lambda _: send(port, GOOD), range(connections)))
+        trouble.result()
+    assert set(together) == {200}
+    assert process.poll() is None
+    assert answers(port)
+    assert memory_mb(process) - before < GROWTH_MB
+    assert "Traceback" not in log.read_text()
+
+
+def test_stays_up(server):
+    stay_up(server, bodies=300, connections=40, slow_count=40)
+
+
+@pytest.mark.slow
+def test_stays_up_under_much(server):
+    stay_up(server, bodies=10_000, connections=200, slow_count=200)
+
+
+def test_headers_that_never_end_are_not_waited_for(server):
+    _process, port, _log = server
+    started = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(b"POST /v1/rerank HTTP/1.1\r\nHost:")
+        assert connection.recv(1000) == b""
+    assert time.monotonic() - started > 5
+
+
+def test_the_end_waits_for_what_was_taken_on(server):
+    process, port, _log = server
+    body = json.dumps({"query": "cat", "documents": ["a cat sat " * 200] * 200}).encode()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(send, port, body)
+        while held_documents(port) == 0:
+            assert not answer.done()
+        process.send_signal(signal.SIGTERM)
+        assert answer.result(60) == 200
+    assert process.wait(30) in (0, -signal.SIGTERM)
+    assert not answers(port)
+
+
+def test_a_port_that_is_taken(server):
+    _process, port, _log = server
+    command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "onnx", "serve", "--port", str(port)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert str(port) in done.stderr.splitlines()[-1]
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    command = [sys.executable, "-m", "osrerank", "--model", str(tmp_path), "serve", "--port", str(free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,33 @@
+"""The application over a scorer that needs no model."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from osrerank.reranker import Reranker
+from osrerank.server.app import create_app
+from osrerank.server.limits import Limits
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+
+
+@pytest.fixture
+def serve():
+    """Return a function that makes a client of an application, closed at the end."""
+    clients = []
+
+    def open_client(scorer=None, *, token=None, **limits):
+        reranker = Reranker(Settings.load(), scorer or FunctionScorer())
+        app = create_app(reranker, Limits(**limits), token=token)
+        client = TestClient(app, raise_server_exceptions=False)
+        client.__enter__()
+        clients.append(client)
+        return client
+
+    yield open_client
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(serve):
+    return serve()
