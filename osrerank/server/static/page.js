@@ -48,34 +48,40 @@ function offer(config) {
   at("model").textContent = config.model;
   at("depth").max = config.most_depth;
   at("indexes").replaceChildren(...config.indexes.map((name) => make("option", { value: name })));
-  const usable = config.pipelines.find((one) => one.reason === "");
-  at("pipelines").replaceChildren(...config.pipelines.map(({ name, reason }) => {
-    const input = make("input", { type: "radio", name: "pipeline", value: name, disabled: reason !== "", checked: name === usable?.name });
-    return make("label", { title: reason || null }, input, name);
-  }));
+  const usable = config.pipelines.filter((one) => one.reason === "");
+  at("pipelines").replaceChildren(...usable.map(({ name }) => pipelineChoice(name)));
   at("pick-field").hidden = config.queries.length === 0;
   at("pick").replaceChildren(
     make("option", { value: "" }, "pick one"),
-    ...config.queries.map(({ text, is_judged: isJudged }) => make("option", { value: text }, isJudged ? `${text} (judged)` : text)),
+    ...config.queries.map(({ text, is_judged: isJudged }) => make("option", { value: text }, isJudged ? text : `${text} (not judged)`)),
   );
   if (config.problem) notify("The indexes cannot be listed", config.problem);
-  else if (!usable) notify("No model", config.pipelines[0]?.reason ?? "There is no pipeline.");
+  else if (usable.length === 0) notify("No model", config.pipelines[0]?.reason ?? "There is no pipeline.");
+}
+
+function pipelineChoice(name) {
+  return make("label", {}, make("input", { type: "radio", name: "pipeline", value: name }), name);
 }
 
 /** Take the search from the address into the form, and run it. */
 async function follow() {
   const address = new URLSearchParams(location.search);
   const { config } = state;
-  const usable = config.pipelines.find((one) => one.reason === "");
   form.elements.q.value = address.get("q") ?? "";
   form.elements.index.value = address.get("index") ?? config.index;
   form.elements.depth.value = address.get("depth") ?? config.default_depth;
   choosePassages(address.get("passages") ?? "0");
-  const pipeline = address.get("pipeline") ?? usable?.name;
-  for (const radio of form.querySelectorAll("[name=pipeline]")) radio.checked = radio.value === pipeline;
+  choosePipeline(address.get("pipeline") ?? config.pipelines.find((one) => one.reason === "")?.name);
   syncPick();
   if (form.elements.q.value.trim()) await search({ ...Object.fromEntries(FIELDS.map((name) => [name, address.get(name) ?? written()[name]])) });
   else invite();
+}
+
+/** Check a pipeline, one that cannot be used too where the address names it: the answer then says why. */
+function choosePipeline(name) {
+  const radios = () => [...form.querySelectorAll("[name=pipeline]")];
+  if (name && !radios().some((radio) => radio.value === name)) at("pipelines").append(pipelineChoice(name));
+  for (const radio of radios()) radio.checked = radio.value === name;
 }
 
 function choosePassages(words) {
@@ -136,7 +142,7 @@ function wait(isRunning) {
 function show(outcome) {
   state.outcome = outcome;
   state.shown = SHOWN;
-  document.title = `${outcome.query} – osrerank`;
+  document.title = `${outcome.query} | osrerank`;
   at("status").textContent = sentence(outcome);
   at("figures").replaceChildren(...figures(outcome));
   at("after-how").textContent = outcome.stages.filter((stage) => stage.applied).map((stage) => stage.name).join(", then ");
@@ -197,7 +203,7 @@ function report(error) {
 }
 
 function notify(title, message) {
-  at("notice").replaceChildren(make("p", { class: "notice" }, make("b", {}, `${title}. `), message ?? ""));
+  at("notice").replaceChildren(make("p", { class: "notice" }, make("b", {}, `${title}: `), message ?? ""));
 }
 
 /** Go to a document's place on the other side. */

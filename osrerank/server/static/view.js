@@ -2,7 +2,7 @@
 
 import { direction } from "./lines.js";
 
-const KEPT_BEFORE_MARK = 60;
+const KEPT_BEFORE_MARK = 32;
 
 /** Make an element with attributes and children; strings become text. */
 export function make(tag, attributes = {}, ...children) {
@@ -50,13 +50,13 @@ export function figures(outcome) {
     figure("Hits", count, `${outcome.documents.length} compared`),
     figure("BM25", milliseconds(outcome.first_pass_ms)),
     ...outcome.stages.map((stage) => figure(stage.name, milliseconds(stage.took_ms), work(stage))),
-    figure("Together", milliseconds(outcome.took_ms)),
+    figure("Total", milliseconds(outcome.took_ms)),
   ];
   if (!outcome.judged) return shown;
   for (const { name, before, after } of outcome.judged.measures) {
     shown.push(figure(name, `${decimal(before, 3)} → ${decimal(after, 3)}`, null, "judged"));
   }
-  shown.push(figure("Relevant", `${outcome.judged.found} of ${outcome.judged.relevant}`, "among the compared", "judged"));
+  shown.push(figure("Relevant", `${outcome.judged.found} of ${outcome.judged.relevant}`, "in this depth", "judged"));
   return shown;
 }
 
@@ -82,7 +82,7 @@ function move(document_, side) {
 }
 
 function fill(text, document_, side, isWhole) {
-  const parts = isWhole ? document_.parts : shortened(document_.parts);
+  const parts = isWhole || side === "before" ? document_.parts : shortened(document_.parts);
   if (parts.length === 0) text.replaceChildren("No text in the fields that the model reads.");
   else text.replaceChildren(...parts.map((part) => (part.marked && side === "after" ? make("mark", {}, part.text) : part.text)));
 }
