@@ -134,6 +134,7 @@ def connect_async(
     model: str | None = None,
     duo_model: str | None = None,
     backend: str | None = None,
+    dtype: str | None = None,
     redis_url: str | None = None,
     rerank: Rerank | Mapping[str, Any] | None = None,
     scorer: Scorer | None = None,
@@ -141,7 +142,9 @@ def connect_async(
     **options: Any,
 ) -> AsyncClient:
     """Return an asynchronous client, as ``osrerank.connect`` does a synchronous one."""
-    settings = Settings.load(url=url, model=model, duo_model=duo_model, backend=backend, redis_url=redis_url)
+    settings = Settings.load(
+        url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
+    )
     return AsyncClient(
         settings=settings,
         defaults=Defaults.load(settings, rerank),

@@ -177,6 +177,7 @@ def connect(
     model: str | None = None,
     duo_model: str | None = None,
     backend: str | None = None,
+    dtype: str | None = None,
     redis_url: str | None = None,
     rerank: Rerank | Mapping[str, Any] | None = None,
     scorer: Scorer | None = None,
@@ -192,6 +193,7 @@ def connect(
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
         duo_model: likewise, the model that compares pairs of candidates.
         backend: ``auto``, ``onnx`` or ``torch``.
+        dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         redis_url: where scores are cached.
         rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.
         scorer: scores instead of a model.
@@ -201,7 +203,9 @@ def connect(
     Raises:
         ConfigError: a setting cannot be used.
     """
-    settings = Settings.load(url=url, model=model, duo_model=duo_model, backend=backend, redis_url=redis_url)
+    settings = Settings.load(
+        url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
+    )
     return Client(
         settings=settings,
         defaults=Defaults.load(settings, rerank),

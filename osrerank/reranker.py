@@ -89,7 +89,14 @@ class LoadedModel:
 
         settings = self._settings
         try:
-            self._loaded = load_scorer(self._name, backend=settings.backend, threads=settings.threads, kind=self._kind)
+            self._loaded = load_scorer(
+                self._name,
+                backend=settings.backend,
+                threads=settings.threads,
+                dtype=settings.dtype,
+                compiled=settings.torch_compile,
+                kind=self._kind,
+            )
         except ModelLoadError as error:
             told = ModelLoadError(f"{error}{self._fix}", model=error.model, path=error.path)
             self._failure, self._failed_at_s = told, time.monotonic()

@@ -1,6 +1,7 @@
 """Settings, in one place: the only module that reads the environment.
 
-Order of precedence: argument or command-line flag, ``OSRERANK_*`` variable, default. Nothing is read at import.
+Order of precedence: argument or command-line flag, ``OSRERANK_*`` variable, a file of the folder that
+``OSRERANK_SECRETS_DIR`` names, default. Nothing is read at import.
 """
 
 import os
@@ -9,11 +10,19 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from osrerank.errors import ConfigError
 
 PREFIX = "OSRERANK_"
+SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
+"""A folder with a file for each secret, ``osrerank_redis_url`` and so on, as Docker and Kubernetes mount them."""
 DEFAULT_MODEL = "osrerank/mono"
 """The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
 DEFAULT_DUO_MODEL = "osrerank/duo"
@@ -33,6 +42,9 @@ class Settings(BaseSettings):
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
         duo_model: likewise, the model that compares pairs of candidates, for the pipeline ``mono-duo``.
         backend: ``auto`` picks by what is installed and present.
+        dtype: what the torch backend computes in; ``auto`` is 16 bits on a GPU and fp32 on the CPU. Any other value
+            asks for the torch backend.
+        torch_compile: whether the torch backend compiles the network, which makes its first batches slow.
         cache_ttl_s: seconds that a cached score lives.
         settings_file: TOML file with what ``rerank=True`` means, ``[rerank]`` and ``[index."NAME".rerank]``.
         threads: CPU threads for scoring; 0 means the cores this process may use.
@@ -46,6 +58,8 @@ class Settings(BaseSettings):
     model: str = DEFAULT_MODEL
     duo_model: str = DEFAULT_DUO_MODEL
     backend: Literal["auto", "onnx", "torch"] = "auto"
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    torch_compile: bool = False
     cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
     settings_file: Path | None = None
     threads: int = Field(default=0, ge=0)
@@ -67,13 +81,25 @@ class Settings(BaseSettings):
         return url
 
     @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - see above
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, SecretsSettingsSource(settings_cls, secrets_dir=_secrets_folder())
+
+    @classmethod
     def load(cls, **arguments: Any) -> Self:
-        """Read settings from the arguments that are not None, then the environment.
+        """Read settings from the arguments that are not None, then the environment, then the folder of secrets.
 
         Raises:
-            ConfigError: a value cannot be used, or an ``OSRERANK_*`` variable has a name that means nothing.
+            ConfigError: a value cannot be used, an ``OSRERANK_*`` variable has a name that means nothing, or there is
+                no such folder of secrets.
         """
-        known = {f"{PREFIX}{name}".upper() for name in cls.model_fields}
+        known = {SECRETS_DIR} | {f"{PREFIX}{name}".upper() for name in cls.model_fields}
         for name in os.environ:
             if name.upper().startswith(PREFIX) and name.upper() not in known:
                 raise ConfigError(
@@ -88,3 +114,19 @@ class Settings(BaseSettings):
             setting = ".".join(str(part) for part in first["loc"])
             source = "argument" if setting in arguments else f"{PREFIX}{setting.upper()}"
             raise ConfigError(f"{setting} ({source}): {first['msg']}", setting=setting, source=source) from None
+        except SettingsError:
+            raise ConfigError(
+                f"{SECRETS_DIR}: {os.environ.get(SECRETS_DIR)} and the settings in it must be readable for this user",
+                setting=SECRETS_DIR,
+                source="environment",
+            ) from None
+
+
+def _secrets_folder() -> Path | None:
+    """Return the folder of secrets, where one is configured."""
+    folder = os.environ.get(SECRETS_DIR)
+    if not folder:
+        return None
+    if not Path(folder).is_dir():
+        raise ConfigError(f"{SECRETS_DIR}: {folder} is no folder", setting=SECRETS_DIR, source="environment")
+    return Path(folder)

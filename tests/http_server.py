@@ -1,7 +1,6 @@
 """The rerank server on a free loopback port, in a thread of the test's process."""
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from osrerank.reranker import Reranker
 from osrerank.server.app import create_app
 from osrerank.server.limits import Limits
 from osrerank.server.page import Comparison, add_page
-from osrerank.server.running import configuration
+from osrerank.server.running import configuration, listening
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 from tests.servers import free_port
@@ -37,7 +36,7 @@ def running(
     if comparison is not None:
         add_page(app, comparison)
     server = uvicorn.Server(configuration(app, limits))
-    listener = socket.create_server(("127.0.0.1", port))
+    listener = listening("127.0.0.1", port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

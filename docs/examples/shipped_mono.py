@@ -33,7 +33,12 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     paths = parser.parse_args()
     options = ExportOptions(
-        name="osrerank/mono", layout="cross-bias", precision="int8", first_pass_weight=7.0, provenance=PROVENANCE
+        name="osrerank/mono",
+        layout="cross-bias",
+        precision="int8",
+        first_pass_weight=7.0,
+        padded=True,
+        provenance=PROVENANCE,
     )
     export_model(paths.source, paths.output, options, calibrate=(paths.candidates, paths.qrels))
 

@@ -11,7 +11,9 @@ from osrerank.errors import ConfigError, OsrerankError
 
 # name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
 COMMANDS = {
+    "bench": "osrerank.cli.bench:bench",
     "demo": "osrerank.cli.demo:demo",
+    "doctor": "osrerank.cli.doctor:doctor",
     "evaluate": "osrerank.cli.evaluate:evaluate",
     "export": "osrerank.cli.export:export",
     "pipeline": "osrerank.cli.pipeline:pipeline",
@@ -51,6 +53,11 @@ class LazyGroup(click.Group):
 @click.option("--duo-model", help="Model that compares pairs, for mono-duo.  [env: OSRERANK_DUO_MODEL]")
 @click.option(
     "--backend", type=click.Choice(["auto", "onnx", "torch"]), help="Scoring backend.  [env: OSRERANK_BACKEND]"
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
+    help="What the torch backend computes in.  [env: OSRERANK_DTYPE]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")

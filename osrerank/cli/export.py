@@ -72,6 +72,7 @@ class Bias(click.ParamType[float | str]):
     show_default=True,
     help="For the card: logits that the best first-pass score is worth beside the model.",
 )
+@click.option("--padded", is_flag=True, help="Make a graph that other programs can give padded batches; slower here.")
 @click.option("--keep-weights", is_flag=True, help="Copy the safetensors too, for the torch backend.")
 @click.option(
     "--calibrate",

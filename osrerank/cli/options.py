@@ -11,7 +11,7 @@ from osrerank.pipeline import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPEL
 DURATION = click.FloatRange(min=0, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-MODEL_SETTINGS = ("redis_url", "model", "duo_model", "backend")
+MODEL_SETTINGS = ("redis_url", "model", "duo_model", "backend", "dtype")
 RERANK_NAMES = (
     "pipeline",
     "depth",

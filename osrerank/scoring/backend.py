@@ -14,7 +14,7 @@ class Backend(Protocol):
 
     @property
     def precision(self) -> str:
-        """What the weights are computed in: ``int8``, ``fp32``."""
+        """What the weights are computed in: ``int8``, ``fp32``, ``bf16``, ``fp16``."""
 
     @property
     def files(self) -> Sequence[str]:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from osrerank.scoring.bert_weights import encoder_weights, plain_names
+
 CLOSED = "closed"
 BLOCKED = -1e4
 """Added to a logit that must not count: exp of it is 0 in float32 and float16, and it overflows in neither."""
@@ -131,32 +133,6 @@ def from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], bias: Cr
     Raises:
         KeyError: a weight is missing.
     """
-    weights = {name.removeprefix("bert."): tensor.float() for name, tensor in weights.items()}
     encoder = CrossBiasEncoder(config, bias)
-    encoder.load_state_dict(dict(_renamed(weights, config["num_hidden_layers"])))
+    encoder.load_state_dict(encoder_weights(plain_names(weights), config["num_hidden_layers"]))
     return encoder.eval()
-
-
-EMBEDDINGS = {"word": "word_embeddings", "position": "position_embeddings", "segment": "token_type_embeddings"}
-LAYER = {
-    "attended": "attention.output.dense",
-    "attended_norm": "attention.output.LayerNorm",
-    "widen": "intermediate.dense",
-    "narrow": "output.dense",
-    "norm": "output.LayerNorm",
-}
-
-
-def _renamed(weights: Mapping[str, Tensor], layers: int) -> list[tuple[str, Tensor]]:
-    """Return BERT's weights under this module's names."""
-    pairs = [(f"{ours}.weight", weights[f"embeddings.{theirs}.weight"]) for ours, theirs in EMBEDDINGS.items()]
-    for part in ("weight", "bias"):
-        pairs.append((f"norm.{part}", weights[f"embeddings.LayerNorm.{part}"]))
-        for index in range(layers):
-            theirs = f"encoder.layer.{index}"
-            pairs += [
-                (f"layers.{index}.{ours}.{part}", weights[f"{theirs}.{name}.{part}"]) for ours, name in LAYER.items()
-            ]
-            projections = [weights[f"{theirs}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
-            pairs.append((f"layers.{index}.projections.{part}", torch.cat(projections)))
-    return pairs

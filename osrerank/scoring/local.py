@@ -19,6 +19,9 @@ from osrerank.types import NEVER, Deadline, Scores
 
 CHUNK = {"mono": 16, "duo": 128}
 """So many sequences are made at a time, while those before them are being computed."""
+LARGE_CHUNK = 256
+"""Instead, for a backend whose batches have room for as many of ordinary length: a GPU that begins with few is idle."""
+ORDINARY_TOKENS = 128
 WINDOW = 4096
 """So many sequences are held at once: 32 MiB of 512 tokens."""
 
@@ -53,6 +56,15 @@ class LocalScorer:
     @property
     def first_pass_weight(self) -> float:
         return self.card.first_pass_weight
+
+    @property
+    def backend(self) -> Backend:
+        """What computes the sequences.
+
+        Raises:
+            InferenceError: the scorer is closed.
+        """
+        return self._open_backend()
 
     @functools.cached_property
     def identity(self) -> str:
@@ -108,7 +120,8 @@ class LocalScorer:
             raise ValueError("a duo model scores pairs of documents; for single documents a mono model is needed")
 
     def _compute(self, texts: "_Texts", tuples: Sequence[tuple[int, ...]], deadline: Deadline) -> Outcome:
-        chunk = CHUNK[self.card.kind]
+        fitting = self._open_backend().budget_tokens // ORDINARY_TOKENS
+        chunk = max(CHUNK[self.card.kind], min(LARGE_CHUNK, fitting))
         with self._batcher.call(deadline) as call:
             for start in range(0, len(tuples), chunk):
                 if deadline.passed:

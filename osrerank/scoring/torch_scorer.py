@@ -1,83 +1,159 @@
-"""The torch backend: the plain transformers forward, which every other backend is tested against."""
+"""The torch backend: our own forward pass for BERT and RoBERTa, transformers' for the others."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from prometheus_client import Counter
 
 from osrerank._optional import require
 from osrerank.errors import InferenceError, ModelLoadError
-from osrerank.scoring.inputs import Batch, Tokens, padded
+from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.model import CONFIG_FILE, ModelCard, padding_id, read_json, weight_files
 
-BUDGET_TOKENS = {"cpu": 2048, "cuda": 65536}
+if TYPE_CHECKING:
+    from osrerank.scoring.torch_engine import Engine  # imports torch
+
+BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
+LANES = {"cpu": 1, "cuda": 2}
+"""On a GPU a second thread prepares a batch while the first one's is being computed."""
+
+OUT_OF_MEMORY = Counter(
+    "osrerank_torch_out_of_memory", "Batches that did not fit into the GPU's memory and were divided."
+)
+
+logger = logging.getLogger(__name__)
 
 
 class TorchBackend:
-    """A torch module in fp32.
+    """A network in torch, on a CUDA device where there is one.
+
+    A batch that does not fit into the device's memory fails, for the caller to divide, and batches stay at half its
+    size from then on.
 
     Args:
-        network: takes the model's inputs by name, gives logits ``(n, labels)``.
-        device: where it runs.
+        engine: the network on its device.
+        device: ``cpu`` or ``cuda``.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
         model: the model's name, for errors.
         files: the weights, relative to the model's directory.
-        pad_id: id of the padding token.
+        description: what runs where, for people.
     """
 
-    precision = "fp32"
-    packed = False
-    lanes = 1
-
-    def __init__(self, network: Any, *, device: str, model: str, files: Sequence[str], pad_id: int = 0) -> None:
+    def __init__(
+        self, engine: "Engine", *, device: str, precision: str, model: str, files: Sequence[str], description: str = ""
+    ) -> None:
         self._torch: Any = require("torch", extra="torch")
-        self._network: Any = network.to(device).eval()
-        self._device = device
+        self._engine: Engine | None = engine
         self._model = model
-        self._pad_id = pad_id
+        self.precision = precision
         self.files = files
+        self.packed = engine.packed
+        self.lanes = LANES[device]
         self.budget_tokens = BUDGET_TOKENS[device]
+        self.description = description
 
     @classmethod
-    def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
+    def load(
+        cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto", compiled: bool = False
+    ) -> Self:
         """Read the directory's safetensors.
 
+        Args:
+            directory: the model's.
+            card: what the network looks like.
+            threads: CPU threads for one batch; 0 leaves torch's own number.
+            dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto``: 16 bits on a GPU, fp32 on the CPU.
+            compiled: whether ``torch.compile`` fuses what our own forward pass does around the attention.
+
         Raises:
-            ModelLoadError: there are none, they cannot be read, or they are not the config's.
+            ModelLoadError: there are no safetensors, they cannot be read, or they are not the config's.
             MissingDependencyError: the extra ``torch`` is not installed.
         """
         torch = require("torch", extra="torch")
+        from osrerank.scoring import torch_engine  # noqa: PLC0415 - imports torch
+
         files = weight_files(directory)
         if not files:
             reason = f"{directory} has no *.safetensors; use --backend onnx, or bring the weights"
             raise ModelLoadError(reason, model=card.name, path=str(directory))
         if threads:
             torch.set_num_threads(threads)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        network, pad_id = load_network(directory, card), padding_id(directory)
-        return cls(network, device=device, model=card.name, files=files, pad_id=pad_id)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        precision = torch_engine.choose_precision(dtype, device)
+        engine, how = _load_engine(directory, card, device, precision, compiled=compiled)
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        description = f"torch {torch.__version__} on {name}, {precision}, {how}"
+        logger.info("%s runs in %s", card.name, description)
+        return cls(
+            engine, device=device.type, precision=precision, model=card.name, files=files, description=description
+        )
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        if self._network is None:
-            raise InferenceError(f"{self._model} is closed", model=self._model)
-        batch = padded(sequences, self._pad_id)
+        engine = self._engine
+        if engine is None:
+            raise InferenceError(f"{self._model} is closed; load the model again", model=self._model)
         try:
-            with self._torch.inference_mode():
-                inputs = {
-                    name: self._torch.from_numpy(getattr(batch, name)).to(self._device) for name in Batch.__slots__
-                }
-                logits: npt.NDArray[np.float32] = self._network(**inputs).float().cpu().numpy()
-        except RuntimeError as error:  # torch.OutOfMemoryError among them
+            return engine(sequences)
+        except self._torch.OutOfMemoryError as error:
+            raise self._shrink(sequences) from error.with_traceback(None)  # its frames hold memory of the GPU
+        except (RuntimeError, InferenceError) as error:
             raise InferenceError(f"{self._model} failed in torch: {error}", model=self._model) from error
-        return logits
 
     def close(self) -> None:
-        self._network = None
+        self._engine = None
+
+    def _shrink(self, sequences: Sequence[Tokens]) -> InferenceError:
+        """Halve the budget below a batch that did not fit, and return the error that says so."""
+        longest = max(len(tokens.ids) for tokens in sequences)
+        total = sum(len(tokens.ids) for tokens in sequences)
+        tokens = total if self.packed else longest * len(sequences)
+        self.budget_tokens = max(1, min(self.budget_tokens, tokens // 2))
+        OUT_OF_MEMORY.inc()
+        if self._torch.cuda.is_available():
+            self._torch.cuda.empty_cache()
+        reason = f"{self._model}: {len(sequences)} sequences of {tokens} tokens do not fit into the GPU's memory"
+        logger.warning("%s; batches have at most %d from now on", reason, self.budget_tokens)
+        return InferenceError(f"{reason}; free some of it, or use a smaller model", model=self._model)
+
+
+def _load_engine(
+    directory: Path, card: ModelCard, device: Any, precision: str, *, compiled: bool
+) -> "tuple[Engine, str]":
+    """Return the network on its device, and which way it is computed, for people.
+
+    Raises:
+        ModelLoadError: the weights cannot be read or are not the config's.
+    """
+    from osrerank.scoring import attention, bert, torch_engine  # noqa: PLC0415 - import torch
+
+    config = read_json(directory / CONFIG_FILE)
+    dtype = torch_engine.DTYPES[precision]
+    obstacle = bert.obstacle(config, card)
+    if obstacle:
+        network = load_network(directory, card).to(dtype)
+        return torch_engine.PaddedEngine(network, device, padding_id(directory)), f"transformers ({obstacle})"
+    width = config["hidden_size"] // config["num_attention_heads"]
+    attend, reason = attention.choose_attention(device, dtype, width)
+    try:
+        own = bert.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype)
+    except KeyError as error:
+        raise _lacking(directory, card, str(error.args[0])) from error
+    except Exception as error:
+        raise _unreadable(directory, card, error) from error
+    if compiled:
+        torch_engine.compile_layers(own)
+    how = f"{attend.name} attention" + (f" ({reason})" if reason else "")
+    return torch_engine.PackedEngine(own, device), how
 
 
 def load_network(directory: Path, card: ModelCard) -> Any:
     """Return the model as a ``torch.nn.Module`` that takes `Batch`'s fields by name and gives logits ``(n, labels)``.
+
+    It is what is exported, and transformers' own forward pass where the layout is the standard one.
 
     Raises:
         ModelLoadError: the weights cannot be read or are not the config's.
@@ -87,8 +163,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
     except ModelLoadError:
         raise
     except Exception as error:
-        reason = f"the weights in {directory} cannot be read as {card.name}: {type(error).__name__}: {error}"
-        raise ModelLoadError(reason, model=card.name, path=str(directory)) from error
+        raise _unreadable(directory, card, error) from error
 
 
 def read_weights(directory: Path) -> Mapping[str, Any]:
@@ -122,9 +197,15 @@ def _standard(directory: Path, card: ModelCard) -> Any:
         directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
     )
     if loading["missing_keys"]:
-        missing = ", ".join(sorted(loading["missing_keys"])[:3])
-        reason = (
-            f"{directory} lacks weights that its config.json asks for: {missing}; it is perhaps no fine-tuned reranker"
-        )
-        raise ModelLoadError(reason, model=card.name, path=str(directory))
+        raise _lacking(directory, card, ", ".join(sorted(loading["missing_keys"])[:3]))
     return Classifier(network)
+
+
+def _lacking(directory: Path, card: ModelCard, names: str) -> ModelLoadError:
+    reason = f"{directory} lacks weights that its config.json asks for: {names}; it is perhaps no fine-tuned reranker"
+    return ModelLoadError(reason, model=card.name, path=str(directory))
+
+
+def _unreadable(directory: Path, card: ModelCard, error: Exception) -> ModelLoadError:
+    reason = f"the weights in {directory} cannot be read as {card.name}: {type(error).__name__}: {error}"
+    return ModelLoadError(reason, model=card.name, path=str(directory))

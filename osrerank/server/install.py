@@ -94,7 +94,7 @@ class Installer:
     def __init__(self, client: OpenSearch, name: str) -> None:
         self._client = client
         self._name = name
-        self._models = Models(client, f"osrerank-pipeline-{name}")
+        self._models = Models(client, name)
 
     def plan(self, wish: Wish) -> list[str]:
         """Return what installing would change, a sentence each; nothing is changed.
@@ -106,7 +106,7 @@ class Installer:
         found = self.find()
         steps = [str(change) for change in needed_changes(self._client, wish.server)]
         if found is None or not self._is_served(found, wish):
-            steps.append(f"connector and model {self._models.name}, calling {wish.server}")
+            steps.append(f"connector and model {self._models.label}, calling {wish.server}")
         if found is None or (found.fields, found.oversample) != (wish.fields, wish.oversample):
             steps.append(f"search pipeline {self._name}: {_summary(wish.fields, wish.oversample)}")
         steps += [f"default pipeline of {index}" for index in self._without_default(wish)]
@@ -126,25 +126,32 @@ class Installer:
         try:
             self._install(wish, found, before, changes)
         except InstallError:
-            if found is None:
-                with contextlib.suppress(InstallError):  # the first failure is the one to be told
-                    self.remove()
+            with contextlib.suppress(InstallError):  # the first failure is the one to be told
+                self._take_back(found, changes)
             raise
 
     def _install(self, wish: Wish, found: Installation | None, before: Before, changes: list[Change]) -> None:
-        model_id = found.model_id if found is not None and self._is_served(found, wish) else None
-        if found is None:
-            self._put(before.describe(), {})
-        elif before != found.before:
-            self._put(before.describe(), _processors(found.model_id, found.fields, found.oversample))
+        self._put(before.describe(), _processors_of(found))
         put(self._client, {change.name: change.after for change in changes})
-        if model_id is None:
-            self._models.remove()
+        if found is not None and self._is_served(found, wish):
+            model_id = found.model_id
+        else:
             model_id = self._models.create(wish.server, wish.token)
+        assert model_id is not None
         self._models.probe(model_id)
         self._put(before.describe(), _processors(model_id, wish.fields, wish.oversample))
+        self._models.remove(keep=model_id)
         for index in self._without_default(wish):
             self._set_default(index, self._name)
+
+    def _take_back(self, found: Installation | None, changes: list[Change]) -> None:
+        """Undo what an installation began, back to the one before it, or to none."""
+        if found is None:
+            self.remove()
+            return
+        self._models.remove(keep=found.model_id)
+        put(self._client, restored(self._client, changes))
+        self._put(found.before.describe(), _processors_of(found))
 
     def find(self) -> Installation | None:
         """Return the pipeline, None when there is none.
@@ -272,9 +279,14 @@ def _processor(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, A
     return found
 
 
-def _processors(model_id: str | None, fields: tuple[str, ...], oversample: float) -> dict[str, Any]:
-    if model_id is None:
+def _processors_of(found: Installation | None) -> dict[str, Any]:
+    """Return the processors of an installation, none of one that has not been finished."""
+    if found is None or found.model_id is None:
         return {}
+    return _processors(found.model_id, found.fields, found.oversample)
+
+
+def _processors(model_id: str, fields: tuple[str, ...], oversample: float) -> dict[str, Any]:
     rerank = {"ml_opensearch": {"model_id": model_id}, "context": {"document_fields": list(fields)}}
     if oversample == 1:
         return {"response_processors": [{"rerank": rerank}]}

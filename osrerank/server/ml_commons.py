@@ -1,5 +1,6 @@
 """ml-commons' connectors and models: a connector calls a rerank server, a model makes it known to OpenSearch."""
 
+import secrets
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +39,6 @@ def connector_of(name: str, server: str, token: str | None) -> dict[str, Any]:
     }
     return {
         "name": name,
-        "description": MADE_BY,
         "version": "1",
         "protocol": "http",
         "parameters": {"model": "osrerank"},
@@ -48,16 +48,17 @@ def connector_of(name: str, server: str, token: str | None) -> dict[str, Any]:
 
 
 class Models:
-    """Connectors, models and model groups of one name.
+    """The connectors, models and model groups of a search pipeline, each set under a name of its own.
 
     Args:
         client: the cluster's.
-        name: of all three.
+        pipeline: the search pipeline's name.
     """
 
-    def __init__(self, client: OpenSearch, name: str) -> None:
+    def __init__(self, client: OpenSearch, pipeline: str) -> None:
         self._client = client
-        self.name = name
+        self.label = f"osrerank-pipeline-{pipeline}"
+        self._description = f"{MADE_BY} for {pipeline}"
 
     def create(self, server: str, token: str | None) -> str:
         """Create the connector and the model, deploy it, and return its id.
@@ -65,11 +66,13 @@ class Models:
         Raises:
             InstallError: a step was refused, or the model is not deployed within a minute.
         """
+        name = f"{self.label}-{secrets.token_hex(4)}"
         with explained("create the connector"):
-            connector = self._post("connectors/_create", connector_of(self.name, server, token))
+            definition = {**connector_of(name, server, token), "description": self._description}
+            connector = self._post("connectors/_create", definition)
         body = {
-            "name": self.name,
-            "description": MADE_BY,
+            "name": name,
+            "description": self._description,
             "function_name": "remote",
             "connector_id": connector["connector_id"],
         }
@@ -118,16 +121,18 @@ class Models:
         if len(outputs) != len(PROBE["text_docs"]):
             raise InstallError(f"{step}: the server gave {len(outputs)} scores for two texts", step=step)
 
-    def remove(self) -> list[str]:
-        """Undeploy and delete all models, connectors and groups that were made under the name, and name them."""
+    def remove(self, *, keep: str | None = None) -> list[str]:
+        """Undeploy and delete everything of the pipeline, but for the model to keep and what it needs; name it."""
         removed = []
         with explained("remove the model"):
-            for model_id in self._find("models"):
-                self._post(f"models/{model_id}/_undeploy")
-                self._delete(f"models/{model_id}")
-                removed.append(f"model {model_id}")
-            for kind in ("connectors", "model_groups"):
+            model = {} if keep is None else self._get(f"models/{keep}") or {}
+            needed = {keep, model.get("connector_id"), model.get("model_group_id")}
+            for kind in ("models", "connectors", "model_groups"):
                 for found in self._find(kind):
+                    if found in needed:
+                        continue
+                    if kind == "models":
+                        self._post(f"models/{found}/_undeploy")
                     self._delete(f"{kind}/{found}")
                     removed.append(f"{kind.removesuffix('s').replace('_', ' ')} {found}")
         return removed
@@ -152,16 +157,14 @@ class Models:
             time.sleep(0.2)
 
     def _find(self, kind: str) -> list[str]:
-        """Return the ids of ours of that name."""
-        query = {"query": {"match_phrase": {"name": self.name}}, "size": 100, "_source": ["name", "description"]}
+        """Return the ids of the pipeline's own."""
+        query = {"query": {"match_phrase": {"name": self.label}}, "size": 100, "_source": ["description"]}
         try:
             found = self._post(f"{kind}/_search", query)
         except NotFoundError:  # nothing of the kind was ever made
             return []
-        ours = {"name": self.name, "description": MADE_BY}
-        return [
-            hit["_id"] for hit in found["hits"]["hits"] if {name: hit["_source"].get(name) for name in ours} == ours
-        ]
+        hits = found["hits"]["hits"]
+        return [hit["_id"] for hit in hits if hit["_source"].get("description") == self._description]
 
     def _get(self, path: str) -> dict[str, Any] | None:
         try:

@@ -72,7 +72,7 @@ def run(reranker: Reranker, limits: Limits, *, host: str, port: int, comparison:
     app = create_app(reranker, limits, token=None if token is None else token.get_secret_value())
     if comparison is not None:
         add_page(app, comparison)
-    with _listening(host, port) as listener:
+    with listening(host, port) as listener:
         uvicorn.Server(configuration(app, limits)).run(sockets=[listener])
 
 
@@ -90,10 +90,17 @@ def configuration(app: FastAPI, limits: Limits) -> uvicorn.Config:
     )
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, and sends answers at once: asyncio sees to that only on sockets of its own.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         reason = f"http://{host}:{port} cannot be listened on ({error.strerror}): choose another --host or --port"
         raise ConfigError(reason, setting="port", source="flag") from None
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
+    return listener

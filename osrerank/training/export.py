@@ -30,6 +30,7 @@ from osrerank.scoring.model import (
     weight_files,
 )
 from osrerank.training.calibration import fit_scorer, read_labelled
+from osrerank.training.graph import can_draw, draw
 from osrerank.training.quantise import Recipe, quantise
 
 OPSET = 17
@@ -52,6 +53,8 @@ class ExportOptions:
         precision: ``fp32`` or ``int8``.
         recipe: how int8 is made.
         first_pass_weight: what the best first-pass score is worth beside the logits; for the card.
+        padded: whether the graph takes padded batches, as other programs feed it; else BERTs get the faster graph of
+            `osrerank.training.graph`.
         keep_weights: whether the safetensors go along, for the torch backend.
         provenance: for the card.
     """
@@ -65,6 +68,7 @@ class ExportOptions:
     precision: str = "fp32"
     recipe: Recipe = field(default_factory=Recipe)
     first_pass_weight: float = 0.0
+    padded: bool = False
     keep_weights: bool = False
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -198,18 +202,29 @@ def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> No
 
 
 def _write_graph(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
-    from osrerank.scoring.torch_scorer import load_network  # noqa: PLC0415 - imports torch
-
     target = folder / GRAPHS[options.precision]
     target.parent.mkdir()
-    network = load_network(source, card)
     if options.precision == "fp32":
-        write_onnx(network, target)
+        _write_fp32(source, target, card, padded=options.padded)
         return
     with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
         fp32 = Path(parent) / "model.onnx"
-        write_onnx(network, fp32)
+        _write_fp32(source, fp32, card, padded=options.padded)
         quantise(fp32, target, options.recipe)
+
+
+def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
+    """Draw a BERT's graph, or trace the network where the graph must take padding or is of another family."""
+    from osrerank.scoring.torch_scorer import load_network, read_weights  # noqa: PLC0415 - imports torch
+
+    network = load_network(source, card)
+    config = read_json(source / CONFIG_FILE)
+    if padded or not can_draw(config):
+        write_onnx(network, target)
+        return
+    tensors = read_weights(source) if card.layout == "cross-bias" else network.network.state_dict()
+    weights = {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    require("onnx", extra="onnx").save(draw(weights, config, card), target)
 
 
 def write_onnx(network: Any, target: Path) -> None:

@@ -57,6 +57,8 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None) -> None:
         per_channel=recipe.per_channel,
         reduce_range=recipe.reduce_range,
         weight_type=quantization.QuantType.QInt8 if recipe.weights == "int8" else quantization.QuantType.QUInt8,
+        # ONNX's shape inference does not see through ONNX Runtime's own operators.
+        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
     )
 
 

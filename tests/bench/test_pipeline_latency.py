@@ -18,7 +18,7 @@ from tests.http_server import running
 pytestmark = pytest.mark.bench
 
 INDEX = "pipeline-latency"
-QUERIES = 12
+QUERIES = 6
 MEMORY = "plugins.ml_commons.native_memory_threshold"
 
 

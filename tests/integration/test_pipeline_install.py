@@ -117,7 +117,9 @@ def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url
     client.close()
 
 
-def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, installer, opensearch_url):
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("window", [WINDOW, pytest.param(100, marks=pytest.mark.slow)])
+def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, installer, opensearch_url, window):
     folder = shared / "msmarco-dl19"
     with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
         fill(cluster, [json.loads(line) for line in lines])
@@ -125,7 +127,7 @@ def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, ins
     queries = [line.split("\t", 1)[1] for line in (folder / "queries.tsv").read_text("utf-8").splitlines()]
     assert len(queries) == 43
     client = connect(opensearch_url)
-    assert_same_order(cluster, client, queries, WINDOW)
+    assert_same_order(cluster, client, queries, window)
     client.close()
     fill(cluster, Sample.load().documents[:600])
 
@@ -249,7 +251,7 @@ def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, ser
 def test_a_model_that_was_lost_is_made_again(cluster, server, installer):
     before = state(cluster)
     installer.install(Wish(server, NAME))
-    Models(cluster, f"osrerank-pipeline-{NAME}").remove()
+    Models(cluster, NAME).remove()
     assert installer.status()["failure"]
     installer.install(Wish(server, NAME))
     assert installer.status()["failure"] is None
@@ -288,6 +290,15 @@ def test_a_server_that_cannot_be_reached_changes_nothing(cluster, sample, instal
     with pytest.raises(InstallError, match=r"Connection refused.*is osrerank serve running"):
         installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME))
     assert state(cluster) == before
+
+
+def test_a_failed_change_leaves_the_installation_as_it_was(cluster, server, sample, installer):
+    installer.install(Wish(server, NAME))
+    before = state(cluster)
+    with pytest.raises(InstallError, match="Connection refused"):
+        installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME, oversample=3))
+    assert state(cluster) == before
+    assert installer.status()["failure"] is None
 
 
 def test_a_token_goes_with_every_call(cluster, sample, installer):

@@ -1,10 +1,13 @@
 """Settings: precedence, unknown names, secrets, the settings file."""
 
+from pathlib import Path
+
 import pytest
 
 from osrerank import Rerank, connect
 from osrerank.defaults import Defaults
 from osrerank.errors import ConfigError
+from osrerank.reranker import Reranker
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 
@@ -45,6 +48,53 @@ def test_bad_value_names_setting_and_source(monkeypatch):
     monkeypatch.setenv("OSRERANK_BACKEND", "abacus")
     with pytest.raises(ConfigError, match=r"backend \(OSRERANK_BACKEND\)"):
         Settings.load()
+
+
+def test_secret_files_come_after_the_environment(monkeypatch, tmp_path):
+    (tmp_path / "osrerank_redis_url").write_text("redis://:hunter2@file:6379/0\n")
+    (tmp_path / "somebody_elses").write_text("x")
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
+    settings = Settings.load()
+    assert settings.redis_url is not None
+    assert settings.redis_url.get_secret_value() == "redis://:hunter2@file:6379/0"
+    monkeypatch.setenv("OSRERANK_REDIS_URL", "redis://environment")
+    settings = Settings.load()
+    assert settings.redis_url is not None
+    assert settings.redis_url.get_secret_value() == "redis://environment"
+
+
+def test_absent_folder_of_secrets_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path / "absent"))
+    with pytest.raises(ConfigError, match=r"OSRERANK_SECRETS_DIR: .*absent is no folder"):
+        Settings.load()
+
+
+def test_unreadable_secret_is_an_error(monkeypatch, tmp_path):
+    (tmp_path / "osrerank_redis_url").symlink_to(tmp_path / "osrerank_redis_url")  # unreadable for root too
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match="must be readable for this user"):
+        Settings.load()
+
+
+def test_bad_secret_names_its_setting_and_is_not_shown(monkeypatch, tmp_path):
+    (tmp_path / "osrerank_redis_url").write_text("hunter2")
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match="OSRERANK_REDIS_URL") as caught:
+        Settings.load()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_dtype_reaches_the_scorer(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("OSRERANK_DTYPE", "bf16")
+    directory = Path(__file__).parents[1] / "data" / "tiny-bert-one-label"
+    identities = [
+        Reranker(Settings.load(model=str(directory), **given)).identity(Rerank())["scorer"]
+        for given in ({}, {"dtype": "fp32"})
+    ]
+    assert [identity.split("/")[1] for identity in identities] == ["bf16", "fp32"]
+    with pytest.raises(ConfigError, match=r"dtype \(argument\)"):
+        Settings.load(dtype="int4")
 
 
 FILE = """

@@ -1,5 +1,6 @@
 """What is refused, how, and that nothing is lost by it."""
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -216,3 +217,15 @@ def test_models_info_and_metrics(client):
     metrics = client.get("/metrics").text
     assert 'osrerank_http_requests_total{route="/v2/rerank",status="200"}' in metrics
     assert 'osrerank_http_documents_total{score="inferred"}' in metrics
+
+
+def test_answers_leave_at_once():
+    """Without the option the kernel holds an answer's last piece back until the client confirms the one before."""
+    from osrerank.server.running import listening
+
+    with (
+        listening("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -1,0 +1,1 @@
+"""Throughput of this library and its peers on the same pairs, in one run."""

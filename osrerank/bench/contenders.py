@@ -1,0 +1,200 @@
+"""Who is measured: this library's backends, and its peers with the same weights."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.errors import InferenceError
+from osrerank.scoring.backend import Backend
+from osrerank.scoring.factory import load_backend
+from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
+from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.locate import locate
+from osrerank.scoring.model import read_card
+
+Values = npt.NDArray[np.float64]
+
+
+class Contender(Protocol):
+    """Scores the documents of a query."""
+
+    @property
+    def name(self) -> str:
+        """Begins with the library's name."""
+
+    @property
+    def version(self) -> str:
+        """The library's, and its engine's."""
+
+    def score(self, query: str, documents: Sequence[str]) -> Values:
+        """Return scores ``(n,)``, higher is better, on any scale."""
+
+    def close(self) -> None:
+        """Release the model."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds of work by part, summed over threads, and the tokens that went through the model.
+
+    Attributes:
+        tokenise_s: making sequences of texts.
+        compute_s: in the backend.
+        tokens: of the sequences.
+        slots: of the batches, padding among them.
+    """
+
+    tokenise_s: float = 0.0
+    compute_s: float = 0.0
+    tokens: int = 0
+    slots: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def clear(self) -> None:
+        """Forget what was counted."""
+        self.tokenise_s = self.compute_s = 0.0
+        self.tokens = self.slots = 0
+
+    @contextmanager
+    def tokenising(self) -> Iterator[None]:
+        """Add the time of the block to the tokenisation."""
+        began = time.perf_counter()
+        yield
+        self.tokenise_s += time.perf_counter() - began
+
+    def computed(self, sequences: Sequence[Tokens], seconds: float, *, packed: bool) -> None:
+        """Count a batch."""
+        lengths = [len(tokens.ids) for tokens in sequences]
+        with self.lock:
+            self.compute_s += seconds
+            self.tokens += sum(lengths)
+            self.slots += sum(lengths) if packed else max(lengths) * len(lengths)
+
+
+class TimedBackend:
+    """A backend whose runs are counted.
+
+    Args:
+        backend: does the work.
+        spent: is told.
+    """
+
+    def __init__(self, backend: Backend, spent: Spent) -> None:
+        self._backend, self._spent = backend, spent
+        self.precision, self.files, self.lanes = backend.precision, backend.files, backend.lanes
+        self.budget_tokens, self.packed = backend.budget_tokens, backend.packed
+
+    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+        began = time.perf_counter()
+        outputs = self._backend.run(sequences)
+        self._spent.computed(sequences, time.perf_counter() - began, packed=self.packed)
+        return outputs
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+class TimedBuilder:
+    """An input builder whose work is counted.
+
+    Args:
+        builder: does the work.
+        spent: is told.
+    """
+
+    def __init__(self, builder: InputBuilder, spent: Spent) -> None:
+        self._builder, self._spent = builder, spent
+        self.length_rule = builder.length_rule
+
+    def query(self, text: str) -> Pieces:
+        """As of `InputBuilder`."""
+        with self._spent.tokenising():
+            return self._builder.query(text)
+
+    def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
+        """As of `InputBuilder`."""
+        with self._spent.tokenising():
+            return self._builder.documents(texts, query)
+
+    def mono(self, query: Pieces, document: Pieces) -> Tokens:
+        """As of `InputBuilder`."""
+        with self._spent.tokenising():
+            return self._builder.mono(query, document)
+
+
+class Ours:
+    """This library with a model directory, a shipped name or a hub id.
+
+    Args:
+        model: what to load.
+        label: what the row says of it.
+        backend: as for `load_scorer`.
+        threads: CPU threads; 0 means the cores that this process may use.
+        budget_tokens: instead of the backend's own; 0 keeps it.
+
+    Raises:
+        ModelLoadError: the model cannot be loaded.
+        MissingDependencyError: its backend is not installed.
+    """
+
+    def __init__(
+        self, model: str, *, label: str = "", backend: str = "auto", threads: int = 0, budget_tokens: int = 0
+    ) -> None:
+        from osrerank import __version__  # noqa: PLC0415 - the package imports its parts
+
+        directory = locate(model, backend=backend)
+        card = read_card(directory, name=label or model)
+        loaded = load_backend(directory, card, backend=backend, threads=threads)
+        self.spent = Spent()
+        self.directory, self.precision, self.lanes = directory, loaded.precision, loaded.lanes
+        timed = TimedBackend(loaded, self.spent)
+        timed.budget_tokens = budget_tokens or timed.budget_tokens
+        self.budget_tokens = timed.budget_tokens
+        self.builder = InputBuilder.load(directory, card)
+        timed_builder: Any = TimedBuilder(self.builder, self.spent)
+        self._scorer = LocalScorer(directory, card, timed_builder, timed)
+        self.kind = type(loaded).__name__.removesuffix("Backend").lower()
+        batches = f", batches of {budget_tokens}" if budget_tokens else ""
+        self.name = f"osrerank {self.kind} {self.precision} {label or model}{batches}"
+        self.version = __version__
+
+    def score(self, query: str, documents: Sequence[str]) -> Values:
+        scores = self._scorer.score(query, documents, [(place,) for place in range(len(documents))])
+        if scores.failures:
+            raise InferenceError(f"{self.name}: {next(iter(scores.failures.values()))}", model=self.name)
+        return scores.values.astype(np.float64)
+
+    def close(self) -> None:
+        self._scorer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another library.
+
+    Attributes:
+        name: of the row.
+        version: of the library and its engine.
+        scoring: query, documents -> scores.
+    """
+
+    name: str
+    version: str
+    scoring: Callable[[str, Sequence[str]], Any]
+
+    def score(self, query: str, documents: Sequence[str]) -> Values:
+        return np.asarray(self.scoring(query, documents), dtype=np.float64).reshape(len(documents))
+
+    def close(self) -> None:
+        """Leave it to the garbage collector: peers have no way to say so."""
+
+
+Maker = Callable[[Path, Path, int], Peer]
+"""Checkpoint (a directory with safetensors), folder for what must be written, threads -> peer."""

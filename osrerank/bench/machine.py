@@ -1,0 +1,56 @@
+"""What a figure was measured on."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from osrerank.scoring.onnx_scorer import usable_cores
+
+CPUINFO = Path("/proc/cpuinfo")
+FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm")
+"""What decides how fast int8 is: dot products of bytes (VNNI, AMX; asimddp and i8mm on ARM) and wide registers."""
+LIBRARIES = ("onnxruntime", "torch", "transformers", "numpy", "tokenizers")
+
+
+def machine() -> dict[str, Any]:
+    """Return the processor, its cores, the load of the last minute and the versions of what computes."""
+    return {
+        "cpu": cpu_name(),
+        "features": cpu_features(),
+        "cores": usable_cores(),
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
+        "python": platform.python_version(),
+        "versions": versions(LIBRARIES),
+    }
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the system tells it."""
+    return _field("model name") or platform.processor() or platform.machine()
+
+
+def cpu_features() -> list[str]:
+    """Return which of the features that matter here the processor has; none where the system does not tell."""
+    flags = (_field("flags") or _field("Features")).split()
+    return [name for name in FEATURES if name in flags]
+
+
+def versions(libraries: tuple[str, ...]) -> dict[str, str]:
+    """Return the installed versions of those libraries that are installed."""
+    found = {}
+    for name in libraries:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _field(name: str) -> str:
+    """Return the first value of a line of Linux's processor file, "" where there is none."""
+    if not CPUINFO.exists():
+        return ""
+    lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")

@@ -1,0 +1,82 @@
+"""What is scored in a benchmark: queries with their documents, from a file or of a given length."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from osrerank.evaluation.candidates import read_candidates
+
+SEED = 1
+QUERY_WORDS = 6
+SYLLABLES = (
+    "low",
+    "blood",
+    "press",
+    "ure",
+    "heart",
+    "rate",
+    "wing",
+    "flow",
+    "heat",
+    "salt",
+    "bed",
+    "rest",
+    "north",
+    "sea",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A query and its documents.
+
+    Attributes:
+        query_id: for the judgments.
+        query: its text.
+        documents: id -> text, in first-pass order.
+    """
+
+    query_id: str
+    query: str
+    documents: Mapping[str, str]
+
+
+def from_candidates(path: Path, *, queries: int, depth: int) -> list[Task]:
+    """Read the first ``depth`` documents of the first ``queries`` queries of a candidate file; 0 queries means all.
+
+    Raises:
+        EvaluationError: the file is malformed.
+    """
+    lists = read_candidates(path)[: queries or None]
+    return [
+        Task(
+            one.query.query_id,
+            one.query.text,
+            {entry["id"]: f"{entry.get('title') or ''} {entry['text']}".strip() for entry in one.documents[:depth]},
+        )
+        for one in lists
+    ]
+
+
+def synthetic(words: int, *, queries: int, depth: int) -> list[Task]:
+    """Return queries of six invented words with documents of half to one and a half times ``words`` of them."""
+    draw = random.Random(SEED)  # noqa: S311 - a reproducible draw
+    lexicon = [first + second for first in SYLLABLES for second in SYLLABLES]
+
+    def text(size: int) -> str:
+        return " ".join(draw.choices(lexicon, k=size))
+
+    return [
+        Task(
+            str(query),
+            text(QUERY_WORDS),
+            {str(doc): text(draw.randint(max(1, words // 2), max(1, 3 * words // 2))) for doc in range(depth)},
+        )
+        for query in range(queries)
+    ]
+
+
+def pairs(tasks: Sequence[Task]) -> int:
+    """Return how many pairs the tasks have."""
+    return sum(len(task.documents) for task in tasks)

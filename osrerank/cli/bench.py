@@ -1,0 +1,171 @@
+"""``osrerank bench``: throughput beside the peers', same pairs, one run."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from osrerank.cli.options import wants_json
+from osrerank.errors import ConfigError
+
+if TYPE_CHECKING:
+    from osrerank.bench.contenders import Ours
+    from osrerank.bench.workload import Task
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--candidates", type=FILE, help="JSON lines, as of `osrerank rerank`.  [default: invented texts]")
+@click.option("--qrels", type=FILE, help="TREC judgments of the candidates, for nDCG@10.")
+@click.option(
+    "--words", type=click.IntRange(1), multiple=True, help="Mean words of invented documents.  [default: 50, 250]"
+)
+@click.option("--queries", type=click.IntRange(0), default=6, show_default=True, help="So many queries; 0 for all.")
+@click.option("--depth", type=click.IntRange(1), default=50, show_default=True, help="Documents of each query.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Turns; medians are reported.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads of each.  [default: the usable cores]")
+@click.option("--budget-tokens", type=click.IntRange(1), multiple=True, help="Batches of so many tokens, each a row.")
+@click.option(
+    "--checkpoint", type=FOLDER, help="Classifier with safetensors: exported by us, given to the peers as it is."
+)
+@click.option("--peers/--no-peers", default=True, help="With --checkpoint: measure other libraries too.")
+@click.pass_context
+def bench(context: click.Context, /, **options: Any) -> None:
+    """Measure pairs a second, alone or beside other libraries.
+
+    \b
+    osrerank bench
+    osrerank bench --checkpoint my-classifier --candidates candidates.jsonl --qrels qrels.txt
+    """
+    import tempfile  # noqa: PLC0415 - only when the command runs
+
+    with tempfile.TemporaryDirectory() as folder:
+        report = _measured(context.obj, options, Path(folder))
+    if wants_json(context):
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _show(report)
+
+
+def _measured(given: dict[str, Any], options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    from osrerank.bench.machine import machine  # noqa: PLC0415 - its twin
+    from osrerank.bench.measure import lengths_of, rows, take_turns  # noqa: PLC0415 - numpy
+    from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415 - its twin
+
+    contenders, missing = _contenders(given, options, folder)
+    qrels = read_qrels(options["qrels"]) if options["qrels"] else None
+    first = contenders[0]
+    found = []
+    try:
+        for label, tasks in _workloads(options).items():
+            lengths = lengths_of(first.builder, tasks)
+            timings = take_turns(contenders, tasks, options["rounds"])
+            made = rows(contenders, tasks, timings, lengths=lengths, reference=_reference(contenders), qrels=qrels)
+            found += [{**row, "pairs": label, "mean_tokens": sum(lengths) / len(lengths)} for row in made]
+    finally:
+        for one in contenders:
+            one.close()
+    return {"machine": machine(), "rounds": options["rounds"], "rows": found, "missing": missing}
+
+
+def _contenders(given: dict[str, Any], options: dict[str, Any], folder: Path) -> tuple[Any, dict[str, str]]:
+    from osrerank.bench.contenders import Ours  # noqa: PLC0415 - numpy
+    from osrerank.scoring.onnx_scorer import usable_cores  # noqa: PLC0415 - its twin
+    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+
+    settings = Settings.load(model=given["model"], backend=given["backend"], threads=options["threads"] or None)
+    threads = settings.threads or usable_cores()
+    budgets = options["budget_tokens"] or (0,)
+    exported = _exported(options["checkpoint"], folder)
+    ours: list[Any] = [
+        Ours(model, label=label, backend=backend, threads=threads, budget_tokens=budget)
+        for model, label, backend in [*exported, (settings.model, "", settings.backend)]
+        for budget in budgets
+    ]
+    if options["checkpoint"] is None:
+        return ours, {"peers": "they need --checkpoint, a classifier's directory with safetensors"}
+    if not options["peers"]:
+        return ours, {}
+    from osrerank.bench.peers import make_peers  # noqa: PLC0415 - only when they are asked for
+
+    peers, missing = make_peers(options["checkpoint"], folder, threads)
+    return [*ours, *peers], missing
+
+
+def _exported(checkpoint: Path | None, folder: Path) -> list[tuple[str, str, str]]:
+    """Export a checkpoint in both precisions; return model, label and backend of each."""
+    if checkpoint is None:
+        return []
+    from osrerank.training.export import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
+
+    made = []
+    for precision in ("fp32", "int8"):
+        export_model(checkpoint, folder / precision, ExportOptions(name=checkpoint.name, precision=precision))
+        made.append((str(folder / precision), checkpoint.name, "onnx"))
+    return made
+
+
+def _workloads(options: dict[str, Any]) -> dict[str, "list[Task]"]:
+    from osrerank.bench.workload import from_candidates, synthetic  # noqa: PLC0415 - numpy
+
+    size = {"queries": options["queries"], "depth": options["depth"]}
+    if options["candidates"]:
+        return {options["candidates"].name: from_candidates(options["candidates"], **size)}
+    if options["qrels"]:
+        raise ConfigError(
+            "--qrels needs --candidates: invented texts have no judgments", setting="qrels", source="flag"
+        )
+    size["queries"] = size["queries"] or 6
+    return {f"invented, {words} words": synthetic(words, **size) for words in options["words"] or (50, 250)}
+
+
+def _reference(contenders: "Sequence[Ours]") -> str:
+    """Return the name of the row whose order the others are compared with: fp32, transformers' own before ours."""
+    names = [one.name for one in contenders]
+    return min(names, key=lambda name: (not name.startswith("transformers"), "fp32" not in name))
+
+
+def _show(report: dict[str, Any]) -> None:
+    from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
+
+    columns = [
+        "",
+        "pairs",
+        "tokens",
+        "pairs/s",
+        "a cpu-s",
+        "tokens/s",
+        "of peak",
+        "tokenise",
+        "compute",
+        "wait",
+        "padding",
+    ]
+    console().print(table([*columns, "nDCG@10", "top 10"], [_cells(row) for row in report["rows"]]))
+    for name, reason in report["missing"].items():
+        click.echo(f"missing: {name}: {reason}")
+    machine = report["machine"]
+    click.echo(f"{machine['cpu']}, {machine['cores']} cores; load {machine['load']}; {machine['versions']}")
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    shares = (
+        _percent(row.get(f"{name}"))
+        for name in ("mfu", "tokenise_share", "compute_share", "wait_share", "padding_waste")
+    )
+    quality = "" if row["ndcg@10"] is None else f"{row['ndcg@10']:.4f}"
+    speed = (
+        f"{row['mean_tokens']:.0f}",
+        f"{row['pairs_per_s']:.1f}",
+        f"{row['pairs_per_cpu_s']:.1f}",
+        f"{row['tokens_per_s']:.0f}",
+    )
+    return [f"{row['name']} ({row['version']})", row["pairs"], *speed, *shares, quality, f"{row['top10_shared']:.3f}"]
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"

@@ -1,0 +1,36 @@
+"""``osrerank doctor``: does this deployment work, and what was chosen for it."""
+
+import dataclasses
+import json
+
+import click
+
+from osrerank.cli.options import wants_json
+
+MARKS = {"ok": "✓", "failed": "✗", "absent": "-"}
+
+
+@click.command()
+@click.option("--index", default="", help="Look at this index's text fields too.")
+@click.pass_context
+def doctor(context: click.Context, /, *, index: str) -> None:
+    """Check software, processor, model, engine, Redis and workers, and say how to mend what does not work.
+
+    The exit code is 1 when something that is configured does not work.
+    """
+    from osrerank.doctor import examine  # noqa: PLC0415 - the client
+    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+
+    names = ("url", "redis_url", "model", "backend")
+    settings = Settings.load(**{name: context.obj[name] for name in names})
+    findings = []
+    for finding in examine(settings, index=index):
+        findings.append(finding)
+        if not wants_json(context):
+            click.echo(f"{MARKS[finding.status]} {finding.part}: {finding.found}")
+            if finding.fix and finding.status == "failed":
+                click.echo(f"    fix: {finding.fix}")
+    healthy = all(finding.status != "failed" for finding in findings)
+    if wants_json(context):
+        click.echo(json.dumps({"ok": healthy, "findings": [dataclasses.asdict(one) for one in findings]}, indent=2))
+    context.exit(0 if healthy else 1)

@@ -1,0 +1,241 @@
+"""Look at a deployment part by part, and say of each what was found and how to mend what does not work."""
+
+import importlib
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from osrerank.bench.machine import cpu_features, cpu_name, versions
+from osrerank.client import Client, connect
+from osrerank.scoring.onnx_scorer import usable_cores
+from osrerank.settings import Settings
+
+Status = Literal["ok", "failed", "absent"]
+LIBRARIES = (
+    "osrerank",
+    "opensearch-py",
+    "onnxruntime",
+    "tokenizers",
+    "numpy",
+    "torch",
+    "transformers",
+    "celery",
+    "redis",
+)
+BYTE_PRODUCTS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
+TEXT_TYPES = {"text", "match_only_text", "search_as_you_type", "semantic"}
+QUERY, DOCUMENT = "what causes low blood pressure", "Dehydration, bed rest and some drugs lower blood pressure."
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        part: what was looked at.
+        status: ``ok``; ``failed`` where something configured does not work; ``absent`` where nothing is configured.
+        found: what is so, in a sentence.
+        fix: what to do, "" where nothing is wrong.
+        facts: the same for programs.
+    """
+
+    part: str
+    status: Status
+    found: str
+    fix: str = ""
+    facts: Mapping[str, Any] | None = None
+
+
+def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
+    """Yield a finding for each part; no part's failure keeps another from being looked at.
+
+    Args:
+        settings: of the deployment.
+        index: whose text fields to look at; "" for none.
+    """
+    yield _software()
+    yield _processor()
+    yield from _model(settings)
+    yield from _engine(settings, index)
+    yield _redis(settings)
+    yield _workers(settings)
+
+
+def _software() -> Finding:
+    found = versions(LIBRARIES)
+    listed = ", ".join(f"{name} {number}" for name, number in found.items())
+    return Finding("software", "ok", f"Python {platform.python_version()}; {listed}", facts=found)
+
+
+def _processor() -> Finding:
+    features, cores = cpu_features(), usable_cores()
+    fast = BYTE_PRODUCTS & set(features)
+    told = f"int8 is fast here ({', '.join(sorted(fast))})" if fast else "no instructions for int8 products were found"
+    return Finding(
+        "processor", "ok", f"{cpu_name()}, {cores} usable cores; {told}", facts={"features": features, "cores": cores}
+    )
+
+
+def _model(settings: Settings) -> Iterator[Finding]:
+    """Load the model, and score a pair with it."""
+    from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
+
+    if settings.backend not in ("auto", "onnx", "torch"):
+        yield Finding("model", "absent", f"scoring is not done here: the backend is {settings.backend}")
+        return
+    try:
+        scorer = load_scorer(
+            settings.model,
+            backend=settings.backend,
+            threads=settings.threads,
+            dtype=settings.dtype,
+            compiled=settings.torch_compile,
+            kind="mono",
+        )
+    except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
+        yield Finding("model", "failed", _sentence(error), "see docs/models.md, or leave OSRERANK_MODEL unset")
+        return
+    with closing(scorer):
+        yield _choice(settings, scorer.card, scorer.backend)
+        try:
+            yield _pair(scorer)
+        except Exception as error:  # noqa: BLE001 - likewise
+            yield Finding("scored pair", "failed", _sentence(error), "export or download the model again")
+
+
+def _choice(settings: Settings, card: Any, backend: Any) -> Finding:
+    name = type(backend).__name__.removesuffix("Backend").removesuffix("Engine").lower()
+    if settings.backend != "auto":
+        why = f"the settings say {settings.backend}"
+    elif name == "onnx":
+        why = f"the model has graphs ({', '.join(card.onnx)})"
+    else:
+        why = "the model has no ONNX graph, and torch with its weights is here"
+    lanes = f"{backend.lanes} runs at once"
+    facts = {"model": card.name, "backend": name, "precision": backend.precision, "lanes": backend.lanes, "why": why}
+    return Finding("model", "ok", f"{card.name}: backend {name}, {backend.precision}, {lanes}: {why}", facts=facts)
+
+
+def _pair(scorer: Any) -> Finding:
+    scorer.score(QUERY, [DOCUMENT], [(0,)])  # the first run of a session costs more
+    began = time.perf_counter()
+    scores = scorer.score(QUERY, [DOCUMENT], [(0,)])
+    took_ms = 1000 * (time.perf_counter() - began)
+    if scores.failures:
+        return Finding("scored pair", "failed", scores.failures[0], "export or download the model again")
+    logit = float(scores.values[0])
+    return Finding(
+        "scored pair", "ok", f"logit {logit:.3f} in {took_ms:.1f} ms", facts={"logit": logit, "took_ms": took_ms}
+    )
+
+
+def _engine(settings: Settings, index: str) -> Iterator[Finding]:
+    address = settings.url.get_secret_value()
+    fix = "start the server, or give its address with --url or OSRERANK_URL"
+    try:
+        client = connect(address, max_retries=0, timeout=5)
+    except Exception as error:  # noqa: BLE001 - whatever keeps the engine from answering is the finding
+        yield Finding("engine", "failed", _sentence(error), fix)
+        return
+    with closing(client):
+        try:
+            version = client.info()["version"]
+        except Exception as error:  # noqa: BLE001 - likewise
+            yield Finding("engine", "failed", f"it does not answer: {_sentence(error)}", fix)
+            return
+        facts = {"distribution": version.get("distribution", "elasticsearch"), "version": version["number"]}
+        yield Finding("engine", "ok", f"{facts['distribution']} {facts['version']} answers", facts=facts)
+        yield _fields(client, index) if index else Finding("index", "absent", "none was named; name one with --index")
+
+
+def _fields(client: Client, index: str) -> Finding:
+    """Say which text fields an index has, and whether the model's input can be among them."""
+    try:
+        mappings = client.indices.get_mapping(index=index)
+    except Exception as error:  # noqa: BLE001 - whatever the engine answers is the finding
+        return Finding(
+            "index", "failed", f"{index}: {_sentence(error)}", "make it with osrerank index, or name another"
+        )
+    fields = sorted({name for one in mappings.values() for name in text_fields(one["mappings"].get("properties", {}))})
+    wanted = client.defaults.of(index).fields
+    read = [name for name in wanted if name in fields]
+    facts = {"text_fields": fields, "read": read}
+    if not read:
+        listed = ", ".join(fields) or "none"
+        reason = f"{index} has none of the fields that the model reads ({', '.join(wanted)}); its text fields: {listed}"
+        return Finding("index", "failed", reason, "name the fields with --fields or in the settings file", facts)
+    return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; read: {', '.join(read)}", facts=facts)
+
+
+def text_fields(properties: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the names of a mapping's text fields, those of objects with dots."""
+    for name, field in properties.items():
+        if "properties" in field:
+            yield from text_fields(field["properties"], f"{above}{name}.")
+        elif field.get("type") in TEXT_TYPES:
+            yield f"{above}{name}"
+
+
+def _redis(settings: Settings) -> Finding:
+    if settings.redis_url is None:
+        return Finding("redis", "absent", "no score cache is configured; OSRERANK_REDIS_URL sets one")
+    import redis  # noqa: PLC0415 - only where it is configured
+
+    url = settings.redis_url.get_secret_value()
+    fix = "start it, or correct --redis-url or OSRERANK_REDIS_URL; searches work without it, only slower"
+    try:
+        with redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=2) as client:
+            memory, server = client.info("memory"), client.info("server")
+    except Exception as error:  # noqa: BLE001 - whatever keeps it from answering is the finding
+        return Finding("redis", "failed", f"it does not answer: {_sentence(error)}", fix)
+    policy, most = str(memory.get("maxmemory_policy", "unknown")), int(memory.get("maxmemory", 0))
+    facts = {"version": server["redis_version"], "maxmemory_policy": policy, "maxmemory_bytes": most}
+    told = f"Redis {server['redis_version']} answers; maxmemory-policy {policy}, maxmemory {most} bytes"
+    if policy == "noeviction" and most:
+        return Finding("redis", "failed", f"{told}: when it is full, no score is kept", _eviction(), facts)
+    advice = "" if most else "without a maxmemory the cache grows until its keys expire"
+    return Finding("redis", "ok", f"{told}{f'; {advice}' if advice else ''}", facts=facts)
+
+
+def _eviction() -> str:
+    return "set maxmemory-policy to volatile-lru (or allkeys-lru where Redis holds nothing but the cache)"
+
+
+def _workers(settings: Settings) -> Finding:
+    """Say which workers of the model answer."""
+    if settings.backend in ("auto", "onnx", "torch"):
+        return Finding(
+            "workers", "absent", "scoring is done in this process; OSRERANK_BACKEND=workers sends it to workers"
+        )
+    try:
+        cards = _worker_cards(settings)
+    except ModuleNotFoundError as error:
+        fix = "pip install 'osrerank[workers]', and the same version of osrerank everywhere"
+        return Finding("workers", "failed", f"this installation has no workers: {error}", fix)
+    except Exception as error:  # noqa: BLE001 - whatever keeps the broker from answering is the finding
+        return Finding(
+            "workers", "failed", f"the broker cannot be asked: {_sentence(error)}", "start the broker's Redis"
+        )
+    if not cards:
+        return Finding("workers", "failed", f"no worker of {settings.model} answers", "start one: osrerank worker")
+    names = [str(card.worker) for card in cards]
+    return Finding("workers", "ok", f"{len(names)} answer: {', '.join(names)}", facts={"workers": names})
+
+
+def _worker_cards(settings: Settings) -> Sequence[Any]:
+    """Return the cards of the workers that answer, from the module that knows them."""
+    broker, roster = (importlib.import_module(f"osrerank.scoring.{name}") for name in ("broker", "roster"))
+    redis = broker.connect(settings.broker())  # type: ignore[attr-defined,unused-ignore] # with the workers
+    try:
+        cards: Sequence[Any] = roster.Roster(redis, settings.model).cards()
+    finally:
+        redis.close()
+    return cards
+
+
+def _sentence(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,177 @@
+"""Attention between sequences that lie one behind the other, without padding.
+
+Two ways compute the same thing. ``VarlenAttention`` is PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691;
+``torch.nn.attention.varlen``, PyTorch 2.10): CUDA, 16 bits. ``PaddedAttention`` spreads the sequences over a padded
+grid for the attention alone and works everywhere: on the CPU, in fp32, on older GPUs and with older PyTorch.
+
+All states are ``(tokens, heads, width)``, log-sum-exps ``(heads, tokens)`` in fp32, as the kernel gives them.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+FLASH_CAPABILITY = (8, 0)
+"""The first CUDA compute capability with the flash kernel: Ampere's."""
+FLASH_DTYPES = (torch.float16, torch.bfloat16)
+FLASH_WIDTHS = range(8, 257, 8)
+"""Head widths that the flash kernel has."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where each of n sequences begins and ends among packed tokens.
+
+    Attributes:
+        offsets: int32 ``(n + 1,)`` on the device: sequence i is ``offsets[i]:offsets[i + 1]``.
+        lengths: tokens of each, ``(n,)``, in host memory; none is 0.
+    """
+
+    offsets: Tensor
+    lengths: npt.NDArray[np.int32]
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return int(self.lengths.max())
+
+    @cached_property
+    def mask(self) -> Tensor | None:
+        """Which places of the padded grid are tokens, bool ``(n, 1, 1, longest)``; None when all of them are."""
+        if (self.lengths == self.longest).all():
+            return None
+        is_token = np.arange(self.longest) < self.lengths[:, None]
+        return torch.from_numpy(is_token).to(self.offsets.device)[:, None, None, :]
+
+    @cached_property
+    def places(self) -> Tensor:
+        """The place of each token in the padded grid, counted along its rows: int64 ``(tokens,)``."""
+        is_token = np.arange(self.longest) < self.lengths[:, None]
+        return torch.from_numpy(np.flatnonzero(is_token)).to(self.offsets.device)
+
+    def spread(self, states: Tensor) -> Tensor:
+        """Return packed states as a padded grid ``(n, heads, longest, width)``, zero on padding."""
+        if self.mask is not None:
+            grid = states.new_zeros(len(self.lengths) * self.longest, *states.shape[1:])
+            states = grid.index_copy_(0, self.places, states)
+        return states.view(len(self.lengths), self.longest, *states.shape[1:]).transpose(1, 2)
+
+    def gather(self, grid: Tensor) -> Tensor:
+        """Return the packed states of a padded grid ``(n, heads, longest, ...)``: `spread` undone."""
+        flat = grid.transpose(1, 2).flatten(0, 1)
+        return flat if self.mask is None else flat.index_select(0, self.places)
+
+
+class Attention(Protocol):
+    """Rows look at columns: sequence i of one at sequence i of the other."""
+
+    name: str
+    packed: bool
+    """Whether it costs what the sequences' own lengths cost, or what the longest one makes of all."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds) -> Tensor:
+        """Return the context of each row ``(tokens, heads, width)``."""
+
+    def with_lse(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds
+    ) -> tuple[Tensor, Tensor]:
+        """Return the context, and the log of the sum of the exponentials of each row's logits ``(heads, tokens)``."""
+
+
+class VarlenAttention:
+    """PyTorch's packed flash attention.
+
+    Args:
+        module: ``torch.nn.attention.varlen``.
+    """
+
+    name = "packed"
+    packed = True
+
+    def __init__(self, module: Any) -> None:
+        self._attend: Callable[..., Any] = module.varlen_attn
+        self._lse = module.AuxRequest(lse=True)
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds) -> Tensor:
+        context: Tensor = self._attend(query, key, value, rows.offsets, columns.offsets, rows.longest, columns.longest)
+        return context
+
+    def with_lse(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds
+    ) -> tuple[Tensor, Tensor]:
+        context, lse = self._attend(
+            query, key, value, rows.offsets, columns.offsets, rows.longest, columns.longest, return_aux=self._lse
+        )
+        if lse.shape != (query.shape[1], query.shape[0]):
+            raise RuntimeError(f"varlen_attn gave log-sum-exps of shape {tuple(lse.shape)}, not (heads, tokens)")
+        return context, lse
+
+
+class PaddedAttention:
+    """Attention on a padded grid; everything else of the network stays packed."""
+
+    name = "padded"
+    packed = False
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds) -> Tensor:
+        grid = functional.scaled_dot_product_attention(
+            rows.spread(query), columns.spread(key), columns.spread(value), attn_mask=columns.mask
+        )
+        return rows.gather(grid)
+
+    def with_lse(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds
+    ) -> tuple[Tensor, Tensor]:
+        logits = rows.spread(query) @ columns.spread(key).transpose(2, 3)  # (n, heads, rows, columns)
+        logits = logits.float() * query.shape[2] ** -0.5
+        if columns.mask is not None:
+            logits.masked_fill_(~columns.mask, -torch.inf)
+        lse = logits.logsumexp(dim=3)  # (n, heads, rows)
+        weights = (logits - lse.unsqueeze(3)).exp_()
+        return rows.gather(weights.to(value.dtype) @ columns.spread(value)), rows.gather(lse).T
+
+
+def merged(within: tuple[Tensor, Tensor], between: tuple[Tensor, Tensor], bias: float) -> Tensor:
+    """Return the context over two sets of columns, with ``bias`` added to the logits of the second.
+
+    With each set's log-sum-exp l, the second's share of the softmax over both is 1 / (1 + exp(l1 - l2 - bias)).
+
+    Args:
+        within: context ``(tokens, heads, width)`` and log-sum-exp ``(heads, tokens)`` of the first set.
+        between: the same of the second.
+        bias: added to each of its logits.
+    """
+    share = torch.sigmoid(between[1] - within[1] + bias).T.unsqueeze(2)  # (tokens, heads, 1)
+    return torch.lerp(within[0].float(), between[0].float(), share).to(within[0].dtype)
+
+
+def choose_attention(device: torch.device, dtype: torch.dtype, width: int) -> tuple[Attention, str]:
+    """Return the fastest attention that this device, type and head width can have, and why it is not the packed one."""
+    reason = _obstacle(device, dtype, width)
+    if reason:
+        return PaddedAttention(), reason
+    return VarlenAttention(importlib.import_module("torch.nn.attention.varlen")), ""
+
+
+def _obstacle(device: torch.device, dtype: torch.dtype, width: int) -> str:
+    if device.type != "cuda":
+        return f"packed attention needs CUDA, this is {device.type}"
+    if dtype not in FLASH_DTYPES:
+        return f"packed attention needs fp16 or bf16, this is {str(dtype).removeprefix('torch.')}"
+    if width not in FLASH_WIDTHS:
+        return f"packed attention needs heads of 8, 16, ... 256 columns, these have {width}"
+    if torch.cuda.get_device_capability(device) < FLASH_CAPABILITY:
+        return f"packed attention needs compute capability 8.0, {torch.cuda.get_device_name(device)} has less"
+    try:
+        importlib.import_module("torch.nn.attention.varlen")
+    except ModuleNotFoundError:
+        return f"packed attention needs PyTorch 2.10, this is {torch.__version__}"
+    return ""

@@ -1,0 +1,246 @@
+"""Draw a BERT cross-encoder as an ONNX graph for sequences without padding, as the CPU backend runs it.
+
+What a traced graph computes and this one does not: the attention mask; the last layer's rows but [CLS]'s, which is all
+that a classifier reads (exact: no other row follows from them); three products for queries, keys and values instead of
+one; and residual sums inside ONNX Runtime's SkipLayerNormalization, which takes several times as long as
+LayerNormalization after Sum (see docs/performance.md).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank._optional import require
+from osrerank.scoring.model import ModelCard
+
+OPSET = 18
+IR_VERSION = 9
+RUNTIME = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+BLOCKED = -1e4
+"""As in `osrerank.scoring.cross_bias`."""
+
+Array = npt.NDArray[Any]
+Weights = Mapping[str, npt.NDArray[np.float32]]
+
+
+def can_draw(config: Mapping[str, Any]) -> bool:
+    """Return whether a ``config.json`` is of a BERT that `draw` knows: exact GELU, absolute positions, an encoder."""
+    return (
+        config.get("model_type") == "bert"
+        and config.get("hidden_act", "gelu") == "gelu"
+        and config.get("position_embedding_type", "absolute") == "absolute"
+        and not config.get("is_decoder", False)
+    )
+
+
+def draw(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
+    """Return the model as an ``onnx.ModelProto`` in fp32.
+
+    Its inputs are ``input_ids`` and ``token_type_ids``, int64 ``(n, tokens)``; rows of a batch must have one length.
+    Its output ``logits`` is float32 ``(n, labels)``.
+
+    Args:
+        weights: by their transformers names, with or without the prefix ``bert.``.
+        config: the model's ``config.json``; see `can_draw`.
+        card: head and layout.
+
+    Raises:
+        KeyError: a weight is missing.
+    """
+    named = {name.removeprefix("bert."): array for name, array in weights.items()}
+    drawing = _Bert(named, config, card)
+    logits = drawing.cosine() if card.layout == "cross-bias" else drawing.classified()
+    return drawing.graph.model(logits, labels=2 if card.head in {"logits2", "next-sentence"} else 1)
+
+
+@dataclass(slots=True)
+class Graph:
+    """Nodes and constants of a graph that is being drawn; a value is named by the node that makes it."""
+
+    nodes: list[Any] = field(default_factory=list)
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    def constant(self, name: str, array: Array) -> str:
+        """Keep an array under a name, once."""
+        if name not in self.constants:
+            onnx = require("onnx", extra="onnx")
+            self.constants[name] = onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
+        return name
+
+    def add(self, operator: str, inputs: Sequence[str], name: str = "", *, domain: str = "", **attributes: Any) -> str:
+        """Add a node with one output."""
+        return self.split(operator, inputs, 1, name, domain=domain, **attributes)[0]
+
+    def split(
+        self, operator: str, inputs: Sequence[str], outputs: int, name: str = "", *, domain: str = "", **attributes: Any
+    ) -> list[str]:
+        """Add a node with several outputs."""
+        onnx = require("onnx", extra="onnx")
+        name = name or f"{operator}.{len(self.nodes)}"
+        made = [f"{name}.{index}" for index in range(outputs)]
+        self.nodes.append(onnx.helper.make_node(operator, inputs, made, name=name, domain=domain, **attributes))
+        return made
+
+    def model(self, logits: str, *, labels: int) -> Any:
+        """Return the whole as a checked model."""
+        onnx = require("onnx", extra="onnx")
+        make = onnx.helper
+        self.nodes.append(make.make_node("Identity", [logits], ["logits"]))
+        names = ("input_ids", "token_type_ids")
+        graph = make.make_graph(
+            self.nodes,
+            "bert",
+            [make.make_tensor_value_info(name, onnx.TensorProto.INT64, ["n", "tokens"]) for name in names],
+            [make.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", labels])],
+            list(self.constants.values()),
+        )
+        opsets = [make.make_opsetid("", OPSET), make.make_opsetid(RUNTIME, 1)]
+        return make.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="osrerank")
+
+
+class _Bert:
+    """BERT's parts, in the names of its transformers weights. Values are ``(n, tokens, hidden)``.
+
+    Args:
+        weights: without the prefix ``bert.``.
+        config: the model's ``config.json``.
+        card: head and layout.
+    """
+
+    def __init__(self, weights: Weights, config: Mapping[str, Any], card: ModelCard) -> None:
+        self.graph = Graph()
+        self._weights = weights
+        self._epsilon = float(config.get("layer_norm_eps", 1e-12))
+        self._heads = int(config["num_attention_heads"])
+        self._layers = int(config["num_hidden_layers"])
+        self._card = card
+
+    def classified(self) -> str:
+        """Return the logits of a classifier ``(n, labels)``."""
+        states = self._embedded(self._positions(), self._table("token_type", "token_type_ids"))
+        for layer in range(self._layers - 1):
+            states = self._layer(states, layer)
+        first = self._layer(states, self._layers - 1, only_first=True)
+        pooled = self.graph.add("Tanh", [self._dense(self._squeezed(first), "pooler.dense")])
+        return self._dense(pooled, "cls.seq_relationship" if self._card.head == "next-sentence" else "classifier")
+
+    def cosine(self) -> str:
+        """Return t * cosine of the mean states of query and document ``(n, 1)``, see `osrerank.scoring.cross_bias`."""
+        add = self.graph.add
+        in_document = add("Cast", ["token_type_ids"], to=1)
+        restarted = add("Sub", [self._positions(), add("Mul", [self._query_tokens(), "token_type_ids"])])
+        row = self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
+        states = self._embedded(self._table("position", restarted), row)
+        bias = self._attention_bias(in_document)
+        for layer in range(self._layers):
+            states = self._layer(states, layer, bias=bias)
+        query, document = (
+            add("ReduceSum", [add("Mul", [states, self._column(mask)]), self._axis(1)], keepdims=0)
+            for mask in (self._not(in_document), in_document)
+        )
+        product = add("ReduceSum", [add("Mul", [query, document]), self._axis(1)])
+        norms = [add("ReduceL2", [part, self._axis(1)]) for part in (query, document)]
+        temperature = self._number("temperature", self._card.biases["temperature"])
+        return add("Mul", [add("Div", [product, add("Mul", norms)]), temperature])
+
+    def _layer(self, states: str, layer: int, *, bias: str = "", only_first: bool = False) -> str:
+        name, ours = f"encoder.layer.{layer}", f"layers.{layer}"
+        rows = self._first(states) if only_first else states
+        inputs = self._projections(states, rows, name, ours) + ([""] * 2 + [bias] if bias else [])
+        context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME, num_heads=self._heads)
+        attended = self._linear(context, f"{ours}.attended", [f"{name}.attention.output.dense"])
+        states = self._norm([attended, rows], f"{name}.attention.output.LayerNorm")
+        wide = self._product(states, f"{ours}.widen", [f"{name}.intermediate.dense"])
+        offset = self.graph.constant(f"{ours}.widen.bias", self._weights[f"{name}.intermediate.dense.bias"])
+        wide = self.graph.add("BiasGelu", [wide, offset], domain=RUNTIME)
+        return self._norm(
+            [self._linear(wide, f"{ours}.narrow", [f"{name}.output.dense"]), states], f"{name}.output.LayerNorm"
+        )
+
+    def _projections(self, states: str, rows: str, name: str, ours: str) -> list[str]:
+        """Return queries of ``rows``, keys and values of ``states``."""
+        query, *others = (f"{name}.attention.self.{part}" for part in ("query", "key", "value"))
+        if rows == states:
+            together = self._linear(states, f"{ours}.projections", [query, *others])
+            return self.graph.split("Split", [together], 3, axis=2, num_outputs=3)
+        together = self._linear(states, f"{ours}.keys_values", others)
+        keys_values = self.graph.split("Split", [together], 2, axis=2, num_outputs=2)
+        return [self._linear(rows, f"{ours}.query", [query]), *keys_values]
+
+    def _embedded(self, positions: str, segments: str) -> str:
+        words = self._table("word", "input_ids")
+        return self._norm([words, positions, segments], "embeddings.LayerNorm")
+
+    def _positions(self) -> str:
+        """Return the embeddings of positions 0 to tokens ``(tokens, hidden)``; for ``cross-bias`` their numbers."""
+        tokens = self.graph.add("Shape", ["input_ids"], start=1, end=2)
+        table = self._weights["embeddings.position_embeddings.weight"]
+        every = np.arange(len(table)) if self._card.layout == "cross-bias" else table
+        return self.graph.add("Slice", [self.graph.constant("positions", every), self._axis(0), tokens])
+
+    def _table(self, kind: str, ids: str) -> str:
+        name = f"embeddings.{kind}_embeddings.weight"
+        return self.graph.add("Gather", [self.graph.constant(name, self._weights[name]), ids])
+
+    def _query_tokens(self) -> str:
+        """Return how many tokens each row's query has ``(n, 1)``."""
+        one = self.graph.constant("one", np.array(1))
+        return self.graph.add("ReduceSum", [self.graph.add("Sub", [one, "token_type_ids"]), self._axis(1)])
+
+    def _attention_bias(self, in_document: str) -> str:
+        """Return what is added to the attention logits ``(n, 1, tokens, tokens)``: rows look at columns."""
+        add = self.graph.add
+        in_query = self._not(in_document)
+        parts = []
+        for side, rows, columns in (("query", in_query, in_document), ("document", in_document, in_query)):
+            given = self._card.biases[side]
+            amount = self._number(f"bias.{side}", BLOCKED if given == "closed" else given)
+            row = add("Unsqueeze", [columns, self._axis(1)])
+            parts.append(add("Mul", [add("Mul", [self._column(rows), row]), amount]))
+        return add("Unsqueeze", [add("Sum", parts), self._axis(1)])
+
+    def _norm(self, parts: Sequence[str], name: str) -> str:
+        scale, offset = (
+            self.graph.constant(f"{name}.{part}", self._weights[f"{name}.{part}"]) for part in ("weight", "bias")
+        )
+        total = self.graph.add("Sum", parts)
+        return self.graph.add("LayerNormalization", [total, scale, offset], axis=-1, epsilon=self._epsilon)
+
+    def _linear(self, states: str, ours: str, theirs: Sequence[str]) -> str:
+        """Return one product with several matrices side by side, and their biases."""
+        bias = np.concatenate([self._weights[f"{name}.bias"] for name in theirs])
+        return self.graph.add("Add", [self._product(states, ours, theirs), self.graph.constant(f"{ours}.bias", bias)])
+
+    def _product(self, states: str, ours: str, theirs: Sequence[str]) -> str:
+        matrix = np.concatenate([self._weights[f"{name}.weight"] for name in theirs]).T
+        return self.graph.add("MatMul", [states, self.graph.constant(f"{ours}.weight", matrix)], ours)
+
+    def _dense(self, row: str, name: str) -> str:
+        """Return a small product that is never quantised ``(n, outputs)``."""
+        constants = [
+            self.graph.constant(f"{name}.{part}", self._weights[f"{name}.{part}"]) for part in ("weight", "bias")
+        ]
+        return self.graph.add("Gemm", [row, *constants], transB=1)
+
+    def _first(self, states: str) -> str:
+        """Return the states of [CLS] ``(n, 1, hidden)``."""
+        return self.graph.add("Slice", [states, self._axis(0), self._axis(1), self._axis(1)])
+
+    def _squeezed(self, states: str) -> str:
+        return self.graph.add("Squeeze", [states, self._axis(1)])
+
+    def _column(self, mask: str) -> str:
+        return self.graph.add("Unsqueeze", [mask, self._axis(2)])
+
+    def _not(self, mask: str) -> str:
+        return self.graph.add("Sub", [self._number("one.fp32", 1.0), mask])
+
+    def _number(self, name: str, value: float) -> str:
+        return self.graph.constant(name, np.array(value, dtype=np.float32))
+
+    def _axis(self, number: int) -> str:
+        return self.graph.constant(f"axis.{number}", np.array([number]))

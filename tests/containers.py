@@ -1,0 +1,138 @@
+"""Builds the image of docker/ and runs its services as processes of this machine, where there is no engine."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Self
+
+from tests.docker_files import project, stages
+from tests.servers import ROOT, free_port
+
+READY_S = 90.0
+GRACE_S = 60.0
+
+
+class Builder:
+    """Runs a Dockerfile's steps on this machine, with the paths that they name moved below a folder.
+
+    It knows WORKDIR, COPY, RUN and ENV PATH, which is what the stages that install use. It has no container: programs
+    of this machine are at hand, but no Python packages of it, since all start from a fresh virtual environment.
+
+    Args:
+        folder: stands for the root of the file system.
+        python: the interpreter of the base image.
+    """
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self._folder = folder
+        self._base = folder / "base"
+        subprocess.run([python, "-m", "venv", str(self._base)], check=True, timeout=120)
+
+    def build(self, name: str) -> dict[str, str]:
+        """Run a stage and those that it needs; return its environment."""
+        stage = stages()[name]
+        if stage.base in stages():
+            environment = self.build(stage.base)
+        else:
+            environment = {**os.environ, "PATH": f"{self._base}/bin:{os.environ['PATH']}"}
+            environment.pop("PYTHONPATH", None)
+        for keyword, argument in stage.instructions:
+            match keyword:
+                case "WORKDIR":
+                    environment["PWD"] = self._moved(argument)
+                    Path(environment["PWD"]).mkdir(parents=True, exist_ok=True)
+                case "ENV":
+                    assert argument.startswith("PATH="), argument
+                    path = self._moved(argument.removeprefix("PATH="))
+                    environment["PATH"] = path.replace("$PATH", environment["PATH"])
+                case "COPY":
+                    self._copy(argument, Path(environment["PWD"]))
+                case "RUN":
+                    command = ["sh", "-c", self._moved(argument)]
+                    subprocess.run(command, check=True, cwd=environment["PWD"], env=environment, timeout=900)
+                case _:
+                    raise AssertionError(f"{keyword} is not known here")
+        return environment
+
+    def _moved(self, text: str) -> str:
+        return re.sub(r"(?<![\w.])/(?=(?:opt|packages|source|wheels)\b)", f"{self._folder}/", text)
+
+    def _copy(self, argument: str, workdir: Path) -> None:
+        *sources, target = shlex.split(argument)
+        if sources[0].startswith("--from="):
+            assert sources[1:] == [target]
+            self.build(sources[0].removeprefix("--from="))
+            return  # the stages share the folder, so that it is there already
+        for source in sources:
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, workdir / target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / source, workdir / target)
+
+
+class Container:
+    """A service's command in the environment that compose.yaml gives it, on a port of its own.
+
+    Args:
+        name: of the service.
+        image: the environment to start from; its PATH has the program.
+        secrets: stands for /run/secrets.
+        folder: where it works and logs.
+    """
+
+    def __init__(self, name: str, image: dict[str, str], secrets: Path, folder: Path) -> None:
+        service = project()["services"][name]
+        runtime = stages()["runtime"]
+        check = json.loads((runtime.last("HEALTHCHECK") or "").partition(" CMD ")[2])
+        if "healthcheck" in service:
+            check = service["healthcheck"]["test"][1:]
+        self.port = free_port()
+        self._folder = folder
+        self._log = folder / f"{name}.log"
+        self._command = self._here(service.get("command") or json.loads(runtime.last("CMD") or ""))
+        self._check = self._here(check)
+        names, values = zip(*service["environment"].items(), strict=True)
+        clean = {key: value for key, value in image.items() if not key.startswith("OSRERANK_")}
+        given = dict(zip(names, self._here(values), strict=True))
+        self._environment = {**clean, **given, "OSRERANK_SECRETS_DIR": str(secrets)}
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, cwd=self._folder, stdout=log, stderr=log
+            )
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(10)
+
+    @property
+    def is_healthy(self) -> bool:
+        command, environment = self._check, self._environment
+        checked = subprocess.run(command, env=environment, cwd=self._folder, capture_output=True, check=False)
+        return checked.returncode == 0
+
+    def wait(self) -> None:
+        """Return when it is healthy."""
+        give_up = time.monotonic() + READY_S
+        while not self.is_healthy:
+            assert self._process.poll() is None, self._log.read_text()[-2000:]
+            assert time.monotonic() < give_up, self._log.read_text()[-2000:]
+            time.sleep(0.5)
+
+    def stop(self) -> int:
+        """Stop it as an engine does; return its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(GRACE_S)
+
+    def _here(self, words: list[str] | tuple[str, ...]) -> list[str]:
+        """Return words with this machine's address and the port of its own, where they name the container's."""
+        return [re.sub(r"\b(8088|9100)\b", str(self.port), word).replace("0.0.0.0", "127.0.0.1") for word in words]

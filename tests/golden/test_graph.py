@@ -1,0 +1,123 @@
+"""The drawn graphs of `osrerank.training.graph` against torch, on the tiny BERTs: every head and layout."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.local import LocalScorer
+from osrerank.training.export import ExportOptions, export_model
+from osrerank.training.graph import can_draw
+
+torch = pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
+transformers = pytest.importorskip("transformers")
+
+DATA = Path(__file__).parents[1] / "data"
+FORMS = ("one-label", "two-labels", "next-sentence", "cross-bias", "duo")
+QUERY = "what causes low blood pressure"
+DOCUMENTS = ["blood pressure is low when the heart is slow", "", "wing flow " * 40, "water & heat: 1,000!"]
+TUPLES = {"mono": [(0,), (1,), (2,), (3,)], "duo": [(0, 1), (1, 0), (2, 3), (3, 2)]}
+
+
+def next_sentence(folder: Path) -> Path:
+    """Write a BERT with a next-sentence head, on the body of the tiny classifier."""
+    source = DATA / "tiny-bert-one-label"
+    torch.manual_seed(1)
+    config = transformers.BertConfig.from_pretrained(source)
+    network = transformers.BertForNextSentencePrediction(config)
+    body = transformers.BertModel.from_pretrained(source)
+    network.bert.load_state_dict(body.state_dict())
+    network.save_pretrained(folder)
+    shutil.copyfile(source / "tokenizer.json", folder / "tokenizer.json")
+    return folder
+
+
+@pytest.fixture(params=FORMS)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return (
+        next_sentence(tmp_path / "source") if request.param == "next-sentence" else DATA / f"tiny-bert-{request.param}"
+    )
+
+
+def exported(source: Path, output: Path, precision: str = "fp32") -> LocalScorer:
+    layout = "cross-bias" if source.name.endswith("cross-bias") else "standard"
+    kind = "duo" if source.name.endswith("duo") else "mono"
+    export_model(source, output, ExportOptions(kind=kind, layout=layout, precision=precision))
+    return load_scorer(str(output), backend="onnx", threads=2)
+
+
+def values(scorer: LocalScorer) -> np.ndarray:
+    return scorer.score(QUERY, DOCUMENTS, TUPLES[scorer.card.kind]).values
+
+
+def test_drawn_equals_torch(source: Path, tmp_path: Path) -> None:
+    expected = values(load_scorer(str(source), backend="torch", threads=1))
+    assert np.ptp(expected) > 1e-3
+    np.testing.assert_allclose(values(exported(source, tmp_path / "made")), expected, atol=1e-5, rtol=0)
+
+
+def test_no_padding_can_be_given(source: Path, tmp_path: Path) -> None:
+    exported(source, tmp_path / "made")
+    graph = onnx.load(tmp_path / "made" / "onnx" / "model.onnx").graph
+    assert [entry.name for entry in graph.input] == ["input_ids", "token_type_ids"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_neighbours_change_no_bit(source: Path, tmp_path: Path, precision: str) -> None:
+    scorer = exported(source, tmp_path / "made", precision)
+    tuples = TUPLES[scorer.card.kind]
+    alone = [scorer.score(QUERY, DOCUMENTS, [indices]).values[0] for indices in tuples]
+    together = scorer.score(QUERY, DOCUMENTS, tuples * 20).values
+    assert together.tolist() == alone * 20
+
+
+def test_only_the_first_row_goes_through_a_classifiers_last_layer(tmp_path: Path) -> None:
+    exported(DATA / "tiny-bert-one-label", tmp_path / "made")
+    import onnxruntime
+
+    model = onnx.load(tmp_path / "made" / "onnx" / "model.onnx")
+    for name in ("layers.0.widen.0", "layers.1.widen.0"):
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    ids = np.arange(5, 12, dtype=np.int64)[None]
+    _logits, every, last = session.run(None, {"input_ids": ids, "token_type_ids": np.zeros_like(ids)})
+    assert (every.shape[1], last.shape[1]) == (7, 1)
+
+
+def test_equal_lengths_may_share_a_batch(source: Path, tmp_path: Path) -> None:
+    import onnxruntime
+
+    exported(source, tmp_path / "made")
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "made" / "onnx" / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
+    ids = np.random.default_rng(1).integers(5, 60, size=(3, 9))
+    segments = (np.arange(9) >= np.array([[3], [5], [4]])).astype(np.int64)
+    (together,) = session.run(None, {"input_ids": ids, "token_type_ids": segments})
+    alone = [session.run(None, {"input_ids": ids[[row]], "token_type_ids": segments[[row]]})[0][0] for row in range(3)]
+    np.testing.assert_allclose(together, alone, atol=1e-5, rtol=0)
+
+
+def test_a_padded_graph_is_made_on_request(tmp_path: Path) -> None:
+    export_model(DATA / "tiny-bert-one-label", tmp_path / "made", ExportOptions(padded=True))
+    graph = onnx.load(tmp_path / "made" / "onnx" / "model.onnx").graph
+    assert "attention_mask" in {entry.name for entry in graph.input}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model_type": "roberta"},
+        {"hidden_act": "relu"},
+        {"position_embedding_type": "relative_key"},
+        {"is_decoder": True},
+    ],
+)
+def test_what_is_not_plain_bert_is_traced(changed: dict[str, object]) -> None:
+    config = json.loads((DATA / "tiny-bert-one-label" / "config.json").read_bytes())
+    assert can_draw(config)
+    assert not can_draw({**config, **changed})

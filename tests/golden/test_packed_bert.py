@@ -1,0 +1,317 @@
+"""The packed forward pass against transformers' own, and against the cross-bias layout's padded module.
+
+Each is computed twice: with attention on a padded grid, as the CPU does it, and through the arguments of the CUDA
+kernel, with a stand-in that computes the same thing densely.
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.errors import InferenceError
+from osrerank.scoring.inputs import Tokens, padded
+from osrerank.scoring.model import ModelCard, read_card, read_json
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from osrerank.scoring.attention import Attention, PaddedAttention, VarlenAttention  # noqa: E402 - imports torch
+from osrerank.scoring.bert import load_packed, obstacle  # noqa: E402 - likewise
+from osrerank.scoring.classifier import Classifier  # noqa: E402 - likewise
+from osrerank.scoring.cross_bias import CrossBias, from_bert  # noqa: E402 - likewise
+from osrerank.scoring.torch_engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
+from osrerank.scoring.torch_scorer import load_network, read_weights  # noqa: E402 - likewise
+from tests.varlen import Varlen  # noqa: E402 - likewise
+
+DATA = Path(__file__).parents[1] / "data"
+CPU = torch.device("cpu")
+LENGTHS = (512, 3, 17, 64, 64, 200, 2)
+MINILM = os.environ.get("TEST_MINILM", "")
+"""A directory of all-MiniLM-L6-v2 in Hugging Face layout."""
+
+attentions = pytest.mark.parametrize(
+    "attention", [PaddedAttention, lambda: VarlenAttention(Varlen())], ids=["padded", "packed"]
+)
+
+
+def sequences(lengths: Sequence[int], vocabulary: int, *, segments: int = 2, seed: int = 1) -> list[Tokens]:
+    """Random tokens; the segments are halves or thirds of a sequence."""
+    draw = np.random.default_rng(seed)
+    return [
+        Tokens(draw.integers(1, vocabulary, size=length), np.sort(np.arange(length) % segments)) for length in lengths
+    ]
+
+
+def logits(
+    network: torch.nn.Module,
+    config: dict,
+    card: ModelCard,
+    batch: Sequence[Tokens],
+    attention: Callable[[], Attention] = PaddedAttention,
+    dtype: torch.dtype = torch.float32,
+) -> np.ndarray:
+    packed = load_packed(network.state_dict(), config, card, attention=attention(), dtype=dtype)
+    return PackedEngine(packed, CPU)(batch)
+
+
+def reference(network: torch.nn.Module, batch: Sequence[Tokens], pad_id: int = 0) -> np.ndarray:
+    return PaddedEngine(Classifier(network), CPU, pad_id)(batch)
+
+
+def made(kind: str, architecture: str, **changes: object) -> torch.nn.Module:
+    """A random model of a published architecture; weights wide enough that scores differ."""
+    shape = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 96}
+    config = transformers.AutoConfig.for_model(kind, **{**shape, "vocab_size": 300, **changes})
+    config.architectures = [architecture]
+    torch.manual_seed(7)
+    network = getattr(transformers, architecture)(config).eval()
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "LayerNorm" not in name:
+                parameter.normal_(std=0.15)
+    return network
+
+
+@attentions
+@pytest.mark.parametrize(
+    ("kind", "architecture", "changes"),
+    [
+        ("bert", "BertForSequenceClassification", {"num_labels": 1}),
+        ("bert", "BertForSequenceClassification", {"num_labels": 2, "type_vocab_size": 3}),
+        ("bert", "BertForSequenceClassification", {"num_labels": 1, "hidden_act": "gelu_new"}),
+        ("bert", "BertForSequenceClassification", {"num_labels": 1, "hidden_act": "relu", "num_hidden_layers": 1}),
+        ("bert", "BertForNextSentencePrediction", {}),
+        ("roberta", "RobertaForSequenceClassification", {"num_labels": 1, "type_vocab_size": 1}),
+        ("xlm-roberta", "XLMRobertaForSequenceClassification", {"num_labels": 2, "type_vocab_size": 1}),
+    ],
+)
+def test_classifiers_equal_transformers(
+    attention: Callable[[], Attention], kind: str, architecture: str, changes: dict
+) -> None:
+    positions = {"max_position_embeddings": 514, "pad_token_id": 1} if kind != "bert" else {}
+    network = made(kind, architecture, **positions, **changes)
+    config = network.config.to_dict() | {"architectures": [architecture]}
+    card = ModelCard("made", "logit1")
+    assert obstacle(config, card) == ""
+    batch = [
+        Tokens(np.where(tokens.ids == config["pad_token_id"], 2, tokens.ids), tokens.segments)
+        for tokens in sequences(LENGTHS, 300, segments=max(2, config["type_vocab_size"]))
+    ]
+    found = logits(network, config, card, batch, attention)
+    expected = reference(network, batch, config["pad_token_id"])
+    assert np.ptp(expected, axis=0).min() > 0.1
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+
+
+@attentions
+@pytest.mark.parametrize("form", ["one-label", "two-labels"])
+def test_the_committed_classifiers_equal_transformers(attention: Callable[[], Attention], form: str) -> None:
+    directory = DATA / f"tiny-bert-{form}"
+    batch = sequences((*LENGTHS, 1), 278)
+    network = load_network(directory, read_card(directory))
+    packed = load_packed(
+        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
+        attention=attention(), dtype=torch.float32,
+    )  # fmt: skip
+    expected = PaddedEngine(network, CPU, 0)(batch)
+    np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
+
+
+def cross_bias_outputs(directory: Path, bias: CrossBias, batch: Sequence[Tokens]) -> np.ndarray:
+    """The padded module, in which the bias is added to dense attention logits."""
+    network = from_bert(read_weights(directory), read_json(directory / "config.json"), bias)
+    inputs = padded(batch)
+    with torch.inference_mode():
+        return network(*(torch.from_numpy(getattr(inputs, name)) for name in inputs.__slots__)).numpy()
+
+
+BIASES = [
+    CrossBias(-2.0, "closed"), CrossBias("closed", -1.5), CrossBias(-2.0, 0.5), CrossBias(0.0, 0.0),
+    CrossBias("closed", "closed"), CrossBias(-30.0, 12.0, temperature=5.0),
+]  # fmt: skip
+
+
+@attentions
+@pytest.mark.parametrize("bias", BIASES, ids=lambda bias: f"{bias.query},{bias.document}")
+def test_cross_bias_equals_the_padded_module(attention: Callable[[], Attention], bias: CrossBias) -> None:
+    directory = DATA / "tiny-bert-cross-bias"
+    sides = {"query": bias.query, "document": bias.document, "temperature": bias.temperature}
+    card = ModelCard("tiny", "cosine", layout="cross-bias", biases=sides)
+    batch = sequences((*LENGTHS, 2), 278)
+    packed = load_packed(
+        read_weights(directory), read_json(directory / "config.json"), card, attention=attention(), dtype=torch.float32
+    )
+    expected = cross_bias_outputs(directory, bias, batch)
+    np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
+
+
+def test_the_stand_in_has_the_signature_of_the_kernel() -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    theirs = inspect.signature(varlen.varlen_attn).parameters
+    ours = dict(inspect.signature(Varlen().varlen_attn).parameters)
+    assert {name: theirs[name].kind for name in ours} == {name: ours[name].kind for name in ours}
+    positional = [name for name, parameter in ours.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    assert list(theirs)[: len(positional)] == positional
+
+
+@pytest.mark.parametrize("layout", ["standard", "cross-bias"])
+def test_the_kernel_itself_takes_what_the_network_gives(layout: str) -> None:
+    """On the device ``meta``, which computes shapes and types alone."""
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    directory = DATA / ("tiny-bert-cross-bias" if layout == "cross-bias" else "tiny-bert-one-label")
+    attention = VarlenAttention(varlen)
+    packed = load_packed(
+        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
+        attention=attention, dtype=torch.bfloat16,
+    ).to("meta")  # fmt: skip
+    arrays = packed.pack(sequences(LENGTHS, 278))
+    outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
+    assert (outputs.shape, outputs.dtype) == ((len(LENGTHS), 1), torch.float32)
+
+
+def test_the_kernel_is_asked_for_each_attention_once() -> None:
+    directory = DATA / "tiny-bert-cross-bias"
+    kernel = Varlen()
+    batch = sequences((20, 9, 30), 278)
+    query_tokens = sum(int((tokens.segments == 0).sum()) for tokens in batch)
+    packed = load_packed(
+        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
+        attention=VarlenAttention(kernel), dtype=torch.float32,
+    )  # fmt: skip
+    PackedEngine(packed, CPU)(batch)
+    within = {"sequences": 6, "rows": 59, "columns": 59}
+    between = {"sequences": 3, "rows": query_tokens, "columns": 59 - query_tokens}
+    assert kernel.calls == [within, between] * 2
+
+
+def test_the_last_layer_of_a_classifier_asks_for_first_rows_alone() -> None:
+    kernel = Varlen()
+    network = made("bert", "BertForSequenceClassification", num_labels=1)
+    config = network.config.to_dict()
+    logits(network, config, ModelCard("made", "logit1"), sequences((20, 9), 300), lambda: VarlenAttention(kernel))
+    assert [call["rows"] for call in kernel.calls] == [29, 29, 2]
+    assert [call["columns"] for call in kernel.calls] == [29, 29, 29]
+
+
+@attentions
+@pytest.mark.parametrize("layout", ["standard", "cross-bias"])
+def test_a_score_depends_on_no_neighbour_and_keeps_its_place(attention: Callable[[], Attention], layout: str) -> None:
+    directory = DATA / ("tiny-bert-cross-bias" if layout == "cross-bias" else "tiny-bert-one-label")
+    packed = load_packed(
+        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
+        attention=attention(), dtype=torch.float32,
+    )  # fmt: skip
+    engine = PackedEngine(packed, CPU)
+    batch = sequences((*LENGTHS, *range(2, 40)), 278)
+    alone = np.concatenate([engine([tokens]) for tokens in batch])
+    assert np.ptp(alone) > 0.1
+    np.testing.assert_allclose(engine(batch), alone, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(engine(batch[::-1])[::-1], alone, atol=1e-5, rtol=0)
+
+
+@attentions
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", ["standard", "cross-bias"])
+def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.dtype, layout: str) -> None:
+    directory = DATA / ("tiny-bert-cross-bias" if layout == "cross-bias" else "tiny-bert-one-label")
+    weights, config, card = read_weights(directory), read_json(directory / "config.json"), read_card(directory)
+    batch = sequences(LENGTHS, 278)
+    fine, coarse = (
+        PackedEngine(load_packed(weights, config, card, attention=attention(), dtype=kind), CPU)(batch)
+        for kind in (torch.float32, dtype)
+    )
+    assert coarse.dtype == np.float32
+    difference = np.abs(coarse - fine).max()
+    assert 0 < difference < 0.05 * np.ptp(fine) + 0.05
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        (Tokens(np.array([2, 278]), np.array([0, 1])), "token id is 278.*278 rows"),
+        (Tokens(np.array([2, 5]), np.array([0, 2])), "segment id is 2.*2 rows"),
+        (Tokens(np.full(513, 5), np.zeros(513, dtype=np.int64)), "position id is 512.*512 rows"),
+        (Tokens(np.array([-1, 5]), np.array([0, 1])), "token id"),
+    ],
+)
+def test_ids_beyond_the_tables_are_refused(tokens: Tokens, reason: str) -> None:
+    directory = DATA / "tiny-bert-one-label"
+    packed = load_packed(
+        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
+        attention=PaddedAttention(), dtype=torch.float32,
+    )  # fmt: skip
+    with pytest.raises(InferenceError, match=reason):
+        packed.pack([tokens])
+
+
+def test_a_sequence_without_document_is_refused_by_the_layout_that_needs_one() -> None:
+    directory = DATA / "tiny-bert-cross-bias"
+    packed = load_packed(
+        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
+        attention=PaddedAttention(), dtype=torch.float32,
+    )  # fmt: skip
+    with pytest.raises(InferenceError, match="no document part"):
+        packed.pack([Tokens(np.array([2, 3]), np.array([0, 0]))])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model_type": "electra"}, "model_type is electra"),
+        ({"architectures": ["BertForMaskedLM"]}, "architecture is BertForMaskedLM"),
+        ({"hidden_act": "silu"}, "hidden_act is silu"),
+        ({"position_embedding_type": "relative_key"}, "positions are relative"),
+        ({"model_type": "roberta"}, "architecture is BertForSequenceClassification"),
+    ],
+)
+def test_what_it_cannot_compute_it_says(changes: dict, reason: str) -> None:
+    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "hidden_act": "gelu"}
+    assert reason in obstacle(config | changes, ModelCard("made", "logit1"))
+
+
+@pytest.mark.skipif(not MINILM, reason="TEST_MINILM names no directory of all-MiniLM-L6-v2")
+@attentions
+def test_minilm_equals_transformers(attention: Callable[[], Attention]) -> None:
+    torch.manual_seed(3)
+    network = transformers.AutoModelForSequenceClassification.from_pretrained(MINILM, num_labels=1).eval()
+    with torch.no_grad():
+        network.classifier.weight.normal_(std=0.5)
+    config = network.config.to_dict() | {"architectures": ["BertForSequenceClassification"]}
+    batch = sequences(LENGTHS, config["vocab_size"])
+    expected = reference(network, batch)
+    found = logits(network, config, ModelCard("minilm", "logit1"), batch, attention)
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.skipif(not MINILM, reason="TEST_MINILM names no directory of all-MiniLM-L6-v2")
+@attentions
+def test_minilm_as_cross_bias_equals_the_padded_module(attention: Callable[[], Attention]) -> None:
+    bias = CrossBias()
+    card = ModelCard("minilm", "cosine", layout="cross-bias")
+    config = read_json(Path(MINILM) / "config.json")
+    batch = sequences(LENGTHS, config["vocab_size"])
+    packed = load_packed(read_weights(Path(MINILM)), config, card, attention=attention(), dtype=torch.float32)
+    expected = cross_bias_outputs(Path(MINILM), bias, batch)
+    np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_bert_large_equals_transformers() -> None:
+    shape = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    config = transformers.BertConfig(**shape, num_labels=2)
+    torch.manual_seed(5)
+    network = transformers.BertForSequenceClassification(config).eval()
+    with torch.no_grad():
+        network.classifier.weight.normal_(std=0.5)
+    batch = sequences((512, 60, 5), config.vocab_size)
+    expected = reference(network, batch)
+    architecture = {"architectures": ["BertForSequenceClassification"]}
+    found = logits(network, config.to_dict() | architecture, ModelCard("large", "logits2"), batch)
+    assert np.ptp(expected, axis=0).min() > 1e-3
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)

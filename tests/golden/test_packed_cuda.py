@@ -1,0 +1,105 @@
+"""The packed forward pass on a CUDA device: ``pytest -m gpu``."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.scoring.inputs import Tokens
+from osrerank.scoring.model import read_card, read_json
+
+torch = pytest.importorskip("torch")
+
+from osrerank.scoring.attention import Bounds, PaddedAttention, VarlenAttention, choose_attention  # noqa: E402 - torch
+from osrerank.scoring.bert import load_packed  # noqa: E402 - likewise
+from osrerank.scoring.factory import load_scorer  # noqa: E402 - likewise
+from osrerank.scoring.torch_engine import PackedEngine, on_host  # noqa: E402 - likewise
+from osrerank.scoring.torch_scorer import TorchBackend, read_weights  # noqa: E402 - likewise
+from tests.varlen import Varlen  # noqa: E402 - likewise
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+
+DATA = Path(__file__).parents[1] / "data"
+LENGTHS = np.array([512, 3, 17, 64, 1, 200, 2], dtype=np.int32)
+
+
+@pytest.fixture
+def sequences() -> list[Tokens]:
+    draw = np.random.default_rng(4)
+    return [
+        Tokens(draw.integers(1, 278, size=length), np.sort(np.arange(length) % 2)) for length in (*LENGTHS[:4], 2, 200)
+    ]
+
+
+@pytest.fixture
+def memory() -> Iterator[Callable[[int], None]]:
+    """Allows so many bytes beyond what is in use."""
+
+    def allow(spare_bytes: int) -> None:
+        torch.cuda.empty_cache()
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + spare_bytes) / total)
+
+    yield allow
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def bounds(lengths: np.ndarray) -> Bounds:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return Bounds(torch.from_numpy(offsets).cuda(), lengths)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [32, 64])
+@pytest.mark.parametrize("first_rows", [False, True])
+def test_the_kernel_computes_what_its_stand_in_does(dtype: torch.dtype, width: int, first_rows: bool) -> None:
+    attention, reason = choose_attention(torch.device("cuda"), dtype, width)
+    if not isinstance(attention, VarlenAttention):
+        pytest.skip(reason)
+    columns = bounds(LENGTHS)
+    rows = bounds(np.ones_like(LENGTHS)) if first_rows else columns
+    tokens = int(LENGTHS.sum())
+    projected = torch.randn(tokens, 3, 4, width, device="cuda", dtype=dtype)
+    query, key, value = projected.unbind(1)
+    query = query[: len(LENGTHS)] if first_rows else query
+    context, lse = attention.with_lse(query, key, value, rows, columns)
+    for other in (VarlenAttention(Varlen()), PaddedAttention()):
+        expected, expected_lse = other.with_lse(query, key, value, rows, columns)
+        torch.testing.assert_close(context, expected, atol=2e-2, rtol=2e-2)
+        torch.testing.assert_close(lse, expected_lse, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(attention(query, key, value, rows, columns), context)
+
+
+@pytest.mark.parametrize("form", ["one-label", "two-labels", "cross-bias"])
+@pytest.mark.parametrize(("dtype", "most"), [("fp32", 1e-4), ("fp16", 2e-2), ("bf16", 2e-1)])
+def test_cuda_equals_the_cpu(form: str, dtype: str, most: float, sequences: list[Tokens]) -> None:
+    directory = DATA / f"tiny-bert-{form}"
+    card = read_card(directory)
+    exact = PackedEngine(
+        load_packed(
+            read_weights(directory), read_json(directory / "config.json"), card,
+            attention=PaddedAttention(), dtype=torch.float32,
+        ),
+        torch.device("cpu"),
+    )(sequences)  # fmt: skip
+    backend = TorchBackend.load(directory, card, dtype=dtype)
+    assert "on cpu" not in backend.description
+    np.testing.assert_allclose(backend.run(sequences), exact, atol=most, rtol=0)
+
+
+def test_the_device_running_out_of_memory_loses_no_score(memory: Callable[[int], None]) -> None:
+    scorer = load_scorer(str(DATA / "tiny-bert-one-label"), backend="torch")
+    documents = ["wing " * (1 + index % 90) for index in range(4000)]
+    tuples = [(index,) for index in range(len(documents))]
+    few = scorer.score("low", documents[:90], tuples[:90])  # makes room for what the libraries keep
+    memory(8 * 2**20)
+    scores = scorer.score("low", documents, tuples)
+    assert not scores.failures
+    np.testing.assert_allclose(scores.values, np.resize(few.values, 4000), atol=2e-1)
+
+
+def test_what_comes_back_is_complete() -> None:
+    large = torch.randn(4096, 4096, device="cuda")
+    outputs = (large @ large)[:, :2].float()
+    np.testing.assert_array_equal(on_host(outputs), outputs.cpu().numpy())

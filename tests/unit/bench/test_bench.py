@@ -1,0 +1,148 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from osrerank.bench.contenders import Ours, Peer, Spent
+from osrerank.bench.machine import machine
+from osrerank.bench.measure import lengths_of, rows, take_turns
+from osrerank.bench.peak import measured_peak, operations
+from osrerank.bench.peers import make_peers
+from osrerank.bench.workload import Task, from_candidates, pairs, synthetic
+from osrerank.cli import cli
+from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.inputs import Tokens
+from osrerank.types import Qrels
+
+DATA = Path(__file__).parents[2] / "data"
+TINY = DATA / "tiny-bert-one-label"
+TASKS = [Task("1", "low pressure", {"a": "blood pressure is low", "b": "wing flow", "c": "heat"})]
+
+
+def line(query_id: str, documents: int) -> str:
+    candidates = [{"doc_id": str(n), "title": "low", "text": f"blood {n}"} for n in range(documents)]
+    return json.dumps({"query_id": query_id, "query": "pressure", "candidates": candidates})
+
+
+def test_synthetic_texts_are_reproducible_and_of_the_length_asked_for() -> None:
+    tasks = synthetic(40, queries=3, depth=30)
+    assert tasks == synthetic(40, queries=3, depth=30)
+    sizes = [len(text.split()) for task in tasks for text in task.documents.values()]
+    assert (len(sizes), pairs(tasks)) == (90, 90)
+    assert 20 <= min(sizes) < 30
+    assert 50 < max(sizes) <= 60
+
+
+def test_candidates_are_cut_to_queries_and_depth(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text("\n".join(line(str(n), 4) for n in range(3)))
+    assert [len(task.documents) for task in from_candidates(tmp_path / "c.jsonl", queries=2, depth=3)] == [3, 3]
+    whole = from_candidates(tmp_path / "c.jsonl", queries=0, depth=9)
+    assert (len(whole), whole[0].documents["1"]) == (3, "low blood 1")
+
+
+def test_our_scores_are_the_scorers_and_the_work_is_counted() -> None:
+    one = Ours(str(TINY), backend="onnx", threads=2)
+    texts = list(TASKS[0].documents.values())
+    expected = load_scorer(str(TINY), backend="onnx").score(TASKS[0].query, texts, [(0,), (1,), (2,)]).values
+    assert one.score(TASKS[0].query, texts).tolist() == expected.tolist()
+    lengths = lengths_of(one.builder, TASKS)
+    assert one.spent.tokens == one.spent.slots == sum(lengths)
+    assert one.spent.tokenise_s > 0
+    assert one.spent.compute_s > 0
+    one.close()
+
+
+def test_padding_is_counted_where_batches_are_padded() -> None:
+    spent = Spent()
+    sequences = [Tokens(np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)) for size in (2, 5)]
+    spent.computed(sequences, 0.5, packed=False)
+    assert (spent.tokens, spent.slots, spent.compute_s) == (7, 10, 0.5)
+    spent.computed(sequences, 0.5, packed=True)
+    assert (spent.tokens, spent.slots) == (14, 17)
+
+
+def test_rows_compare_orders_and_judge_them() -> None:
+    calls: list[str] = []
+
+    def peer(name: str, sign: int) -> Peer:
+        def scoring(_query: str, documents: list[str]) -> list[float]:
+            calls.append(name)
+            return [sign * float(len(document)) for document in documents]
+
+        return Peer(name, "1", scoring)
+
+    both = [peer("up", 1), peer("down", -1)]
+    tasks = [Task("1", "q", {str(n): "x" * (n + 1) for n in range(20)})]
+    timings = take_turns(both, tasks, rounds=3)
+    assert calls == ["up", "down"] * 4
+    up, down = rows(both, tasks, timings, lengths=[5] * 20, reference="up", qrels=Qrels({"1": {"19": 1}}))
+    assert (up["top10_shared"], down["top10_shared"]) == (1.0, 0.0)
+    assert (up["ndcg@10"], down["ndcg@10"]) == (1.0, 0.0)
+    assert len(up["seconds"]) == 3
+    assert up["tokens_per_s"] == pytest.approx(5 * up["pairs_per_s"])
+
+
+def test_operations_are_those_of_the_formula() -> None:
+    config = {"hidden_size": 2, "intermediate_size": 3, "num_hidden_layers": 2}
+    # a layer: projections 4 * 2 * 2 * 2, feed-forward 2 * 2 * 2 * 3, attention 4 * 2 * tokens, for each token
+    assert operations(config, [1, 10]) == 2 * (32 + 24 + 8) + 2 * 10 * (32 + 24 + 80)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_peak_is_measured(precision: str) -> None:
+    pytest.importorskip("onnx")
+    assert 1e8 < measured_peak(precision, 1) < 1e15
+
+
+def test_a_peer_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    made, missing = make_peers(tmp_path / "nothing", tmp_path, 1, wanted=lambda name: name == "transformers torch fp32")
+    assert made == []
+    assert missing["transformers torch fp32"]
+
+
+def test_the_machine_is_described() -> None:
+    told = machine()
+    assert told["cores"] >= 1
+    assert told["versions"]["numpy"] == np.__version__
+
+
+def test_the_command_reports_rows_and_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text(line("1", 4))
+    (tmp_path / "qrels").write_text("1 0 2 1\n")
+    arguments = [
+        "bench",
+        "--candidates",
+        str(tmp_path / "c.jsonl"),
+        "--qrels",
+        str(tmp_path / "qrels"),
+        "--rounds",
+        "1",
+    ]
+    outcome = CliRunner().invoke(cli, ["--json", "--model", str(TINY), "--backend", "onnx", *arguments])
+    assert outcome.exit_code == 0, outcome.output
+    report = json.loads(outcome.stdout)
+    (row,) = report["rows"]
+    assert row["name"].startswith("osrerank onnx fp32")
+    assert row["padding_waste"] == 0
+    assert 0 <= row["ndcg@10"] <= 1
+    assert "--checkpoint" in report["missing"]["peers"]
+    shown = CliRunner().invoke(cli, ["--model", str(TINY), "--backend", "onnx", *arguments])
+    assert "pairs/s" in shown.output
+
+
+def test_a_checkpoint_is_exported_in_both_precisions() -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("torch")
+    arguments = ["--words", "5", "--queries", "1", "--depth", "3", "--rounds", "1", "--no-peers"]
+    globals_ = ["--json", "--model", str(TINY), "--backend", "onnx"]
+    outcome = CliRunner().invoke(cli, [*globals_, "bench", "--checkpoint", str(TINY), *arguments])
+    assert outcome.exit_code == 0, outcome.output
+    assert [row["precision"] for row in json.loads(outcome.stdout)["rows"]] == ["fp32", "int8", "fp32"]
+
+
+def test_judgments_without_candidates_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "qrels").write_text("1 0 2 1\n")
+    outcome = CliRunner().invoke(cli, ["--model", str(TINY), "bench", "--qrels", str(tmp_path / "qrels")])
+    assert "--qrels needs --candidates" in str(outcome.exception)

@@ -1,0 +1,129 @@
+"""compose.yaml: valid by the Compose specification's schema and program, and by rules of our own."""
+
+import json
+import re
+import subprocess
+
+import pytest
+
+from osrerank.settings import PREFIX, Settings
+from tests.docker_files import COMPOSE, DOCKER, compose, program, project, stages
+from tests.servers import ROOT
+
+SERVICES = sorted(project()["services"])
+OURS = ("serve", "worker", "worker-gpu")
+
+
+@pytest.fixture(params=SERVICES)
+def service(request):
+    return project()["services"][request.param]
+
+
+def test_schema():
+    command = [program("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_services_and_profiles():
+    assert {name: project()["services"][name].get("profiles", []) for name in SERVICES} == {
+        "opensearch": [],
+        "redis": [],
+        "serve": ["serve"],
+        "worker": [],
+        "worker-gpu": ["gpu"],
+    }
+
+
+def test_images_are_pinned(service):
+    assert "build" in service or re.fullmatch(r"[\w/]+:\d+\.\d+\.\d+[\w.-]*", service["image"])
+
+
+def test_opensearch_is_the_version_that_the_tests_run():
+    image = project()["services"]["opensearch"]["image"]
+    assert f'"{image}"' in (ROOT / "tests" / "servers.py").read_text(encoding="utf-8")
+
+
+def test_every_service_is_health_checked(service):
+    if "healthcheck" in service:
+        assert service["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
+    else:
+        built = stages()[service["build"]["target"]]
+        assert (built.last("HEALTHCHECK") or stages()[built.base].last("HEALTHCHECK")) is not None
+
+
+def test_every_service_is_bounded_and_comes_back(service):
+    assert int(service["deploy"]["resources"]["limits"]["memory"]) > 0
+    assert service["restart"] == "unless-stopped"
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["logging"]["options"]["max-size"]
+    assert service["stop_grace_period"]
+
+
+def test_ports_are_published_on_loopback_only(service):
+    assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports", []))
+
+
+def test_what_is_scaled_publishes_no_port_and_has_no_name():
+    for name in ("worker", "worker-gpu"):
+        assert not {"ports", "container_name", "hostname"} & set(project()["services"][name])
+
+
+@pytest.mark.parametrize("name", [*OURS, "redis"])
+def test_file_system_is_read_only_and_rights_are_dropped(name):
+    found = project()["services"][name]
+    assert found["read_only"] is True
+    assert found["cap_drop"] == ["ALL"]
+    assert any(folder.startswith("/tmp") for folder in found["tmpfs"])
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_environment_has_only_settings_that_can_be_used(name, monkeypatch, tmp_path):
+    for variable, value in project()["services"][name]["environment"].items():
+        monkeypatch.setenv(variable, str(tmp_path) if variable == "OSRERANK_SECRETS_DIR" else value)
+    Settings.load()
+
+
+@pytest.mark.parametrize("name", ["worker", "worker-gpu", "serve"])
+def test_secrets_are_settings_by_their_names(name):
+    names = {secret["source"] for secret in project()["services"][name]["secrets"]}
+    assert names <= {f"{PREFIX}{field}".lower() for field in Settings.model_fields}
+
+
+def test_no_secret_is_in_the_environment(service):
+    secret = re.compile(r"PASSWORD|TOKEN|SECRET|KEY|_URL", re.IGNORECASE)
+    assert [name for name in service.get("environment", {}) if secret.search(name)] in ([], ["OSRERANK_SECRETS_DIR"])
+
+
+def test_secrets_are_files_that_git_ignores():
+    for secret in project()["secrets"].values():
+        assert subprocess.run(["git", "check-ignore", "-q", secret["file"]], cwd=ROOT, check=False).returncode == 0
+
+
+def test_workers_threads_are_their_share_of_the_cores():
+    assert project()["services"]["worker"]["environment"]["OSRERANK_THREADS"] == "2"
+    scaled = compose("config", "worker", environment={"WORKER_CPUS": "5"})
+    assert 'OSRERANK_THREADS: "5"' in scaled
+    assert "cpus: 5" in scaled
+
+
+def test_gpu_is_reserved():
+    (device,) = project()["services"]["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+
+
+def test_documented_service_for_a_second_gpu(tmp_path):
+    page = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    file = tmp_path / "gpus.yaml"
+    file.write_text(block.replace("compose.yaml", str(COMPOSE)))
+    services = json.loads(compose("--file", str(file), "config", "--format", "json"))["services"]
+    (device,) = services["worker-gpu-1"]["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["device_ids"], device.get("count")) == (["1"], None)
+    assert services["worker-gpu-1"]["read_only"] is True
+
+
+def test_example_of_variables_names_every_one_with_its_default():
+    used = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE.read_text(encoding="utf-8")))
+    example = (DOCKER / ".env.example").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^(\w+)=(.*)$", example, flags=re.MULTILINE)) == used

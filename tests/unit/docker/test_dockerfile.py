@@ -1,0 +1,72 @@
+"""The Dockerfile: linted by hadolint, and held to rules of our own."""
+
+import json
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from tests.docker_files import DOCKERFILE, program, stages
+from tests.servers import ROOT
+
+IMAGES = ("cpu", "gpu")
+
+
+def test_hadolint_has_nothing_to_say():
+    linted = subprocess.run([program("hadolint"), str(DOCKERFILE)], capture_output=True, text=True, check=False)
+    assert (linted.returncode, linted.stdout) == (0, "")
+
+
+def test_cpu_is_the_default_image():
+    assert list(stages())[-1] == "cpu"
+
+
+def test_bases_are_pinned_by_version_and_digest():
+    bases = {stage.base for stage in stages().values()} - set(stages())
+    assert bases
+    assert all(re.fullmatch(r"python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base) for base in bases)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_install_nothing_as_the_user_that_they_run_as(name):
+    image, runtime = stages()[name], stages()["runtime"]
+    assert image.base == "runtime"
+    assert {keyword for keyword, _argument in image.instructions} <= {"COPY", "ENV"}
+    user, _, group = (runtime.last("USER") or "").partition(":")
+    assert int(user) >= 10_000
+    assert int(group) >= 10_000
+
+
+def test_commands_are_in_exec_form():
+    runtime = stages()["runtime"]
+    assert json.loads(runtime.last("CMD") or "") == ["osrerank", "worker"]
+    check = (runtime.last("HEALTHCHECK") or "").partition(" CMD ")[2]
+    assert json.loads(check) == ["osrerank", "worker", "--check"]
+
+
+def test_nothing_is_fetched_but_by_pip_under_constraints():
+    for stage in stages().values():
+        for keyword, argument in stage.instructions:
+            assert keyword != "ADD"
+            if keyword == "RUN":
+                assert not re.search(r"\b(apt|apt-get|curl|wget|git)\b", argument)
+                assert "pip install" not in argument or "-c constraints.txt" in argument
+
+
+def test_cpu_image_has_no_torch():
+    requirements = [argument for keyword, argument in stages()["cpu-packages"].instructions if keyword == "RUN"]
+    assert not any("torch" in argument for argument in requirements)
+    assert any("[workers,server]" in argument for argument in requirements)
+
+
+def test_context_holds_what_is_copied_and_nothing_else():
+    copied = set()
+    for stage in stages().values():
+        for keyword, argument in stage.instructions:
+            if keyword == "COPY" and not argument.startswith("--from="):
+                copied |= set(shlex.split(argument)[:-1])
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert lines[1] == "*"
+    assert {line.removeprefix("!") for line in lines if line.startswith("!")} == copied
+    assert all((ROOT / name).exists() for name in copied)

@@ -1,0 +1,118 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from osrerank import connect
+from osrerank.cli import cli
+from osrerank.doctor import examine, text_fields
+from osrerank.settings import Settings
+
+TINY = str(Path(__file__).parents[1] / "data" / "tiny-bert-one-label")
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"embedded:{tmp_path / 'engine'}"
+
+
+def findings(url: str, *, index: str = "", **options: str) -> dict[str, object]:
+    settings = Settings.load(**{"url": url, "model": TINY, "backend": "onnx", **options})
+    return {finding.part: finding for finding in examine(settings, index=index)}
+
+
+def test_a_sound_deployment_is_told_part_by_part(url: str) -> None:
+    found = findings(url)
+    assert {part: finding.status for part, finding in found.items()} == {
+        "software": "ok",
+        "processor": "ok",
+        "model": "ok",
+        "scored pair": "ok",
+        "engine": "ok",
+        "index": "absent",
+        "redis": "absent",
+        "workers": "absent",
+    }
+    assert found["model"].facts["precision"] == "fp32"
+    assert "the settings say onnx" in found["model"].found
+    assert found["scored pair"].facts["took_ms"] > 0
+
+
+def test_the_automatic_choice_is_explained(url: str) -> None:
+    assert "the model has graphs (fp32)" in findings(url, backend="auto")["model"].found
+
+
+def test_a_model_that_is_not_there_does_not_hide_the_rest(url: str, tmp_path: Path) -> None:
+    found = findings(url, model=str(tmp_path / "none"))
+    assert found["model"].status == "failed"
+    assert "there is no directory" in found["model"].found
+    assert found["engine"].status == "ok"
+
+
+def test_a_server_that_does_not_answer_has_a_fix() -> None:
+    found = findings(NOWHERE)["engine"]
+    assert found.status == "failed"
+    assert "--url" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [(("title", "text"), "ok", "read: title, text"), (("body",), "failed", "its text fields: body")],
+)
+def test_text_fields_are_compared_with_what_the_model_reads(
+    url: str, fields: tuple[str, ...], status: str, words: str
+) -> None:
+    with connect(url) as client:
+        properties = {name: {"type": "text"} for name in fields} | {"year": {"type": "integer"}}
+        client.indices.create(index="notes", body={"mappings": {"properties": properties}})
+    found = findings(url, index="notes")["index"]
+    assert (found.status, words in found.found) == (status, True)
+
+
+def test_an_index_that_is_not_there_is_named(url: str) -> None:
+    found = findings(url, index="missing")["index"]
+    assert found.status == "failed"
+    assert "missing" in found.found
+
+
+def test_text_fields_of_objects_have_dots() -> None:
+    properties = {"a": {"properties": {"b": {"type": "text"}, "c": {"type": "keyword"}}}, "d": {"type": "text"}}
+    assert list(text_fields(properties)) == ["a.b", "d"]
+
+
+def test_a_redis_that_does_not_answer_has_a_fix_and_keeps_its_password(url: str) -> None:
+    found = findings(url, redis_url="redis://:secret@127.0.0.1:9/0")["redis"]
+    assert found.status == "failed"
+    assert "OSRERANK_REDIS_URL" in found.fix
+    assert "secret" not in found.found + found.fix
+
+
+@pytest.mark.integration
+def test_a_redis_tells_its_eviction_policy(url: str, redis_url: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(redis_url) as client:
+        before = {name: client.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy")}
+        try:
+            client.config_set("maxmemory", 10_000_000)
+            client.config_set("maxmemory-policy", "noeviction")
+            full = findings(url, redis_url=redis_url)["redis"]
+            client.config_set("maxmemory-policy", "volatile-lru")
+            sound = findings(url, redis_url=redis_url)["redis"]
+        finally:
+            for name, value in before.items():
+                client.config_set(name, value)
+    assert (full.status, sound.status) == ("failed", "ok")
+    assert "volatile-lru" in full.fix
+    assert sound.facts["maxmemory_policy"] == "volatile-lru"
+
+
+def test_the_exit_code_tells_a_program(url: str) -> None:
+    sound = CliRunner().invoke(cli, ["--json", "--url", url, "--model", TINY, "--backend", "onnx", "doctor"])
+    assert (sound.exit_code, json.loads(sound.stdout)["ok"]) == (0, True)
+    broken = CliRunner().invoke(cli, ["--url", NOWHERE, "--model", TINY, "--backend", "onnx", "doctor"])
+    assert broken.exit_code == 1
+    assert "✗ engine: it does not answer" in broken.output
+    assert "fix: start the server" in broken.output
