@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
+from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.pipeline import MONO_DUO, NO_STAGES, Pipeline, Rerank
 from osrerank.scoring.model import Kind
 from osrerank.settings import Settings
@@ -65,10 +65,9 @@ class LoadedModel:
             if not cached or self._settings.redis_url is None:
                 return scorer
             if self._cached is None:
-                from osrerank.scoring.cache import CachedScorer  # noqa: PLC0415 - imports redis
+                from osrerank.scoring.cache import behind_cache  # noqa: PLC0415 - imports redis
 
-                url = self._settings.redis_url.get_secret_value()
-                self._cached = CachedScorer(scorer, url, ttl_s=self._settings.cache_ttl_s)
+                self._cached = behind_cache(scorer, self._settings)
             return self._cached
 
     def close(self) -> None:
@@ -85,23 +84,30 @@ class LoadedModel:
             return self._loaded
         if self._failure is not None and time.monotonic() - self._failed_at_s < RETRY_LOAD_AFTER_S:
             raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
-        from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
-
-        settings = self._settings
         try:
-            self._loaded = load_scorer(
-                self._name,
-                backend=settings.backend,
-                threads=settings.threads,
-                dtype=settings.dtype,
-                compiled=settings.torch_compile,
-                kind=self._kind,
-            )
+            self._loaded = _load_scorer(self._name, self._kind, self._settings)
         except ModelLoadError as error:
             told = ModelLoadError(f"{error}{self._fix}", model=error.model, path=error.path)
             self._failure, self._failed_at_s = told, time.monotonic()
             raise told from error
         return self._loaded
+
+
+def _load_scorer(name: str, kind: Kind, settings: Settings) -> Scorer:
+    if settings.backend == "workers":
+        from osrerank.scoring.remote import RemoteScorer  # noqa: PLC0415 - imports redis and celery
+
+        return RemoteScorer(settings.broker(), name, queue_chunks=settings.queue_chunks)
+    from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
+
+    return load_scorer(
+        name,
+        backend=settings.backend,
+        threads=settings.threads,
+        dtype=settings.dtype,
+        compiled=settings.torch_compile,
+        kind=kind,
+    )
 
 
 class Reranker:
@@ -135,15 +141,16 @@ class Reranker:
 
         Raises:
             ScoringError: the model cannot be loaded or used, and the options say to raise.
+            WorkerError: likewise, where workers score.
         """
         if options.pipeline == NO_STAGES:
             return ranking
         try:
             pipeline = self._pipeline(options)
-        except (ModelLoadError, MissingDependencyError) as error:
+        except (ModelLoadError, MissingDependencyError, WorkerError) as error:
             if options.on_failure == "raise":
                 raise
-            logger.warning("the model cannot be loaded, searches keep their first-pass order: %s", error)
+            logger.warning("there is no model to score with, searches keep their first-pass order: %s", error)
             return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
         return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
 

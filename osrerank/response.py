@@ -47,7 +47,8 @@ def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not isinstance(hits, list):
         raise ResponseFormatError(f"$.hits.hits is a {type(hits).__name__}, not a list", path="$.hits.hits")
     for place, hit in enumerate(hits):
-        if not isinstance(hit, Mapping) or not isinstance(hit.get("_id"), str):
+        is_object = type(hit) is dict or isinstance(hit, Mapping)  # the short way first: this runs for every hit
+        if not is_object or not isinstance(hit.get("_id"), str):
             path = f"$.hits.hits[{place}]._id"
             raise ResponseFormatError(f"{path} is missing: every hit needs its id to be reranked", path=path)
     return hits

@@ -38,14 +38,22 @@ class Settings(BaseSettings):
     Attributes:
         url: where the index is: ``http(s)://[user:password@]host:port``, several of them comma-separated, or
             ``embedded:FOLDER``.
-        redis_url: score cache; none when absent.
+        redis_url: score cache; none when absent. With the backend ``workers`` also their broker, unless ``broker_url``
+            names another one.
+        broker_url: the Redis through which clients and workers meet.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
         duo_model: likewise, the model that compares pairs of candidates, for the pipeline ``mono-duo``.
-        backend: ``auto`` picks by what is installed and present.
+        backend: ``auto`` picks by what is installed and present; ``workers`` sends scoring to ``osrerank worker``.
         dtype: what the torch backend computes in; ``auto`` is 16 bits on a GPU and fp32 on the CPU. Any other value
             asks for the torch backend.
         torch_compile: whether the torch backend compiles the network, which makes its first batches slow.
-        cache_ttl_s: seconds that a cached score lives.
+        cache_ttl_s: seconds after which a cached score that nobody asks for is gone, at the latest.
+        cache_mb: megabytes that cached scores may take in Redis.
+        cache_local_mb: megabytes that cached scores may take in this process; 0 for none.
+        queue_chunks: chunks that may wait for each worker; a search that would exceed it is refused as overloaded.
+        worker_tasks: chunks that a worker works on at a time; 0 picks by where its model runs.
+        metrics_port: where a worker shows its Prometheus metrics; 0 for nowhere.
+        log_format: of a worker: ``text`` or ``json``, a line each.
         settings_file: TOML file with what ``rerank=True`` means, ``[rerank]`` and ``[index."NAME".rerank]``.
         threads: CPU threads for scoring; 0 means the cores this process may use.
         server_token: what clients of ``osrerank serve`` must send as a bearer token; none is asked for when absent.
@@ -57,10 +65,17 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = None
     model: str = DEFAULT_MODEL
     duo_model: str = DEFAULT_DUO_MODEL
-    backend: Literal["auto", "onnx", "torch"] = "auto"
+    broker_url: SecretStr | None = None
+    backend: Literal["auto", "onnx", "torch", "workers"] = "auto"
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     torch_compile: bool = False
-    cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
+    cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=1)
+    cache_mb: float = Field(default=256.0, gt=0)
+    cache_local_mb: float = Field(default=16.0, ge=0)
+    queue_chunks: int = Field(default=64, gt=0)
+    worker_tasks: int = Field(default=0, ge=0)
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    log_format: Literal["text", "json"] = "text"
     settings_file: Path | None = None
     threads: int = Field(default=0, ge=0)
     server_token: SecretStr | None = None
@@ -73,12 +88,27 @@ class Settings(BaseSettings):
                 raise ValueError("an index is http(s)://host:port, several of them comma-separated, or embedded:FOLDER")
         return url
 
-    @field_validator("redis_url")
+    @field_validator("redis_url", "broker_url")
     @classmethod
     def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and not re.match(r"(rediss?|unix)://.", url.get_secret_value()):
             raise ValueError("a Redis is redis://[:password@]host:port/db, rediss://... with TLS, or unix://path")
         return url
+
+    def broker(self) -> str:
+        """Return the URL of the Redis through which clients and workers meet.
+
+        Raises:
+            ConfigError: none is configured.
+        """
+        url = self.broker_url or self.redis_url
+        if url is None:
+            raise ConfigError(
+                "workers need a Redis: set --redis-url or OSRERANK_REDIS_URL (or OSRERANK_BROKER_URL)",
+                setting="broker_url",
+                source=f"{PREFIX}BROKER_URL",
+            )
+        return url.get_secret_value()
 
     @classmethod
     def settings_customise_sources(

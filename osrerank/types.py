@@ -277,13 +277,15 @@ class Scores:
 
     Attributes:
         values: float32 ``(n,)``, one logit per tuple, in the order of the tuples; higher is better; NaN exactly where
-            a tuple is in ``failures`` or was not reached.
+            a tuple is in ``failures`` or was not attempted.
         failures: index of a tuple -> why it could not be scored.
-        reached: how many leading tuples were attempted before the deadline; n when all were.
+        reached: how many leading tuples were attempted before the deadline; n when all were. Behind them some may have
+            been too, because their scores were cached or another worker got to them.
         inferences: forward passes computed.
         cached: scores that came from a cache.
         truncated: documents cut to fit the model, among those inferred.
         query_truncated: whether the query was cut to fit the model; known only where something was inferred.
+        identity: of the model that scored (`Scorer.identity`), where that may change between calls; else empty.
     """
 
     values: npt.NDArray[np.float32]
@@ -293,10 +295,18 @@ class Scores:
     cached: int = 0
     truncated: int = 0
     query_truncated: bool = False
+    identity: str = ""
 
     def __post_init__(self) -> None:
         if self.reached < 0:
             object.__setattr__(self, "reached", len(self.values))
+
+    @property
+    def attempted(self) -> list[int]:
+        """The tuples that were attempted, in order."""
+        behind = np.flatnonzero(~np.isnan(self.values[self.reached :])) + self.reached
+        failed = [index for index in self.failures if index >= self.reached]
+        return [*range(self.reached), *sorted({*behind.tolist(), *failed})]
 
 
 @runtime_checkable
@@ -324,7 +334,7 @@ class Scorer(Protocol):
             query: the query's text.
             documents: the documents' texts.
             tuples: indices into ``documents``: ``(i,)`` for mono, ``(i, j)`` for duo.
-            deadline: after it no further batch is begun; tuples are attempted in their order.
+            deadline: after it no further batch is begun; tuples are attempted in about their order.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -48,11 +48,13 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="osrerank")
 @click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
-@click.option("--redis-url", help="Redis that caches scores.  [env: OSRERANK_REDIS_URL]")
+@click.option("--redis-url", help="Redis that caches scores, and the workers' broker.  [env: OSRERANK_REDIS_URL]")
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
 @click.option("--duo-model", help="Model that compares pairs, for mono-duo.  [env: OSRERANK_DUO_MODEL]")
 @click.option(
-    "--backend", type=click.Choice(["auto", "onnx", "torch"]), help="Scoring backend.  [env: OSRERANK_BACKEND]"
+    "--backend",
+    type=click.Choice(["auto", "onnx", "torch", "workers"]),
+    help="Scoring backend.  [env: OSRERANK_BACKEND]",
 )
 @click.option(
     "--dtype",

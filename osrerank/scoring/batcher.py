@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import InferenceError
+from osrerank.metrics import BATCH_TOKENS, COMPUTE_SECONDS, HALVINGS, PADDING_TOKENS
 from osrerank.scoring.backend import Backend
 from osrerank.scoring.batching import batch_size
 from osrerank.scoring.inputs import Tokens
@@ -129,7 +130,12 @@ class Batcher:
                 self._settle(batch, outputs)
 
     def _outputs(self, batch: Sequence[_Item]) -> npt.NDArray[np.float32]:
-        outputs = self._backend.run([item.tokens for item in batch])
+        lengths = [len(item.tokens.ids) for item in batch]
+        BATCH_TOKENS.observe(sum(lengths))
+        if not self._backend.packed:
+            PADDING_TOKENS.inc(max(lengths) * len(lengths) - sum(lengths))
+        with COMPUTE_SECONDS.time():
+            outputs = self._backend.run([item.tokens for item in batch])
         if not np.isfinite(outputs).all():
             raise InferenceError(f"{self._model} gave a score that is not a finite number", model=self._model)
         return outputs
@@ -184,6 +190,7 @@ class Batcher:
         """Halve a batch that failed: one bad sequence must not fail its neighbours, nor one batch too large."""
         with self._lock:
             if len(batch) > 1:
+                HALVINGS.inc()
                 middle = len(batch) // 2
                 self._halves.extend([list(batch[:middle]), list(batch[middle:])])
                 return

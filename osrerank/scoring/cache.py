@@ -1,50 +1,52 @@
-"""Keep scores in Redis, so that a pair is computed once; a cache that is absent or slow costs time only."""
+"""Keep scores, so that a pair is computed once; a cache that is absent or slow costs time only.
+
+Pairs that several threads of a process need at once are computed once. Processes do not wait for each other: two that
+need the same pair at the same time both compute it, and both write the same score.
+"""
 
 import hashlib
-import logging
-import struct
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from prometheus_client import Counter
+from prometheus_client import Counter as Count
 
+from osrerank.scoring.flights import Flights
+from osrerank.scoring.score_store import LocalStore, RemoteStore
+from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline, Scorer, Scores
 
-PREFIX = b"osrerank:score:1:"
-"""Changes with the form of keys or values."""
-TIMEOUT_S = 0.2
-REST_S = 10.0
-"""After a failure Redis is left alone for this long."""
-VALUE = struct.Struct("<f")
+MEGABYTE = 1_000_000
 
-HITS = Counter("osrerank_score_cache_hits", "Scores that were read from the cache.")
-MISSES = Counter("osrerank_score_cache_misses", "Scores that were asked of the cache and not there.")
-ERRORS = Counter("osrerank_score_cache_errors", "Calls of the cache that failed, and values in it that are no scores.")
+HITS = Count("osrerank_score_cache_hits", "Scores that need not be computed, by where they were.", ["where"])
+MISSES = Count("osrerank_score_cache_misses", "Scores that were asked of the cache and not there.")
 
-Answer = TypeVar("Answer")
 
-logger = logging.getLogger(__name__)
+def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
+    """Return a scorer behind the cache that the settings describe; they name a Redis."""
+    assert settings.redis_url is not None
+    url = settings.redis_url.get_secret_value()
+    store = RemoteStore(url, ttl_s=settings.cache_ttl_s, most_bytes=settings.cache_mb * MEGABYTE)
+    return CachedScorer(scorer, store, LocalStore(settings.cache_local_mb * MEGABYTE))
 
 
 class CachedScorer:
-    """A scorer that asks Redis first and tells it afterwards: one MGET and one pipeline of SET a call.
+    """A scorer that asks this process' memory, then Redis, and tells both afterwards.
+
+    Cached tuples have their score whatever the deadline.
 
     Args:
         scorer: computes what is not cached.
-        redis: a URL, or a client made with ``decode_responses=False``.
-        ttl_s: how long a score lives, in seconds.
-        rest_s: how long Redis is left alone after a failure, in seconds.
+        remote: the scores in Redis.
+        local: the scores in this process; none are kept when absent.
     """
 
-    def __init__(self, scorer: Scorer, redis: str | Any, *, ttl_s: int, rest_s: float = REST_S) -> None:
+    def __init__(self, scorer: Scorer, remote: RemoteStore, local: LocalStore | None = None) -> None:
         self._scorer = scorer
-        self._redis = connect(redis) if isinstance(redis, str) else redis
-        self._ttl_s = ttl_s
-        self._breaker = Breaker(rest_s)
+        self._remote = remote
+        self._local = LocalStore(0) if local is None else local
+        self._flights = Flights()
 
     @property
     def model(self) -> str:
@@ -61,15 +63,30 @@ class CachedScorer:
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
-        keys = score_keys(self._scorer.identity, query, documents, tuples)
-        values = self._read(keys)
-        absent = [index for index, value in enumerate(values) if np.isnan(value)]
+        identity = self._scorer.identity
+        keys = score_keys(identity, query, documents, tuples)
+        known, fading = self._read(keys)
+        absent = list(dict.fromkeys(key for key in keys if key not in known))
         if not absent:
-            return Scores(values, cached=len(values))
-        fresh = self._scorer.score(query, documents, [tuples[index] for index in absent], deadline=deadline)
-        values[absent] = fresh.values
-        self._write((keys[index], values[index]) for index in absent if np.isfinite(values[index]))
-        return _merged(values, absent, fresh)
+            self._remote.write(fading)
+            return Scores(_values(keys, known), cached=len(keys), identity=identity)
+        own, others = self._flights.board(absent)
+        fresh = _Fresh({})
+        try:
+            fresh = self._compute(own, keys, query, documents, tuples, deadline)
+        finally:
+            self._flights.land(own, fresh.scores if fresh.identity in ("", identity) else {})
+        if fresh.identity not in ("", identity):  # the model has changed since: nothing known is of use
+            return self._scorer.score(query, documents, tuples, deadline=deadline)
+        shared = {key: score for key, flight in others.items() if (score := flight.wait(deadline)) is not None}
+        HITS.labels("computing").inc(len(shared))
+        known |= shared
+        left = [key for key in others if key not in shared]
+        if left and not deadline.passed:
+            fresh = fresh.plus(self._compute(left, keys, query, documents, tuples, deadline))
+        self._local.write({**shared, **fresh.scores})
+        self._remote.write({**fading, **fresh.scores})
+        return fresh.with_cached(keys, known, identity)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         return self._scorer.probabilities(logits)
@@ -80,71 +97,74 @@ class CachedScorer:
 
     def disconnect(self) -> None:
         """Close the connections to Redis, and leave the scorer as it is."""
-        self._breaker.attempt(self._redis.close)
+        self._remote.close()
 
-    def _read(self, keys: Sequence[bytes]) -> npt.NDArray[np.float32]:
-        """Return the cached scores, NaN where there is none."""
-        values = np.full(len(keys), np.nan, dtype=np.float32)
-        if not keys:
-            return values
-        answer = self._breaker.attempt(lambda: self._redis.mget(keys))
-        if not isinstance(answer, list) or len(answer) != len(keys):
-            return values
-        for index, found in enumerate(answer):
-            if found is not None:
-                values[index] = _decoded(found)
-        hits = int(np.isfinite(values).sum())
-        HITS.inc(hits)
-        MISSES.inc(len(keys) - hits)
-        return values
+    def _read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float]]:
+        """Return what is cached, by key, and what of it must be written again to stay."""
+        near = self._local.read(keys)
+        asked = list(dict.fromkeys(key for key in keys if key not in near))
+        far, fading = self._remote.read(asked)
+        self._local.write(far)
+        HITS.labels("process").inc(len(near))
+        HITS.labels("redis").inc(len(far))
+        MISSES.inc(len(asked) - len(far))
+        return {**near, **far}, fading
 
-    def _write(self, scores: Iterable[tuple[bytes, float]]) -> None:
-        pipeline = self._redis.pipeline(transaction=False)
-        for key, value in scores:
-            pipeline.set(key, VALUE.pack(value), ex=self._ttl_s)
-        self._breaker.attempt(pipeline.execute)
-
-
-class Breaker:
-    """Calls a service that may fail, and leaves it alone for a while after it did.
-
-    Args:
-        rest_s: for how long, in seconds.
-    """
-
-    def __init__(self, rest_s: float) -> None:
-        self._rest_s = rest_s
-        self._closed_until = 0.0
-        self._lock = threading.Lock()
-
-    def attempt(self, call: Callable[[], Answer]) -> Answer | None:
-        """Return the call's answer, or None when it failed or the service is being left alone."""
-        if time.monotonic() < self._closed_until:
-            return None
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - whatever a cache does wrong, the search goes on
-            self._open(error)
-            return None
-
-    def _open(self, error: Exception) -> None:
-        """Count the failure, and log the first of those that calls at the same time met."""
-        ERRORS.inc()
-        with self._lock:
-            was_open = time.monotonic() < self._closed_until
-            self._closed_until = time.monotonic() + self._rest_s
-        if not was_open:
-            logger.warning("the score cache failed and is left alone for %g s: %s", self._rest_s, type(error).__name__)
+    def _compute(
+        self,
+        wanted: Iterable[bytes],
+        keys: Sequence[bytes],
+        query: str,
+        documents: Sequence[str],
+        tuples: Sequence[tuple[int, ...]],
+        deadline: Deadline,
+    ) -> "_Fresh":
+        """Score the first tuple of each key."""
+        place_of = {key: place for place, key in reversed(list(enumerate(keys)))}
+        ordered = sorted(wanted, key=place_of.__getitem__)
+        if not ordered:
+            return _Fresh({})
+        answer = self._scorer.score(query, documents, [tuples[place_of[key]] for key in ordered], deadline=deadline)
+        scores = {key: float(value) for key, value in zip(ordered, answer.values, strict=True) if np.isfinite(value)}
+        failures = {ordered[index]: reason for index, reason in answer.failures.items()}
+        return _Fresh(scores, failures, (answer,), answer.identity)
 
 
-def connect(url: str) -> Any:
-    """Return a Redis client that gives up soon and does not try twice; no connection is made yet."""
-    from redis import Redis  # noqa: PLC0415 - only where a cache is configured
-    from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
-    from redis.retry import Retry  # noqa: PLC0415 - see above
+class _Fresh:
+    """What was computed, by key."""
 
-    retry = Retry(NoBackoff(), 0)
-    return Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=retry)
+    def __init__(
+        self,
+        scores: Mapping[bytes, float],
+        failures: Mapping[bytes, str] | None = None,
+        answers: tuple[Scores, ...] = (),
+        identity: str = "",
+    ) -> None:
+        self.scores = dict(scores)
+        self.failures = dict(failures or {})
+        self.answers = answers
+        self.identity = identity
+
+    def plus(self, other: "_Fresh") -> "_Fresh":
+        """Return both."""
+        scores, failures = {**self.scores, **other.scores}, {**self.failures, **other.failures}
+        return _Fresh(scores, failures, (*self.answers, *other.answers), self.identity)
+
+    def with_cached(self, keys: Sequence[bytes], known: Mapping[bytes, float], identity: str) -> Scores:
+        """Return the answer for all keys."""
+        values = _values(keys, {**known, **self.scores})
+        failures = {place: self.failures[key] for place, key in enumerate(keys) if key in self.failures}
+        open_places = (place for place in np.flatnonzero(np.isnan(values)).tolist() if place not in failures)
+        return Scores(
+            values,
+            failures,
+            reached=next(open_places, len(keys)),
+            inferences=sum(answer.inferences for answer in self.answers),
+            cached=_spared(keys, known, self.scores) + sum(answer.cached for answer in self.answers),
+            truncated=sum(answer.truncated for answer in self.answers),
+            query_truncated=any(answer.query_truncated for answer in self.answers),
+            identity=identity,
+        )
 
 
 def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> list[bytes]:
@@ -154,7 +174,7 @@ def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequ
     """
     start = _hash(identity.encode()) + _hash(_bytes(query))
     hashes = {index: _hash(_bytes(documents[index])) for indices in tuples for index in indices}
-    return [PREFIX + _hash(start + b"".join(hashes[index] for index in indices)) for indices in tuples]
+    return [_hash(start + b"".join(hashes[index] for index in indices)) for indices in tuples]
 
 
 def _bytes(text: str) -> bytes:
@@ -165,26 +185,11 @@ def _hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _decoded(found: object) -> float:
-    """Return the score, or NaN for something else than four bytes of a finite one."""
-    if isinstance(found, bytes) and len(found) == VALUE.size:
-        (value,) = VALUE.unpack(found)
-        if np.isfinite(value):
-            return float(value)
-    ERRORS.inc()
-    return float("nan")
+def _spared(keys: Sequence[bytes], known: Mapping[bytes, float], fresh: Mapping[bytes, float]) -> int:
+    """Return how many tuples got a score that was known, or was computed for an equal tuple of the same call."""
+    return sum(key in known for key in keys) + sum(count - 1 for key, count in Counter(keys).items() if key in fresh)
 
 
-def _merged(values: npt.NDArray[np.float32], absent: Sequence[int], fresh: Scores) -> Scores:
-    """Return cached and fresh scores as one answer, which ends before the first tuple that was not reached."""
-    reached = len(values) if fresh.reached == len(absent) else absent[fresh.reached]
-    values[reached:] = np.nan
-    return Scores(
-        values,
-        {absent[index]: reason for index, reason in fresh.failures.items() if index < fresh.reached},
-        reached=reached,
-        inferences=fresh.inferences,
-        cached=reached - fresh.reached,
-        truncated=fresh.truncated,
-        query_truncated=fresh.query_truncated,
-    )
+def _values(keys: Sequence[bytes], scores: Mapping[bytes, float]) -> npt.NDArray[np.float32]:
+    """Return the scores ``(n,)``, NaN where there is none."""
+    return np.array([scores.get(key, np.nan) for key in keys], dtype=np.float32)

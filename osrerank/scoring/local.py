@@ -74,6 +74,11 @@ class LocalScorer:
         policy = f"{self.card.layout}/{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
         return f"{digest(self._directory, [*files, *backend.files])}/{backend.precision}/{policy}"
 
+    @property
+    def merges_calls(self) -> bool:
+        """Whether sequences of several calls are computed together: the more calls at once, the fuller the batches."""
+        return self._open_backend().budget_tokens > 1
+
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:

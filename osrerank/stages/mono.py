@@ -20,8 +20,8 @@ class MonoStage:
     """monoBERT: one forward pass for each of the top ``depth`` candidates.
 
     A candidate without text, or that the model cannot score, stays below the scored ones in its old order, with its
-    ``failure`` set. When the deadline cuts the stage short, the candidates reached, a prefix, are reordered among
-    themselves and the others stay below.
+    ``failure`` set. When the deadline cuts the stage short, the candidates reached, a prefix and those with cached
+    scores, are reordered among themselves and the others stay below.
 
     Attributes:
         scorer: scores ``(i,)`` tuples.
@@ -55,17 +55,17 @@ class MonoStage:
         scores = self.scorer.score(
             ranking.query.text, texts, [(place,) for place in range(len(texts))], deadline=deadline
         )
-        if scores.reached == 0:
+        if not scores.attempted:
             raise DeadlineExceeded("the deadline passed before any candidate was scored", stage=self.name)
         failures = {readable[place].doc_id: why for place, why in scores.failures.items()}
         attempt = Attempt(block, readable, self._judge(readable, scores), scores.reached, failures)
         candidates = settle(ranking, self.name, attempt)
         took_ms = (time.perf_counter() - started) * 1000
-        report = self._report(len(block), attempt.depth, scores, attempt.failed, took_ms)
+        report = self._report(len(block), attempt.dealt_with, scores, attempt.failed, took_ms)
         return Ranking(ranking.query, candidates, (*ranking.reports, report))
 
     def _judge(self, readable: Sequence[Candidate], scores: Scores) -> list[Judged]:
-        places = [place for place in range(scores.reached) if place not in scores.failures]
+        places = [place for place in scores.attempted if place not in scores.failures]
         if not places:
             why = next(iter(scores.failures.values()))
             raise InferenceError(f"no candidate could be scored: {why}", stage=self.name, model=self.scorer.model)

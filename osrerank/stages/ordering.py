@@ -37,7 +37,7 @@ class Attempt:
         block: the candidates asked for.
         readable: those of them with text, in order.
         judged: those that were scored.
-        reached: how many leading readable ones were attempted before the deadline.
+        reached: how many leading readable ones were attempted before the deadline; some behind them may be judged too.
         failures: doc_id -> why it could not be scored.
     """
 
@@ -53,20 +53,32 @@ class Attempt:
         return len(self.block) if self.reached == len(self.readable) else self.readable[self.reached].rank - 1
 
     @property
+    def unscored(self) -> list[Candidate]:
+        """Those that were dealt with and could not be scored, marked with why."""
+        judged = {item.candidate.doc_id for item in self.judged}
+        return [
+            replace(candidate, failure=self.failures.get(candidate.doc_id, NO_TEXT))
+            for place, candidate in enumerate(self.block)
+            if candidate.doc_id not in judged and (place < self.depth or candidate.doc_id in self.failures)
+        ]
+
+    @property
     def failed(self) -> int:
-        """How many of these could not be scored."""
-        return self.depth - len(self.judged)
+        """How many could not be scored."""
+        return len(self.unscored)
+
+    @property
+    def dealt_with(self) -> int:
+        """How many were scored or failed."""
+        return len(self.judged) + self.failed
 
 
 def settle(ranking: Ranking, stage: str, attempt: Attempt) -> tuple[Candidate, ...]:
     """Return the scored candidates in order, below them those that failed, marked, then those not reached."""
-    judged_ids = {item.candidate.doc_id for item in attempt.judged}
-    unscored = [
-        replace(candidate, failure=attempt.failures.get(candidate.doc_id, NO_TEXT))
-        for candidate in attempt.block[: attempt.depth]
-        if candidate.doc_id not in judged_ids
-    ]
-    return reorder(ranking, stage, attempt.judged, (*unscored, *ranking.candidates[attempt.depth :]))
+    unscored = attempt.unscored
+    dealt_with = {item.candidate.doc_id for item in attempt.judged} | {candidate.doc_id for candidate in unscored}
+    rest = [candidate for candidate in ranking.candidates if candidate.doc_id not in dealt_with]
+    return reorder(ranking, stage, attempt.judged, (*unscored, *rest))
 
 
 def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -86,5 +98,5 @@ def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequen
 
 def _placed(item: Judged, stage: str, rank: int, level: int) -> Candidate:
     entry = StageScore(stage, item.score, rank, item.unit, item.parts, item.passage, level)
-    trace = (*item.candidate.trace, entry)
-    return replace(item.candidate, score=item.score, rank=rank, trace=trace, failure="")
+    before = item.candidate  # made anew rather than by `replace`, which takes thrice as long, a thousand times a search
+    return Candidate(before.doc_id, before.text, item.score, rank, (*before.trace, entry), sections=before.sections)

@@ -24,7 +24,7 @@ class SliceScores:
     Attributes:
         logits: for each document float32 ``(n_parts,)``, NaN where a part failed or was not reached.
         failures: document -> why none of its parts could be scored, among those reached.
-        reached: how many leading documents had at least their first part attempted.
+        reached: how many leading documents had at least one part attempted; some behind them may have too.
         asked: parts of all documents.
         failed: parts that could not be scored.
         scores: the scorer's own answer.
@@ -40,7 +40,7 @@ class SliceScores:
     @property
     def scored(self) -> list[int]:
         """The documents of which at least one part was scored."""
-        return [place for place in range(self.reached) if place not in self.failures]
+        return [place for place, logits in enumerate(self.logits) if not np.isnan(logits).all()]
 
 
 def rank_by_slices(
@@ -118,11 +118,13 @@ def score_slices(
     order = sorted((turn, place) for place, texts in enumerate(parts) for turn in range(len(texts)))
     texts = [parts[place][turn] for turn, place in order]
     scores = scorer.score(query, texts, [(at,) for at in range(len(texts))], deadline=deadline)
-    if scores.reached == 0:
+    attempted = scores.attempted
+    if not attempted:
         raise DeadlineExceeded("the deadline passed before any candidate was scored", stage=stage)
     logits = tuple(np.full(len(texts), np.nan, dtype=np.float32) for texts in parts)
     why: dict[int, str] = {}
-    for at, (turn, place) in enumerate(order[: scores.reached]):
+    for at in attempted:
+        turn, place = order[at]
         if at in scores.failures:
             why.setdefault(place, scores.failures[at])
         elif not np.isfinite(scores.values[at]):
@@ -131,12 +133,12 @@ def score_slices(
         else:
             logits[place][turn] = scores.values[at]
     failures = {place: reason for place, reason in why.items() if np.isnan(logits[place]).all()}
-    reached = min(scores.reached, len(parts))
-    if len(failures) == reached:
+    tried = {order[at][1] for at in attempted}
+    if len(failures) == len(tried):
         reason = next(iter(failures.values()))
         raise InferenceError(f"no candidate could be scored: {reason}", stage=stage, model=scorer.model)
-    failed = sum(at < scores.reached for at in scores.failures)
-    return SliceScores(logits, failures, reached, len(texts), failed, scores)
+    reached = next((place for place in range(len(parts)) if place not in tried), len(parts))
+    return SliceScores(logits, failures, reached, len(texts), len(scores.failures), scores)
 
 
 def report_of(
@@ -154,8 +156,9 @@ def report_of(
         took_ms: wall time of the stage, in milliseconds.
     """
     reasons = []
-    if parts.scores.reached < parts.asked:
-        reasons.append(f"the deadline passed after {parts.scores.reached} of {parts.asked} {unit}")
+    attempted = len(parts.scores.attempted)
+    if attempted < parts.asked:
+        reasons.append(f"the deadline passed after {attempted} of {parts.asked} {unit}")
     if parts.failed:
         reasons.append(f"{parts.failed} of {parts.asked} {unit} could not be scored")
     if failed:

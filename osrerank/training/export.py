@@ -1,6 +1,7 @@
 """From a Hugging Face directory to an osrerank model directory: ONNX graph, tokenizer, card."""
 
 import json
+import random
 import shutil
 import tempfile
 import warnings
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.evaluation.trec import read_qrels
 from osrerank.scoring.factory import load_scorer
-from osrerank.scoring.inputs import Batch
+from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
 from osrerank.scoring.model import (
     CARD_FILE,
     CONFIG_FILE,
@@ -34,6 +36,8 @@ from osrerank.training.graph import can_draw, draw
 from osrerank.training.quantise import Recipe, quantise
 
 OPSET = 17
+EXAMPLES = 16
+"""Sequences that show a graph's outlying channels."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 NOTICES = ("LICENSE", "NOTICE")
 
@@ -210,7 +214,20 @@ def _write_graph(source: Path, folder: Path, card: ModelCard, options: ExportOpt
     with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
         fp32 = Path(parent) / "model.onnx"
         _write_fp32(source, fp32, card, padded=options.padded)
-        quantise(fp32, target, options.recipe)
+        quantise(fp32, target, options.recipe, list(_examples(folder, card)))
+
+
+def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
+    """Yield sequences of words of the vocabulary drawn at random: which channels are large hardly depends on texts."""
+    builder = InputBuilder.load(folder, card)
+    vocabulary = Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
+    words = sorted(word for word in vocabulary if word.isalpha())
+    draw_words = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets
+    for _ in range(EXAMPLES):
+        query = builder.query(" ".join(draw_words.choices(words, k=8)))
+        texts = [" ".join(draw_words.choices(words, k=draw_words.randrange(20, 200))) for _ in range(2)]
+        first, second = builder.documents(texts, query)
+        yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:

@@ -1,5 +1,6 @@
 """Turn an fp32 ONNX graph into an int8 one: dynamic matrix products, and word embeddings with a scale for each row."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
+from osrerank.scoring.inputs import Tokens
+from osrerank.training.outliers import SUFFIX, separate_outliers
 
 MIN_TABLE_ROWS = 1024
 """Smaller tables (positions, segments) stay fp32: they are a few hundred kilobytes at most."""
@@ -23,6 +26,7 @@ class Recipe:
         weights: integer type of the weights.
         keep_fp32: matrix products whose node name has one of these in it stay fp32, such as ``narrow``.
         embeddings: ``rows`` gives each word its own scale, ``table`` all words one (ONNX Runtime's), ``fp32`` none.
+        outliers: how many channels of a product's input stay fp32 where they are far larger than the others.
     """
 
     per_channel: bool = True
@@ -30,10 +34,17 @@ class Recipe:
     weights: Literal["int8", "uint8"] = "int8"
     embeddings: Literal["rows", "table", "fp32"] = "rows"
     keep_fp32: tuple[str, ...] = ()
+    outliers: int = 4
 
 
-def quantise(source: Path, target: Path, recipe: Recipe | None = None) -> None:
+def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences: Sequence[Tokens] = ()) -> None:
     """Write the int8 form of an fp32 graph; activations are quantised as they come, one scale a tensor.
+
+    Args:
+        source: the fp32 graph.
+        target: the file to write.
+        recipe: how.
+        sequences: that show which channels are outliers; none are separated without.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
@@ -45,6 +56,8 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None) -> None:
     graph = onnx.load(source)
     # Shapes are inferred either way; without this mark the quantiser advises on the root logger to do that first.
     graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
+    if sequences and recipe.outliers:
+        separate_outliers(graph, sequences, recipe.outliers)
     if recipe.embeddings == "rows":
         quantise_tables(graph)
     quantization.quantize_dynamic(
@@ -52,7 +65,7 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None) -> None:
         target,
         op_types_to_quantize=operators,
         nodes_to_exclude=[
-            node.name for node in graph.graph.node if any(part in node.name for part in recipe.keep_fp32)
+            node.name for node in graph.graph.node if any(part in node.name for part in (*recipe.keep_fp32, SUFFIX))
         ],
         per_channel=recipe.per_channel,
         reduce_range=recipe.reduce_range,

@@ -158,3 +158,12 @@ def test_bad_settings_file_is_named(tmp_path, content, named):
 def test_missing_settings_file(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         Defaults.load(Settings.load(settings_file=tmp_path / "none.toml"))
+
+
+def test_workers_meet_where_the_broker_is_or_else_the_cache():
+    cache, broker = "redis://cache:6379/0", "rediss://:secret@broker:6380/0"
+    assert Settings.load(redis_url=cache).broker() == cache
+    assert Settings.load(redis_url=cache, broker_url=broker).broker() == broker
+    assert "secret" not in repr(Settings.load(broker_url=broker))
+    with pytest.raises(ConfigError, match="OSRERANK_REDIS_URL"):
+        Settings.load().broker()

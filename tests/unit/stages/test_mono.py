@@ -94,6 +94,19 @@ def test_deadline_counts_candidates_without_text_among_those_reached():
     assert [candidate.failure for candidate in ranking.candidates] == ["", "", NO_TEXT, "", ""]
 
 
+def test_scores_behind_the_first_unreached_count_too():
+    class Holes(FunctionScorer):
+        def score(self, query, documents, tuples, *, deadline=None):
+            values = np.array([1.0, np.nan, 3.0, np.nan, np.nan], dtype=np.float32)
+            return Scores(values, {3: "odd"}, reached=1, inferences=1, cached=1)
+
+    ranking = MonoStage(Holes()).rerank(ranking_of(["a", "b", "c", "d", "e"]))
+    assert texts(ranking) == ["c", "a", "d", "b", "e"]
+    assert [candidate.failure for candidate in ranking.candidates] == ["", "", "odd", "", ""]
+    assert ranking.reports[0].applied == "partial"
+    assert "after 3 of 5" in ranking.reports[0].reason
+
+
 def test_deadline_before_the_first_score_is_an_error():
     with pytest.raises(DeadlineExceeded):
         MonoStage(BY_LENGTH).rerank(ranking_of(["a"]), deadline=Deadline(0.0))

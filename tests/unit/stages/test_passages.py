@@ -190,10 +190,11 @@ def test_malformed_option_is_named(value, named):
 
 def test_passages_are_cached_one_by_one(redis_url):
     from osrerank.scoring.cache import CachedScorer
+    from osrerank.scoring.score_store import RemoteStore
 
-    cached = CachedScorer(COUNT, redis_url, ttl_s=60)
+    cached = CachedScorer(COUNT, RemoteStore(redis_url, ttl_s=60, most_bytes=1e6))
     stage = PassageStage(cached, Passages(**SMALL))
-    text = long_document(9)
+    text = " ".join(f"x{number}" for number in range(39)) + " hit"
     first = stage.rerank(ranking_of([text], query="hit"))
     again = stage.rerank(ranking_of([text + " and more at its end", "x x x x"], query="hit"))
     assert (first.reports[0].inferences, first.reports[0].cached) == (20, 0)

