@@ -51,7 +51,8 @@ def browser():
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    client = connect(f"embedded:{tmp_path_factory.mktemp('page')}", scorer=FunctionScorer(by_number))
+    scorer = FunctionScorer(by_number)
+    client = connect(f"embedded:{tmp_path_factory.mktemp('page')}", scorer=scorer, duo_scorer=scorer)
     for number in range(30):
         text = "duck " * (31 - number) + ("where does it sleep " if number % 3 == 0 else "") + f"pond {number}"
         client.index(index="ponds", id=f"d{number}", body={"title": f"Pond {number}", "text": text})
@@ -128,7 +129,8 @@ def test_the_address_holds_the_search_and_back_goes_back(open_page):
     assert page.get_by_label("Depth").input_value() == "20"
     assert "20 compared" in page.locator("#figures").inner_text()
     page.get_by_label("mono-duo").check(force=True)
-    page.locator("#figures", has_text="duo").wait_for()
+    page.locator("#figures", has_text="380 inferences").wait_for()
+    assert page.locator("#after-how").inner_text() == "mono, then duo"
     assert "pipeline=mono-duo" in page.url
     page.get_by_role("searchbox").fill("pond")
     page.get_by_role("searchbox").press("Enter")

@@ -141,6 +141,7 @@ function work(stage) {
 }
 
 function milliseconds(value) {
+  if (value > 0 && value < 0.1) return "< 0.1 ms";
   return value >= 10 || value === 0 ? `${Math.round(value).toLocaleString("en")} ms` : `${value.toFixed(1)} ms`;
 }
 
