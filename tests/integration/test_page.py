@@ -218,10 +218,14 @@ def test_the_policy_stops_inline_code(browser, url):
 
 def test_the_keyboard_is_enough(open_page):
     page = open_page(q=QUERY, index="ponds")
+    searches = []
+    page.on("request", lambda request: searches.append(request.url) if "/ui/search" in request.url else None)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "results"
+    page.wait_for_timeout(200)
+    assert searches == []
     page.keyboard.press("Tab")
     name = page.evaluate("document.activeElement.getAttribute('aria-label')")
     rank = int(re.match(r"Reranked to (\d+)", name).group(1))

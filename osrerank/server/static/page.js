@@ -9,7 +9,7 @@ const TOKEN = "osrerank-token";
 const FIELDS = ["q", "index", "pipeline", "depth", "passages"];
 const at = (id) => document.getElementById(id);
 const form = at("search");
-const state = { config: null, outcome: null, shown: SHOWN, rows: { before: new Map(), after: new Map() }, running: null };
+const state = { config: null, address: "", outcome: null, shown: SHOWN, rows: { before: new Map(), after: new Map() }, running: null };
 
 class Failure extends Error {
   constructor(message, status) {
@@ -67,6 +67,7 @@ function pipelineChoice(name) {
 async function follow() {
   const address = new URLSearchParams(location.search);
   const { config } = state;
+  state.address = location.search;
   form.elements.q.value = address.get("q") ?? "";
   form.elements.index.value = address.get("index") ?? config.index;
   form.elements.depth.value = address.get("depth") ?? config.default_depth;
@@ -108,6 +109,7 @@ async function submit() {
   const parameters = written();
   const address = `?${new URLSearchParams(parameters)}`;
   if (address !== location.search) history.pushState(null, "", address);
+  state.address = location.search;
   syncPick();
   await search(parameters);
 }
@@ -280,7 +282,8 @@ at("columns").addEventListener("mouseover", activate);
 at("columns").addEventListener("focusin", activate);
 at("columns").addEventListener("mouseleave", activate);
 addEventListener("popstate", () => {
-  if (state.config) follow();
+  // a jump within the page changes no search
+  if (state.config && location.search !== state.address) follow();
 });
 addEventListener("keydown", (event) => {
   const isTyping = event.target.closest?.("input, select, textarea");
