@@ -13,15 +13,18 @@ from osrerank.errors import ConfigError, OsrerankError
 COMMANDS = {
     "bench": "osrerank.cli.bench:bench",
     "demo": "osrerank.cli.demo:demo",
+    "distill": "osrerank.cli.distill:distill",
     "doctor": "osrerank.cli.doctor:doctor",
     "evaluate": "osrerank.cli.evaluate:evaluate",
     "export": "osrerank.cli.export:export",
     "pipeline": "osrerank.cli.pipeline:pipeline",
+    "pretrain": "osrerank.cli.pretrain:pretrain",
     "rerank": "osrerank.cli.rerank:rerank",
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",
     "serve": "osrerank.cli.serve:serve",
     "tradeoff": "osrerank.cli.tradeoff:tradeoff",
+    "train": "osrerank.cli.train:train",
     "tune": "osrerank.cli.tune:tune",
 }
 GROUP = "osrerank.commands"

@@ -61,6 +61,27 @@ def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]],
         axes.legend(frameon=False, fontsize=8)
 
 
+def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequence[tuple[int, float]]) -> None:
+    """Draw a training's loss against its steps, and the measure on the development set on an axis of its own.
+
+    Args:
+        path: as for `plot_tradeoff`.
+        losses: (step, loss).
+        measures: (step, value), higher is better; none where there is no development set.
+
+    Raises:
+        ConfigError: the file's name has another ending.
+    """
+    with _axes(path) as axes:
+        axes.plot(*zip(*losses, strict=True), linewidth=1.0, color=COLOURS[0])
+        axes.set_xlabel("Step")
+        axes.set_ylabel("Loss", color=COLOURS[0])
+        if measures:
+            right = axes.twinx()
+            right.plot(*zip(*measures, strict=True), marker="o", markersize=4, linewidth=1.3, color=COLOURS[1])
+            right.set_ylabel("Measure on the development set", color=COLOURS[1])
+
+
 @contextlib.contextmanager
 def _axes(path: Path) -> Iterator[Any]:
     """Yield the axes of a figure that is written at the end."""

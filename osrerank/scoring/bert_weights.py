@@ -45,3 +45,17 @@ def encoder_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Ten
             projections = [weights[f"{theirs}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
             ours[f"layers.{index}.projections.{part}"] = torch.cat(projections)
     return ours
+
+
+def bert_names(ours: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """Return an encoder's weights under BERT's names, without a prefix: the way back of `encoder_weights`."""
+    named = {f"embeddings.{theirs}.weight": ours[f"{name}.weight"] for name, theirs in EMBEDDINGS.items()}
+    for part in PARTS:
+        named[f"embeddings.LayerNorm.{part}"] = ours[f"norm.{part}"]
+        for index in range(layers):
+            theirs = f"encoder.layer.{index}"
+            named |= {f"{theirs}.{its}.{part}": ours[f"layers.{index}.{name}.{part}"] for name, its in LAYER.items()}
+            projections = ours[f"layers.{index}.projections.{part}"].chunk(3)
+            for name, tensor in zip(("query", "key", "value"), projections, strict=True):
+                named[f"{theirs}.attention.self.{name}.{part}"] = tensor
+    return named

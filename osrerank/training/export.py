@@ -115,9 +115,8 @@ def write_card(directory: Path, card: ModelCard) -> None:
     (directory / CARD_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
-@contextmanager
-def new_directory(output: Path) -> Iterator[Path]:
-    """Yield a temporary directory beside ``output`` that becomes it at the end, and vanishes on any error.
+def refuse_existing(output: Path) -> None:
+    """Raise where something would be written over.
 
     Raises:
         ConfigError: the output exists.
@@ -126,6 +125,16 @@ def new_directory(output: Path) -> Iterator[Path]:
         raise ConfigError(
             f"{output} exists; name a directory that does not, or remove it", setting="output", source="argument"
         )
+
+
+@contextmanager
+def new_directory(output: Path) -> Iterator[Path]:
+    """Yield a temporary directory beside ``output`` that becomes it at the end, and vanishes on any error.
+
+    Raises:
+        ConfigError: the output exists.
+    """
+    refuse_existing(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent) / output.name

@@ -1,0 +1,55 @@
+"""``osrerank pretrain``: masked language modelling on a collection, from a checkpoint or from nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from osrerank.cli.options import named_options
+from osrerank.cli.train import FILE, FOLDER, MODEL, recipe_option, said, time_option
+
+
+@click.command()
+@click.option("--corpus", required=True, multiple=True, type=FILE, help="JSON lines with text, or a text a line.")
+@click.option("--init-from", "source", type=MODEL, help="Checkpoint to go on with.")
+@click.option(
+    "--new",
+    callback=named_options("layers"),
+    help="Begin with a new BERT: layers=2,hidden=128,heads=4,vocabulary=8000.",
+)
+@recipe_option
+@click.option("--output", "-o", required=True, type=FOLDER, help="Directory to make.")
+@time_option
+def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) -> None:
+    """Train an encoder on texts alone, before it is trained to rank.
+
+    \b
+    osrerank pretrain --init-from bert-large --recipe target-corpus --corpus collection.jsonl --output bert-marco
+    osrerank pretrain --new layers=2,hidden=128,vocabulary=4000 --corpus corpus.jsonl --output tiny
+
+    Recipes: masked (the default), target-corpus.
+    """
+    from osrerank.training.pretrain import pretrain as fit  # noqa: PLC0415 - imports torch
+    from osrerank.training.recipes import Recipe  # noqa: PLC0415 - its twin
+
+    if (source is None) == (new is None):
+        raise click.UsageError("give one of --init-from and --new")
+    recipe = Recipe.of(options["recipe"], "masked")
+    start = source or _begun(new or {}, options)
+    made = fit(start, options["output"], options["corpus"], recipe, max_minutes=options["max_minutes"], say=said)
+    done = f"{made}: done; osrerank train starts from it"
+    click.echo("stopped: the time is over; the same command goes on" if made is None else done)
+
+
+def _begun(new: dict[str, Any], options: dict[str, Any]) -> Path:
+    """Return the untrained encoder beside the output; an earlier call's, where it was stopped."""
+    from osrerank.errors import ConfigError  # noqa: PLC0415 - with its twin
+    from osrerank.training.pretrain import Shape, new_encoder  # noqa: PLC0415 - imports torch
+
+    start: Path = options["output"].with_name(f"{options['output'].name}.new")
+    try:
+        shape = Shape(**new)
+    except TypeError:
+        reason = f"--new takes layers, hidden, heads and vocabulary, not {', '.join(new)}"
+        raise ConfigError(reason, setting="new", source="flag") from None
+    return start if start.exists() else new_encoder(options["corpus"], start, shape)

@@ -1,0 +1,191 @@
+"""``osrerank train``: fine-tune rerankers, and make what they learn from."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from osrerank.cli.options import client_of, named_options
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+MODEL = click.Path(path_type=Path, file_okay=False, exists=True)
+_read = named_options("name")
+
+
+def source_options(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+    """Read one or several `KIND=FILE,OPTION=VALUE,...`, as texts."""
+    if value is None or isinstance(value, str):
+        return None if value is None else _split(value)
+    return [_split(one) for one in value]
+
+
+def _split(text: str) -> dict[str, str]:
+    options = {}
+    for part in text.split(","):
+        name, equals, content = part.strip().partition("=")
+        if not (equals and name and content):
+            raise click.BadParameter(f"{part!r} is not NAME=VALUE")
+        options[name] = content
+    return options
+
+
+def training_options(command: Command) -> Command:
+    """Add what every training with examples has."""
+    for option in reversed(
+        (
+            click.option(
+                "--init-from",
+                "source",
+                required=True,
+                type=MODEL,
+                help="Checkpoint to start from: config.json, tokenizer.json, safetensors.",
+            ),
+            click.option(
+                "--data",
+                required=True,
+                multiple=True,
+                callback=source_options,
+                help="What to learn from, KIND=FILE,OPTION=VALUE; may be repeated.",
+            ),
+            click.option(
+                "--dev",
+                callback=source_options,
+                help="Candidates that the best weights are chosen by; as --data.",
+            ),
+            click.option("--dev-depth", default=100, show_default=True, type=click.IntRange(1), help="Reordered ones."),
+            click.option("--dev-passages", is_flag=True, help="Judge the candidates by their best passages (MaxP)."),
+            recipe_option,
+            click.option("--output", "-o", required=True, type=FOLDER, help="Model directory to make."),
+            time_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+recipe_option = click.option(
+    "--recipe",
+    callback=_read,
+    help="Preset and changes: monobert,steps=1000,rate=1e-5.  [default: each command's own]",
+)
+time_option = click.option(
+    "--max-minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Stop after so long; the same command goes on.",
+)
+
+
+def request_of(options: dict[str, Any], preset: str) -> Any:
+    """Return the training that a command's options describe."""
+    from osrerank.stages.splitting import Windows  # noqa: PLC0415 - with its twins
+    from osrerank.training.fit import Request  # noqa: PLC0415 - imports torch
+    from osrerank.training.recipes import Recipe  # noqa: PLC0415 - its twin
+    from osrerank.training.sources import open_source  # noqa: PLC0415 - its twin
+
+    return Request(
+        source=options["source"],
+        output=options["output"],
+        recipe=Recipe.of(options["recipe"], preset),
+        data=[open_source(one) for one in options["data"]],
+        development=open_source(options["dev"]) if options["dev"] else None,
+        depth=options["dev_depth"],
+        windows=Windows() if options["dev_passages"] else None,
+        max_minutes=options["max_minutes"],
+        say=said,
+    )
+
+
+def said(line: str) -> None:
+    """Show a line of progress."""
+    click.echo(line, err=True)
+
+
+def told(made: Path | None) -> None:
+    """Say where the model is, or that the same command goes on."""
+    done = f"{made}: done; osrerank export makes an ONNX graph of it"
+    click.echo("stopped: the time is over; the same command goes on" if made is None else done)
+
+
+@click.group()
+def train() -> None:
+    """Fine-tune rerankers: monoBERT, duoBERT, ICIP's and Birch's ways, and a modern one.
+
+    Data is KIND=FILE with options behind commas:
+
+    \b
+    examples=F                          what `osrerank train data` writes
+    triples=F                           MS MARCO's query, relevant text, other text
+    id-triples=F,corpus=F,queries=F     the same by ids
+    candidates=F,qrels=F                candidates of `osrerank rerank` with judgments
+    run=F,corpus=F,queries=F,qrels=F    a first pass's run with judgments; depth=1000, inject=true
+    pairs=F                             WikiQA's 4 columns or Birch's 8
+    microblog=F,qrels=F,tweets=F        TREC Microblog's topics, judgments and tweets
+
+    A training that was stopped or killed goes on where it was when the same command is given again.
+    """
+
+
+@train.command()
+@training_options
+def mono(**options: Any) -> None:
+    """Fine-tune a model that scores a query with a document.
+
+    \b
+    osrerank train mono --init-from bert-large --recipe monobert --data triples=triples.tsv --output monobert
+    osrerank train mono --init-from minilm --recipe modern,layout=cross-bias --data examples=squad.jsonl --output mono
+    osrerank train mono --init-from marco --recipe birch --data pairs=wikiqa.tsv --output marco-wikiqa
+
+    Recipes: modern (the default), monobert, monobert-car, icip, birch.
+    """
+    from osrerank.training.fit import train as fit  # noqa: PLC0415 - imports torch
+
+    told(fit(request_of(options, "modern"), "mono"))
+
+
+@train.command()
+@training_options
+def duo(**options: Any) -> None:
+    """Fine-tune a model that says which of two documents is the more relevant one.
+
+    \b
+    osrerank train duo --init-from bert-large --data triples=triples.tsv --output duobert
+
+    The recipe is duobert unless another is given.
+    """
+    from osrerank.training.fit import train as fit  # noqa: PLC0415 - imports torch
+
+    told(fit(request_of(options, "duobert"), "duo"))
+
+
+@train.command()
+@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--data", multiple=True, callback=source_options, help="Examples to change, as for train mono.")
+@click.option("--index", "-i", help="Search this index for each query's documents.")
+@click.option("--queries", type=FILE, help="Query set, with --index.")
+@click.option("--qrels", type=FILE, help="Judgments, with --index.")
+@click.option("--squad", type=FILE, help="Questions in SQuAD's layout; BM25 finds the other paragraphs.")
+@click.option("--questions", type=click.IntRange(1), help="How many questions are drawn, with --squad.  [default: all]")
+@click.option("--depth", default=30, show_default=True, type=click.IntRange(1, 1000), help="Documents found.")
+@click.option("--inject/--no-inject", default=True, show_default=True, help="Add relevant documents not found.")
+@click.option("--passages", is_flag=True, help="Cut documents into passages, and write triples of them (ICIP).")
+@click.option("--filter", "judge", help="Model that chooses each relevant document's passages, with --passages.")
+@click.option("--hardest", help="Model that orders the other documents; the hardest are kept.")
+@click.option("--keep", type=click.IntRange(1), help="Passages or hardest documents kept.  [default: 5; 30]")
+@click.option("--seed", default=1, show_default=True, help="Of every draw.")
+@click.pass_context
+def data(context: click.Context, /, output: Path, **options: Any) -> None:
+    """Write training examples as JSON lines: query, documents, relevance.
+
+    \b
+    osrerank train data squad.jsonl --squad train-v1.1.json --questions 20000 --depth 30
+    osrerank train data scifact.jsonl --index scifact --queries queries.tsv --qrels qrels.txt
+    osrerank train data passages.jsonl --data candidates=c.jsonl,qrels=qrels.txt --passages --filter passage-model
+    """
+    from osrerank.cli.train_data import examples_of  # noqa: PLC0415 - numpy and more
+    from osrerank.training.examples import write_examples  # noqa: PLC0415 - its twin
+
+    count = write_examples(output, examples_of(options, lambda: client_of(context)))
+    said(f"{output}: {count} examples")

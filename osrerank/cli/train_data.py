@@ -1,0 +1,61 @@
+"""What ``osrerank train data`` writes: examples from files, an index or questions, and what is made of them."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from osrerank.client import Client
+from osrerank.evaluation.queries import read_queries
+from osrerank.evaluation.trec import read_qrels
+from osrerank.scoring.factory import load_scorer
+from osrerank.stages.splitting import Windows
+from osrerank.training.documents import KEEP, hardest, passage_triples
+from osrerank.training.examples import Example
+from osrerank.training.first_pass import Search, from_index, from_questions
+from osrerank.training.sources import open_source
+
+HARDEST = 30
+
+
+def examples_of(options: dict[str, Any], client: Callable[[], Client]) -> Iterator[Example]:
+    """Yield the examples that the command's options describe.
+
+    Raises:
+        click.UsageError: the options do not fit together.
+    """
+    if sum(bool(options[name]) for name in ("data", "index", "squad")) != 1:
+        raise click.UsageError("give one of --data, --index and --squad")
+    if options["index"] and not (options["queries"] and options["qrels"]):
+        raise click.UsageError("--index needs --queries and --qrels")
+    if options["judge"] and not options["passages"]:
+        raise click.UsageError("--filter chooses passages: give --passages too")
+    return _changed(_read(options, client), options)
+
+
+def _read(options: dict[str, Any], client: Callable[[], Client]) -> Iterator[Example]:
+    if options["squad"]:
+        yield from from_questions(
+            options["squad"], depth=options["depth"], questions=options["questions"], seed=options["seed"]
+        )
+    elif options["index"]:
+        opened = client()
+        try:
+            search = Search(opened, options["index"], options["depth"])
+            queries, qrels = read_queries(options["queries"]), read_qrels(options["qrels"])
+            yield from from_index(search, queries, qrels, inject=options["inject"])
+        finally:
+            opened.close()
+    else:
+        for one in options["data"]:
+            yield from open_source(one).read()
+
+
+def _changed(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[Example]:
+    if options["passages"]:
+        scorer = load_scorer(options["judge"]) if options["judge"] else None
+        keep = options["keep"] or KEEP
+        examples = passage_triples(examples, Windows(), keep=keep, scorer=scorer, seed=options["seed"])
+    if options["hardest"]:
+        examples = hardest(examples, load_scorer(options["hardest"]), options["keep"] or HARDEST)
+    return examples

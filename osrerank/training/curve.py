@@ -1,0 +1,52 @@
+"""The curve of a training: a CSV with a row a step, cut back where a training that was killed goes on."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from osrerank.evaluation.files import write_atomically
+
+FIXED = ("step", "rate", "loss")
+CURVE_FILE = "curve.csv"
+
+
+class Curve:
+    """Rows of step, rate, loss, the loss's parts and the measure on the development set, where it was taken.
+
+    Args:
+        path: of the CSV.
+        done: steps that a resumed training has behind it; later rows are taken out.
+    """
+
+    def __init__(self, path: Path, done: int) -> None:
+        self._path = path
+        self._rows = [row for row in read_curve(path) if int(row["step"]) <= done] if path.exists() else []
+        self._written = False
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a row; it is in the file when this returns."""
+        values = {name: str(value) if isinstance(value, int) else f"{value:.9g}" for name, value in row.items()}
+        self._rows.append(values)
+        names = [*FIXED, *sorted(values.keys() - {*FIXED, "measure"}), "measure"]
+        if not self._written:  # once a run of the program: what a killed one left behind the checkpoint goes
+            write_atomically(self._path, _lines(names, self._rows))
+            self._written = True
+            return
+        with self._path.open("a", encoding="utf-8", newline="") as file:
+            file.writelines(_lines(names, [values])[1:])
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """All rows so far."""
+        return self._rows
+
+
+def read_curve(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a curve's CSV."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _lines(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [",".join(names) + "\n", *(",".join(str(row.get(name, "")) for name in names) + "\n" for row in rows)]

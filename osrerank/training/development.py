@@ -1,0 +1,129 @@
+"""Score with a network that is being trained, and measure it on a development set."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from osrerank.errors import ConfigError, EvaluationError
+from osrerank.evaluation.basic import ndcg, reciprocal_rank
+from osrerank.scoring.inputs import Tokens, padded
+from osrerank.stages.splitting import Windows, readable, window_spans
+from osrerank.training.batches import parts, plan
+from osrerank.training.examples import Example
+from osrerank.training.losses import raw_scores
+from osrerank.training.models import Trainee
+from osrerank.training.objective import on
+
+MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank}
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How a network in training is run to score.
+
+    Attributes:
+        device: where it is.
+        budget_tokens: padded tokens of a batch.
+        autocast: the precision of the matrix products.
+    """
+
+    device: torch.device
+    budget_tokens: int
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def scores(self, trainee: Trainee, sequences: Sequence[Tokens]) -> list[float]:
+        """Return one raw score a sequence, without dropout; higher is better."""
+        found = np.zeros(len(sequences))
+        was_training = trainee.network.training
+        trainee.network.eval()
+        with torch.inference_mode(), self.autocast():
+            for places in plan([[tokens] for tokens in sequences], self.budget_tokens):
+                batch = padded([sequences[place] for place in places], trainee.pad_id)
+                logits = trainee.network(**on(self.device, batch)).float()
+                found[places] = raw_scores(logits, trainee.card.head).cpu().numpy()
+        trainee.network.train(was_training)
+        return [float(score) for score in found]
+
+    def documents(self, trainee: Trainee, examples: Iterable[Example]) -> Iterator[list[float]]:
+        """Yield the scores of each example's documents; a mono model's, or sums over a duo model's pairs."""
+        for example in examples:
+            query = trainee.builder.query(example.query)
+            if trainee.card.kind == "mono":
+                texts = trainee.builder.documents(example.documents, query)
+                yield self.scores(trainee, [trainee.builder.mono(query, text) for text in texts])
+            else:
+                yield self._sums(trainee, example)
+
+    def _sums(self, trainee: Trainee, example: Example) -> list[float]:
+        """Return s_i = sum over j of p_ij (arXiv 1910.14424, eq. 3)."""
+        from osrerank.training.duo import ordered_pairs  # noqa: PLC0415 - it imports this
+
+        pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents)
+        sums = [0.0] * len(example.documents)
+        for (first, _second), score in zip(pairs, self.scores(trainee, sequences), strict=True):
+            sums[first] += float(1 / (1 + np.exp(-np.clip(score, -700, 700))))
+        return sums
+
+
+@dataclass(frozen=True, slots=True)
+class Development:
+    """A development set and its measure.
+
+    Attributes:
+        examples: each query's candidates, in the first pass's order, with their relevance.
+        measure: ``nDCG@k`` or ``RR@k``.
+        depth: candidates that are reordered, from the top; those below keep their places.
+        windows: how long documents are cut, each getting its best passage's score; None for short ones.
+    """
+
+    examples: Sequence[Example]
+    measure: str
+    depth: int = 1000
+    windows: Windows | None = None
+
+    def __post_init__(self) -> None:
+        name, at, cutoff = self.measure.partition("@")
+        if name not in MEASURES or not at or not cutoff.isdigit() or int(cutoff) < 1:
+            names = " or ".join(f"{name}@10" for name in MEASURES)
+            raise ConfigError(f"recipe: measure is {self.measure!r}; it must be {names}", setting="recipe.measure")
+        if not any(example.relevant for example in self.examples):
+            raise EvaluationError("the development set has no relevant document among its candidates")
+
+    def value(self, trainee: Trainee, scoring: Scoring) -> float:
+        """Return the mean of the measure over the queries; 0 for a query without a relevant candidate."""
+        cut = [self._cut(example) for example in self.examples]
+        texts = [tuple(passage for some in document for passage in some) for document in cut]
+        passages = [
+            Example(example.query, some, (0,) * len(some)) for example, some in zip(self.examples, texts, strict=True)
+        ]
+        values = []
+        for example, document, scores in zip(self.examples, cut, scoring.documents(trainee, passages), strict=True):
+            best = [max(some) for some in parts([len(some) for some in document], scores)]
+            values.append(self._measured(example, best))
+        return float(np.mean(values))
+
+    def first_pass(self) -> float:
+        """Return the measure of the candidates' own order."""
+        return float(np.mean([self._measured(example, []) for example in self.examples]))
+
+    def _cut(self, example: Example) -> list[list[str]]:
+        """Return the passages of each document that is reordered."""
+        return [passages_of(text, self.windows) for text in example.documents[: self.depth]]
+
+    def _measured(self, example: Example, scores: Sequence[float]) -> float:
+        order = sorted(range(len(scores)), key=lambda place: -scores[place])  # stable: ties keep the first pass's order
+        ranked = [str(place) for place in (*order, *range(len(scores), len(example.documents)))]
+        relevance = {str(place): grade for place, grade in enumerate(example.relevance)}
+        name, _, cutoff = self.measure.partition("@")
+        return MEASURES[name](ranked, relevance, int(cutoff))
+
+
+def passages_of(text: str, windows: Windows | None) -> list[str]:
+    """Return a text's passages, or the text itself where it is not to be cut or has no words."""
+    if windows is None:
+        return [text]
+    spans = window_spans(text, windows.words, windows.stride, windows.limit)
+    return [readable(text[start:end]) for start, end in spans] or [text]

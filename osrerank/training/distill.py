@@ -1,0 +1,103 @@
+"""Distillation: a smaller student learns what a teacher computes.
+
+Chen, He, Hui, Sun, Sun: Simplified TinyBERT: Knowledge distillation for document retrieval (arXiv 2009.07531): in one
+step L = L_att + L_hid + L_soft + L_hard with unit weights, after Jiao et al.: TinyBERT (arXiv 1909.10351, eq. 7 to 11).
+Or the logits alone: Hinton, Vinyals, Dean: Distilling the knowledge in a neural network (arXiv 1503.02531).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from osrerank.errors import ConfigError
+from osrerank.training import losses
+from osrerank.training.batches import Lot
+from osrerank.training.models import Trainee, layer_map
+from osrerank.training.objective import Objective, Parts, hard_loss, on
+from osrerank.training.probe import Probe, forward
+from osrerank.training.recipes import Recipe
+
+METHODS = ("simplified-tinybert", "logits")
+
+
+class DistillationObjective(Objective):
+    """A student's distance to its teacher, and to the labels where the recipe says ``hard``.
+
+    Of the parts ``attention``, ``hidden``, ``soft`` and ``hard`` the method ``logits`` has the last two. ``soft`` is
+    the cross-entropy of each sequence with the teacher's, or the divergence of each list where the loss is listwise.
+    The hidden states' projection W is one for all states, the identity to begin with where widths are equal; it is
+    trained beside the student and not part of it.
+
+    Args:
+        student: to be trained.
+        teacher: stays as it is, without dropout.
+        recipe: method, loss, temperature.
+
+    Raises:
+        ConfigError: teacher and student cannot be compared layer by layer.
+    """
+
+    def __init__(self, student: Trainee, teacher: Trainee, recipe: Recipe) -> None:
+        super().__init__(student.network)
+        if recipe.method not in METHODS:
+            raise ConfigError(f"recipe: method is {recipe.method!r}; it must be one of {', '.join(METHODS)}")
+        self._frozen = [teacher.network.eval().requires_grad_(requires_grad=False)]  # in a list: not part of this
+        self._heads = student.card.head, teacher.card.head
+        self._recipe = recipe
+        self.watches = recipe.method == "simplified-tinybert"
+        if self.watches:
+            self._compare(student, teacher)
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The teacher's network."""
+        return self._frozen[0]
+
+    def forward(self, lot: Lot) -> Parts:
+        device = next(self.network.parameters()).device
+        teacher_inputs = on(device, lot.teacher or lot.inputs)
+        inputs = on(device, lot.inputs)
+        if next(self.teacher.parameters()).device != device:
+            self.teacher.to(device)
+        if not self.watches:
+            with torch.no_grad():
+                wanted = self.teacher(**teacher_inputs).float()
+            return self._ends(self.network(**inputs).float(), wanted, lot)
+        wanted = forward(self.teacher, self._teacher_probe, teacher_inputs, learn=False).float()
+        found = forward(self.network, self._probe, inputs, learn=torch.is_grad_enabled()).float()
+        mask = inputs["attention_mask"].float()
+        return {"attention": self._attention(mask), "hidden": self._hidden(mask), **self._ends(found, wanted, lot)}
+
+    def _ends(self, found: Tensor, wanted: Tensor, lot: Lot) -> Parts:
+        """Return the soft and the hard part."""
+        temperature = self._recipe.temperature
+        if self._recipe.loss == "listwise":
+            own, other = (losses.raw_scores(z, head) for z, head in zip((found, wanted), self._heads, strict=True))
+            soft = losses.list_divergence(own, other, lot.sizes, temperature)
+        else:
+            soft = losses.soft_cross_entropy(found, wanted, temperature)
+        if not self._recipe.hard:
+            return {"soft": soft}
+        return {"soft": soft, "hard": hard_loss(found, lot, self._heads[0], self._recipe.loss)}
+
+    def _compare(self, student: Trainee, teacher: Trainee) -> None:
+        self._probe, self._teacher_probe = Probe(student.network), Probe(teacher.network)
+        if student.card.layout != teacher.card.layout or self._probe.heads != self._teacher_probe.heads:
+            reason = "teacher and student need the same layout and number of attention heads; or use method=logits"
+            raise ConfigError(reason, setting="recipe.method")
+        self._map = layer_map(self._teacher_probe.layers, self._probe.layers)
+        own, wanted = (int(model.config["hidden_size"]) for model in (student, teacher))
+        self.projection = nn.Linear(own, wanted)
+        if own == wanted:
+            nn.init.eye_(self.projection.weight)
+        nn.init.zeros_(self.projection.bias)
+
+    def _attention(self, mask: Tensor) -> Tensor:
+        pairs = zip(self._probe.attention, (self._teacher_probe.attention[layer] for layer in self._map), strict=True)
+        return torch.stack([losses.attention_distance(a.float(), b.float(), mask) for a, b in pairs]).sum()
+
+    def _hidden(self, mask: Tensor) -> Tensor:
+        wanted = [self._teacher_probe.states[0], *(self._teacher_probe.states[layer + 1] for layer in self._map)]
+        pairs = zip(self._probe.states, wanted, strict=True)
+        return torch.stack(
+            [losses.hidden_distance(self.projection(a).float(), b.float(), mask) for a, b in pairs]
+        ).sum()

@@ -1,0 +1,64 @@
+"""Long documents as training data: passages of relevant documents beside passages of others, and the filter of them.
+
+Chen et al.: ICIP at TREC-2020 Deep Learning Track, sections 2.1 and 3: for each passage of a relevant document one of
+the query's other documents; then only the five passages of a relevant document that a passage-trained model likes best.
+"""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.stages.splitting import Windows
+from osrerank.training.development import passages_of
+from osrerank.training.examples import Example
+from osrerank.types import Scorer
+
+KEEP = 5
+
+
+def passage_triples(
+    examples: Iterable[Example], windows: Windows, *, keep: int = KEEP, scorer: Scorer | None = None, seed: int = 1
+) -> Iterator[Example]:
+    """Yield triples of a relevant document's passage and a passage of the query's other documents.
+
+    Args:
+        examples: documents whole; a title stands in front of the text where there is one.
+        windows: how documents are cut.
+        keep: passages of each relevant document, its best by the scorer; without a scorer all stay.
+        scorer: a model trained on passages; None for no filter.
+        seed: of the draws.
+    """
+    rng = random.Random(seed)  # noqa: S311 - a repeatable draw
+    for example in examples:
+        pool = [passage for text in example.others for passage in passages_of(text, windows)]
+        for text in example.relevant if pool else ():
+            passages = passages_of(text, windows)
+            kept = passages if scorer is None else best(scorer, example.query, passages, keep)
+            for passage in kept:
+                yield Example(example.query, (passage, rng.choice(pool)), (1, 0), example.place)
+
+
+def best(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:
+    """Return the passages of the highest scores, in the document's order; one that failed is not among them."""
+    if len(passages) <= keep:
+        return list(passages)
+    values = scorer.score(query, passages, [(place,) for place in range(len(passages))]).values
+    return [passages[place] for place in sorted(descending(values)[:keep])]
+
+
+def hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iterator[Example]:
+    """Yield each example with its relevant documents and the others of the highest scores, highest first."""
+    for example in examples:
+        others = example.others
+        values = scorer.score(example.query, others, [(place,) for place in range(len(others))]).values
+        kept = [others[place] for place in descending(values)[:keep]]
+        grades = (*[1] * len(example.relevant), *[0] * len(kept))
+        yield Example(example.query, (*example.relevant, *kept), grades, example.place)
+
+
+def descending(values: npt.NDArray[np.float32]) -> list[int]:
+    """Return the places of the scores ``(n,)`` that are numbers, highest first."""
+    order = np.argsort(-values, kind="stable")
+    return [int(place) for place in order if np.isfinite(values[place])]

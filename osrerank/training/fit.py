@@ -1,0 +1,260 @@
+"""Train a model from beginning to end: check the data, run the loop, mine harder negatives, keep the best weights."""
+
+import hashlib
+import itertools
+import json
+import logging
+import math
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from osrerank.errors import EvaluationError
+from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, Kind, digest, weight_files
+from osrerank.stages.splitting import Windows
+from osrerank.training.batches import Assembly, MonoAssembly, Steps
+from osrerank.training.card import write_model
+from osrerank.training.development import Development, Scoring
+from osrerank.training.distill import DistillationObjective
+from osrerank.training.duo import DuoAssembly
+from osrerank.training.export import refuse_existing
+from osrerank.training.loop import Machine, Plan, Training
+from osrerank.training.mining import mine
+from osrerank.training.models import Trainee, check_loss, layer_map, load_trainee, select_layers
+from osrerank.training.objective import Objective, RankingObjective
+from osrerank.training.recipes import Recipe
+from osrerank.training.sampling import drawn, passes
+from osrerank.training.sources import Source
+
+logger = logging.getLogger(__name__)
+DATA_FILE = "data.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be trained, from what.
+
+    Attributes:
+        source: the checkpoint that the training starts from; of a distillation, the teacher.
+        output: the model directory to make.
+        recipe: how.
+        data: what is learnt from.
+        development: candidates that the best weights are chosen by; None to keep the last ones.
+        depth: candidates of the development set that are reordered.
+        windows: how the development set's documents are cut; None for short ones.
+        max_minutes: after so long it stops, and the same request goes on; None for never.
+        say: is told the progress, one line at a time.
+    """
+
+    source: Path
+    output: Path
+    recipe: Recipe
+    data: Sequence[Source]
+    development: Source | None = None
+    depth: int = 100
+    windows: Windows | None = None
+    max_minutes: float | None = None
+    say: Callable[[str], None] = logger.info
+
+    @property
+    def folder(self) -> Path:
+        """Where the training keeps its checkpoints until it is done."""
+        return self.output.with_name(f"{self.output.name}.training")
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much data there is.
+
+    Attributes:
+        examples: of each source.
+        sequences: of a pass over all sources.
+    """
+
+    examples: tuple[int, ...]
+    sequences: int
+
+
+def train(request: Request, kind: Kind = "mono") -> Path | None:
+    """Train a mono or duo model; return its directory, or None when the time was over: the same call then goes on.
+
+    Raises:
+        ConfigError: the output exists, or recipe, data and start do not fit together.
+        CorpusFormatError: the data is malformed; the message names file and line.
+        EvaluationError: there is nothing to learn from, or the loss is no number any more.
+        ModelLoadError: the start cannot be read.
+    """
+    refuse_existing(request.output)
+    machine = Machine(request.recipe.precision)
+    trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
+    objective = RankingObjective(trainee.network, trainee.card.head, request.recipe.loss)
+    return _fit(request, trainee, objective, machine, _steps(request.recipe, trainee, machine))
+
+
+def distill(request: Request, *, layers: int = 0, student: Path | None = None) -> Path | None:
+    """Train a smaller student from the teacher ``request.source``; otherwise as `train`.
+
+    Args:
+        request: the training.
+        layers: of the student, which starts as the teacher's last layers of each block of N / M.
+        student: a checkpoint that the student starts from instead.
+    """
+    refuse_existing(request.output)
+    machine = Machine(request.recipe.precision)
+    teacher = load_trainee(request.source, _as_it_is(request.recipe), name=request.source.name)
+    if student is not None:
+        trainee = load_trainee(student, request.recipe, name=request.output.name)
+    else:
+        kept = layer_map(int(teacher.config["num_hidden_layers"]), layers)
+        trainee = select_layers(teacher, kept, request.output.name)
+    torch.manual_seed(request.recipe.seed)
+    objective = DistillationObjective(trainee, teacher, request.recipe)
+    objective.teacher.to(machine.device)
+    return _fit(request, trainee, objective, machine, _steps(request.recipe, trainee, machine, teacher))
+
+
+def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amount:
+    """Read all data once, so that what is malformed is found before the training begins.
+
+    Raises:
+        CorpusFormatError: a line is malformed.
+        EvaluationError: there is nothing to learn from.
+    """
+    examples: list[int] = []
+    sequences = 0
+    rng = random.Random(recipe.seed)  # noqa: S311 - only counts
+    for source in sources:
+        number = 0
+        for number, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
+            sequences += sum(assembly.count(one) for one in drawn(example, recipe, rng))
+        examples.append(number)
+    if not sequences:
+        names = "; ".join(source.name for source in sources)
+        need = "relevant documents and others" if recipe.draw in {"balanced", "list"} else "documents"
+        raise EvaluationError(f"there is nothing to learn from in {names}: no example has {need}")
+    return Amount(tuple(examples), sequences)
+
+
+def _as_it_is(recipe: Recipe) -> Recipe:
+    """Return the recipe for a teacher, which keeps its own head and layout."""
+    return replace(recipe, head="", layout="", freeze="", loss="listwise")
+
+
+def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee | None = None) -> Steps:
+    """Return the maker of steps for a model, and its teacher where that reads its texts differently."""
+    assembly: Assembly = MonoAssembly(trainee.builder) if trainee.card.kind == "mono" else DuoAssembly(trainee.builder)
+    reads_alike = teacher is None or _reading(teacher) == _reading(trainee)
+    return Steps(
+        assembly,
+        recipe.batch,
+        recipe.budget_tokens or machine.budget_tokens,
+        trainee.pad_id,
+        lists=recipe.loss == "listwise",
+        teacher=None if teacher is None or reads_alike else MonoAssembly(teacher.builder),
+        teacher_pad_id=0 if teacher is None else teacher.pad_id,
+    )
+
+
+def _reading(trainee: Trainee) -> tuple[Any, ...]:
+    """Return what determines the sequences that a model's builder makes."""
+    card = trainee.card
+    tokenizer = hashlib.sha256((trainee.source / "tokenizer.json").read_bytes()).hexdigest()
+    return tokenizer, card.layout, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
+
+
+def _fit(request: Request, trainee: Trainee, objective: Objective, machine: Machine, steps: Steps) -> Path | None:
+    """Run the loop in its one or two parts, and write the model."""
+    recipe = request.recipe
+    check_loss(trainee.card, recipe)
+    amount = _counted(request, steps.assembly)
+    total = recipe.steps or math.ceil(recipe.epochs * amount.sequences / recipe.batch)
+    request.say(f"{sum(amount.examples)} examples, {amount.sequences} sequences a pass, {total} steps")
+    plan = Plan(recipe, total, request.folder, _fingerprint(request), request.max_minutes, say=request.say)
+    training = Training(objective, plan, machine)
+    scoring = Scoring(machine.device, 4 * steps.budget_tokens, machine.autocast)
+    measure = _measure(request, trainee, scoring, training)
+    mine_at = round(total * recipe.mine_at) if recipe.draw == "list" else 0
+    sources, counts = [source.read for source in request.data], amount.examples
+    if mine_at:
+        stream = passes(sources, counts, recipe)
+        if training.state.step < mine_at and not training.run(
+            steps.made(stream, training.state.step), mine_at, measure
+        ):
+            return None
+        wanted = math.ceil((total - mine_at) * recipe.batch / (1 + recipe.negatives))
+        whole = itertools.islice(passes(sources, counts, replace(recipe, draw="all")), min(wanted, sum(counts)))
+        mined = mine(request.folder, whole, trainee, scoring, recipe, training.is_over)
+        if mined is None:
+            return None
+        sources, counts = [mined.read], (mined.count,)
+        request.say(f"ordered the documents of {mined.count} examples by the model")
+    stream = passes(sources, counts, recipe)
+    if not training.run(steps.made(stream, training.state.step - mine_at), total, measure):
+        return None
+    return _finish(request, trainee, training, amount)
+
+
+def _measure(request: Request, trainee: Trainee, scoring: Scoring, training: Training) -> Callable[[], float] | None:
+    """Return what measures the model on the development set, None where there is none; say how it begins."""
+    if request.development is None:
+        return None
+    examples = tuple(request.development.read())
+    development = Development(examples, request.recipe.measure, request.depth, request.windows)
+    if not training.state.step:
+        before, first_pass = development.value(trainee, scoring), development.first_pass()
+        request.say(f"before: {request.recipe.measure} {before:.4f}; the candidates' own order: {first_pass:.4f}")
+    return lambda: development.value(trainee, scoring)
+
+
+def _counted(request: Request, assembly: Assembly) -> Amount:
+    """Count the data, or read what an earlier call counted."""
+    file = request.folder / DATA_FILE
+    if file.exists():
+        known = json.loads(file.read_text(encoding="utf-8"))
+        if known.pop("fingerprint") == _fingerprint(request):
+            return Amount(tuple(known["examples"]), known["sequences"])
+    amount = count(request.data, request.recipe, assembly)
+    request.folder.mkdir(parents=True, exist_ok=True)
+    content = {"fingerprint": _fingerprint(request), "examples": amount.examples, "sequences": amount.sequences}
+    file.write_text(f"{json.dumps(content)}\n", encoding="utf-8")
+    return amount
+
+
+def _fingerprint(request: Request) -> str:
+    """Return what the outcome depends on, hashed; where it is computed is not among it."""
+    recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
+    files = [name for name in (CARD_FILE, CONFIG_FILE) if (request.source / name).exists()]
+    start = digest(request.source, [*files, *weight_files(request.source)])
+    data = [(source.name, source.sizes) for source in request.data]
+    return hashlib.sha256(json.dumps([recipe, start, data], sort_keys=True).encode()).hexdigest()
+
+
+def _finish(request: Request, trainee: Trainee, training: Training, amount: Amount) -> Path:
+    """Write the model with its card, and remove the checkpoints."""
+    training.restore_best()
+    state = training.state
+    written = {
+        "base_model": request.source.name,
+        "our_training": request.recipe.as_json(),
+        "steps": training.plan.total,
+        "data": [
+            {"source": source.name, "examples": examples}
+            for source, examples in zip(request.data, amount.examples, strict=True)
+        ],
+        "seed": request.recipe.seed,
+    }
+    if state.best is not None and request.development is not None:
+        written["measures"] = {
+            request.recipe.measure: round(state.best, 4),
+            "on": request.development.name,
+            "at_step": state.best_step,
+            "chosen": "the best of several measurements on this set, so it is optimistic",
+        }
+    write_model(request.output, trainee, request.folder, written)
+    shutil.rmtree(request.folder)
+    return request.output

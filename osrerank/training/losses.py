@@ -1,0 +1,119 @@
+"""What training makes small. Logits come as a head gives them; every loss is a mean over its sequences or lists.
+
+Pointwise cross-entropy: Nogueira and Cho 2019 (arXiv 1901.04085, eq. 1), and over pairs of documents Nogueira et al.
+2019 (arXiv 1910.14424, eq. 2). Listwise softmax cross-entropy: Gao, Dai, Callan: Rethink training of BERT rerankers in
+multi-stage retrieval pipeline (arXiv 2101.08751, eq. 1). Soft labels, hidden states and attention: Chen et al.:
+Simplified TinyBERT (arXiv 2009.07531), after Jiao et al.: TinyBERT (arXiv 1909.10351, eq. 7 to 10).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from osrerank.scoring.model import Head
+
+SMALLEST_LOGIT = -100.0
+"""Attention logits at or below are masked ones, and count as 0 on both sides."""
+
+
+def raw_scores(logits: Tensor, head: Head) -> Tensor:
+    """Return one score a sequence ``(n,)``, higher is better: z1 - z0 of two logits, else the last logit."""
+    return logits[:, 1] - logits[:, 0] if head == "logits2" else logits[:, -1]
+
+
+def two_logits(logits: Tensor) -> Tensor:
+    """Return logits ``(n, 2)``, index 1 relevant; a single logit z is (0, z), whose softmax is the sigmoid."""
+    return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of -log s over relevant sequences and -log(1 - s) over the others.
+
+    Args:
+        logits: ``(n, 1)`` or ``(n, 2)``.
+        targets: int64 ``(n,)``, 1 relevant; for pairs of documents, 1 where the first one is the relevant one.
+    """
+    return functional.cross_entropy(two_logits(logits), targets)
+
+
+def list_cross_entropy(scores: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the mean over lists of -log softmax(list) at the relevant document, or the mean over several of them.
+
+    Args:
+        scores: ``(n,)``, list after list.
+        targets: int64 ``(n,)``, 1 relevant; each list has at least one.
+        sizes: documents of each list.
+    """
+    log_shares = _log_softmax(scores, sizes)
+    relevant = _rows(targets.to(scores.dtype), sizes, 0.0)
+    return -((log_shares * relevant).sum(dim=1) / relevant.sum(dim=1)).mean()
+
+
+def list_divergence(student: Tensor, teacher: Tensor, sizes: Sequence[int], temperature: float = 1.0) -> Tensor:
+    """Return the mean over lists of KL(softmax(teacher / t) || softmax(student / t)); 0 where both agree.
+
+    Args:
+        student: scores ``(n,)``, list after list.
+        teacher: scores ``(n,)``.
+        sizes: documents of each list.
+        temperature: t.
+    """
+    found = _log_softmax(student / temperature, sizes)
+    wanted = _log_softmax(teacher / temperature, sizes)
+    shares = _rows(torch.ones_like(teacher), sizes, 0.0) * wanted.exp()
+    return (shares * (wanted - found)).sum(dim=1).mean()
+
+
+def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return -mean(softmax(teacher / t) * log_softmax(student / t)) over all logits: half the cross-entropy of two.
+
+    Args:
+        student: logits ``(n, 1)`` or ``(n, 2)``.
+        teacher: likewise.
+        temperature: t.
+    """
+    wanted = functional.softmax(two_logits(teacher) / temperature, dim=1)
+    found = functional.log_softmax(two_logits(student) / temperature, dim=1)
+    return -(wanted * found).mean()
+
+
+def hidden_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean squared distance of states ``(n, tokens, hidden)`` over a sequence's tokens, then sequences.
+
+    Args:
+        student: projected to the teacher's width.
+        teacher: not followed by the gradient.
+        mask: ``(n, tokens)``, 1 on tokens; padding counts for nothing.
+    """
+    squares = (student - teacher).square().mean(dim=2) * mask
+    return (squares.sum(dim=1) / mask.sum(dim=1)).mean()
+
+
+def attention_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean squared distance of attention logits, masked ones counting as 0, over rows and columns of tokens.
+
+    Args:
+        student: ``(n, heads, tokens, tokens)``, scaled and with what is added to them, before the softmax.
+        teacher: likewise.
+        mask: ``(n, tokens)``, 1 on tokens; padding counts for nothing.
+    """
+    found, wanted = (logits.masked_fill(logits <= SMALLEST_LOGIT, 0.0) for logits in (student, teacher))
+    squares = (found - wanted).square().mean(dim=1) * mask.unsqueeze(1) * mask.unsqueeze(2)
+    return (squares.sum(dim=(1, 2)) / mask.sum(dim=1).square()).mean()
+
+
+def _rows(values: Tensor, sizes: Sequence[int], empty: float) -> Tensor:
+    """Return lists as rows ``(lists, longest)``, short ones filled up."""
+    return torch.nn.utils.rnn.pad_sequence(
+        list(torch.split(values, list(sizes))), batch_first=True, padding_value=empty
+    )
+
+
+def _log_softmax(scores: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the logarithms of each list's shares ``(lists, longest)``, 0 behind a list's end."""
+    logarithms = functional.log_softmax(_rows(scores, sizes, float("-inf")), dim=1)
+    lengths = torch.tensor(list(sizes), device=scores.device)
+    behind = torch.arange(logarithms.shape[1], device=scores.device) >= lengths.unsqueeze(1)
+    return logarithms.masked_fill(behind, 0.0)

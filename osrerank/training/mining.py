@@ -1,0 +1,89 @@
+"""Hard negatives: a model orders each example's documents, so that what is drawn next are its own mistakes."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from osrerank.training.development import Scoring
+from osrerank.training.examples import Example, as_json, read_examples
+from osrerank.training.models import Trainee
+from osrerank.training.recipes import Recipe
+
+MINED_FILE = "mined.jsonl"
+KEPT = 2
+"""Hardest others that are kept, as a multiple of those drawn at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mined:
+    """Examples whose others are in the model's order.
+
+    Attributes:
+        path: of the examples.
+        count: how many.
+    """
+
+    path: Path
+    count: int
+
+    def read(self) -> Iterator[Example]:
+        """Read them from the beginning."""
+        return read_examples(self.path)
+
+
+def mine(
+    folder: Path,
+    examples: Iterator[Example],
+    trainee: Trainee,
+    scoring: Scoring,
+    recipe: Recipe,
+    is_over: Callable[[], bool],
+) -> Mined | None:
+    """Order each example's first ``depth`` others by the model and keep the hardest, 2 x ``negatives`` of them.
+
+    Args:
+        folder: gets the file; one that was begun is gone on with.
+        examples: as they were read.
+        trainee: scores.
+        scoring: where.
+        recipe: depth and negatives.
+        is_over: whether to stop; the next call goes on.
+
+    Returns:
+        The mined examples; None when it was stopped.
+    """
+    path = folder / MINED_FILE
+    begun = folder / f"{MINED_FILE}.part"
+    if not path.exists():
+        done = _whole_lines(begun)
+        with begun.open("a", encoding="utf-8") as file:
+            for example in islice(examples, done, None):
+                if is_over():
+                    return None
+                file.write(f"{json.dumps(as_json(_hardest(example, trainee, scoring, recipe)), ensure_ascii=False)}\n")
+        begun.replace(path)
+    with path.open("rb") as lines:
+        return Mined(path, sum(1 for _ in lines))
+
+
+def _hardest(example: Example, trainee: Trainee, scoring: Scoring, recipe: Recipe) -> Example:
+    others = Example(example.query, example.others[: recipe.depth], ())
+    scores = next(scoring.documents(trainee, [others]))
+    order = sorted(range(len(scores)), key=lambda place: -scores[place])[: KEPT * recipe.negatives]
+    relevant = example.relevant
+    documents = (*relevant, *(others.documents[place] for place in order))
+    return Example(example.query, documents, (*[1] * len(relevant), *[0] * len(order)), example.place)
+
+
+def _whole_lines(path: Path) -> int:
+    """Return how many whole lines a file has, and cut off one that a killed process left unfinished."""
+    if not path.exists():
+        return 0
+    content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
+    if end < len(content):
+        os.truncate(path, end)
+    return content.count(b"\n")

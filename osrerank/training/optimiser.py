@@ -1,0 +1,106 @@
+"""The papers' optimiser and learning rate, and the usual ones of today.
+
+Devlin et al. 2018 (arXiv 1810.04805) as released, which Nogueira and Cho 2019 (arXiv 1901.04085, section 4) train
+with: Adam (Kingma, Ba 2014) with decoupled weight decay, without bias correction, and a rate that decays from step 0.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+DecayFrom = Literal["start", "warmup"]
+NAMES = ("first", "second")
+"""Of a parameter's two running means: of its gradient and of the gradient's square."""
+
+
+def learning_rate(step: int, *, peak: float, warmup: int, total: int, decay_from: DecayFrom) -> float:
+    """Return the rate of a step, counted from 0: linear warm-up, then linear decay to 0.
+
+    ``start`` is BERT's: peak * t / W below W, else peak * (1 - t / T), so the rate drops by W / T at W and the first
+    step changes nothing. ``warmup`` decays from the peak at W on, and its first step has the rate peak / W.
+
+    Args:
+        step: t.
+        peak: highest rate.
+        warmup: steps of warm-up W.
+        total: steps in all T.
+        decay_from: where the decay is measured from.
+    """
+    if decay_from == "start":
+        return peak * step / warmup if step < warmup else peak * (1 - step / total)
+    return peak * (step + 1) / warmup if step < warmup else peak * (total - step) / max(1, total - warmup)
+
+
+class Adam(torch.optim.Optimizer):
+    """Adam with decoupled weight decay.
+
+    With ``bias_correction`` this is AdamW (Loshchilov, Hutter 2017, arXiv 1711.05101); without it, BERT's own:
+    w <- w - rate * (m / (sqrt(v) + eps) + decay * w).
+
+    Args:
+        groups: parameters, or groups of them with a ``weight_decay`` of their own.
+        betas: of the running means of the gradient and of its square.
+        eps: added to the root.
+        bias_correction: whether the means are divided by 1 - beta ** t.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Any],
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        bias_correction: bool = False,
+    ) -> None:
+        defaults = {"lr": 0.0, "weight_decay": 0.0, "betas": betas, "eps": eps, "bias_correction": bias_correction}
+        super().__init__(groups, {**defaults, "steps": 0})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Change the parameters by their gradients; one without a gradient stays."""
+        if closure is not None:
+            raise ValueError("this optimiser takes no closure")
+        for group in self.param_groups:
+            group["steps"] += 1
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self._update(group, parameters)
+        return None
+
+    def _update(self, group: Mapping[str, Any], parameters: list[Tensor]) -> None:
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        first, second = ([self._mean(parameter, name) for parameter in parameters] for name in NAMES)
+        one, two = group["betas"]
+        torch._foreach_lerp_(first, gradients, 1 - one)
+        torch._foreach_mul_(second, two)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - two)
+        steps = group["steps"]
+        corrections = (1 - one**steps, 1 - two**steps) if group["bias_correction"] else (1.0, 1.0)
+        roots = torch._foreach_sqrt(second)  # noqa: SLF001 - what torch's own optimisers call
+        torch._foreach_div_(roots, corrections[1] ** 0.5)
+        torch._foreach_add_(roots, group["eps"])
+        if group["weight_decay"]:
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_addcdiv_(parameters, first, roots, -group["lr"] / corrections[0])
+
+    def _mean(self, parameter: Tensor, name: str) -> Tensor:
+        state = self.state[parameter]
+        if name not in state:
+            state[name] = torch.zeros_like(parameter)
+        mean: Tensor = state[name]
+        return mean
+
+
+def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Return two groups: matrices and tables, which decay, and biases and layer norms, which do not."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    return [
+        {"params": [parameter for parameter in trained if parameter.ndim > 1], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},
+    ]

@@ -1,0 +1,290 @@
+"""Masked language modelling: go on with a model's pre-training on the collection that it will rank, or begin one.
+
+Devlin et al. 2018 (arXiv 1810.04805, section 3.1): 15% of the pieces are hidden, of these 80% as [MASK], 10% as any
+piece, 10% as they are. Before fine-tuning, on the target corpus: Nogueira et al. 2019 (arXiv 1910.14424, section 4).
+Next-sentence prediction is left out.
+"""
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from torch import nn
+from torch.nn import functional
+
+from osrerank.errors import CorpusFormatError, EvaluationError
+from osrerank.evaluation.files import numbered_lines
+from osrerank.scoring.inputs import Ids, Tokens, padded
+from osrerank.scoring.model import TOKENIZER_FILE, digest, weight_files
+from osrerank.training.batches import Lot, Step, plan
+from osrerank.training.card import finish_encoder
+from osrerank.training.examples import malformed, text_of
+from osrerank.training.export import new_directory, refuse_existing
+from osrerank.training.loop import Machine, Plan, Training
+from osrerank.training.models import build_network, put_weights, read_checkpoint, write_encoder
+from osrerank.training.objective import Objective, Parts, on
+from osrerank.training.recipes import Recipe
+from osrerank.training.sampling import shuffled
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+IGNORED = -100
+"""Target of a piece that was not hidden."""
+AS_MASK, AS_ANY = 0.8, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A new encoder's size.
+
+    Attributes:
+        layers: of the encoder.
+        hidden: width of a state.
+        heads: of the attention; 0 for one for each 32 of the width.
+        vocabulary: pieces, specials among them, learnt from the corpus.
+    """
+
+    layers: int = 2
+    hidden: int = 128
+    heads: int = 0
+    vocabulary: int = 8000
+
+
+class MaskedObjective(Objective):
+    """Cross-entropy of the hidden pieces.
+
+    Args:
+        network: a masked language model of transformers.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__(network)
+        self._encoder: Any = [network.base_model]  # in a list: it is a part of the network already
+        self._predict: Any = [network.cls if hasattr(network, "cls") else network.lm_head]
+
+    def forward(self, lot: Lot) -> Parts:
+        device = next(self.network.parameters()).device
+        inputs = on(device, lot.inputs)
+        targets = torch.from_numpy(lot.targets).to(device)
+        hidden = targets != IGNORED
+        states = self._encoder[0](**inputs).last_hidden_state  # (n, tokens, hidden)
+        logits = self._predict[0](states[hidden]).float()  # (hidden pieces, vocabulary)
+        return {"masked": functional.cross_entropy(logits, targets[hidden])}
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedSteps:
+    """Makes steps of a corpus: each text is one or several sequences ``[CLS] pieces [SEP]``.
+
+    Attributes:
+        tokenizer: of the model.
+        recipe: batch, lengths, share of hidden pieces, seed.
+        budget_tokens: padded tokens of a lot.
+        pad_id: of the padding token.
+    """
+
+    tokenizer: Tokenizer
+    recipe: Recipe
+    budget_tokens: int
+    pad_id: int = 0
+
+    def sequences(self, texts: Iterable[str]) -> Iterator[Ids]:
+        """Yield the texts' sequences, those of fewer than four pieces left out."""
+        first, last = (self.tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
+        room = self.recipe.max_tokens - 2
+        for text in texts:
+            pieces = self.tokenizer.encode(text, add_special_tokens=False).ids
+            for start in range(0, len(pieces), room):
+                some = pieces[start : start + room]
+                if len(some) >= 4:
+                    yield np.array([first, *some, last], dtype=np.int64)
+
+    def made(self, texts: Callable[[], Iterable[str]], skip: int) -> Iterator[Step]:
+        """Yield steps without end, the first ``skip`` left out."""
+        for number, sequences in enumerate(self._batches(texts)):
+            if number >= skip:
+                yield self._step(sequences, np.random.default_rng([self.recipe.seed, number]))
+
+    def _batches(self, texts: Callable[[], Iterable[str]]) -> Iterator[list[Ids]]:
+        batch: list[Ids] = []
+        turn = 0
+        while True:
+            rng = random.Random(f"{self.recipe.seed}/{turn}")  # noqa: S311 - a repeatable order
+            for ids in self.sequences(shuffled(texts(), self.recipe.shuffle, rng)):
+                batch.append(ids)
+                if len(batch) == self.recipe.batch:
+                    yield batch
+                    batch = []
+            turn += 1
+
+    def _step(self, sequences: Sequence[Ids], rng: np.random.Generator) -> Step:
+        hidden = [self.masked(ids, rng) for ids in sequences]
+        count = sum(int((targets != IGNORED).sum()) for _, targets in hidden)
+        rows = [[Tokens(ids, np.zeros_like(ids))] for ids, _ in hidden]
+        lots = []
+        for places in plan(rows, self.budget_tokens):
+            inputs = padded([rows[place][0] for place in places], self.pad_id)
+            targets = np.full_like(inputs.input_ids, IGNORED)
+            for row, place in enumerate(places):
+                targets[row, : len(hidden[place][1])] = hidden[place][1]
+            share = int((targets != IGNORED).sum()) / count
+            lots.append(Lot(inputs, targets, (1,) * len(places), share))
+        return Step(tuple(lots), len(sequences), sum(len(ids) for ids in sequences))
+
+    def masked(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
+        """Return a sequence with pieces hidden, at least one, and the targets: the pieces, elsewhere `IGNORED`."""
+        inside = np.arange(1, len(ids) - 1)
+        count = max(1, round(self.recipe.mask * len(inside)))
+        chosen = np.sort(rng.choice(inside, count, replace=False))
+        targets = np.full_like(ids, IGNORED)
+        targets[chosen] = ids[chosen]
+        fate = rng.random(count)
+        changed = ids.copy()
+        changed[chosen[fate < AS_MASK]] = self.tokenizer.token_to_id("[MASK]")
+        anything = chosen[(fate >= AS_MASK) & (fate < AS_MASK + AS_ANY)]
+        changed[anything] = rng.integers(len(SPECIALS), self.tokenizer.get_vocab_size(), len(anything))
+        return changed, targets
+
+
+def pretrain(
+    source: Path,
+    output: Path,
+    corpora: Sequence[Path],
+    recipe: Recipe,
+    *,
+    max_minutes: float | None = None,
+    say: Callable[[str], None],
+) -> Path | None:
+    """Train a checkpoint on texts; return the directory, or None when the time was over: the same call then goes on.
+
+    Args:
+        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors.
+        output: the directory to make.
+        corpora: JSON lines with ``text`` and perhaps ``title``, or plain text, a document a line.
+        recipe: of the training.
+        max_minutes: after so long it stops.
+        say: is told the progress.
+
+    Raises:
+        ConfigError: the output exists.
+        CorpusFormatError: a corpus is malformed or empty.
+        ModelLoadError: the source cannot be read.
+    """
+    refuse_existing(output)
+    machine = Machine(recipe.precision)
+    network, steps = _start(source, recipe, machine)
+    count = sum(1 for _ in steps.sequences(_texts(corpora)))
+    if count < recipe.batch:
+        raise EvaluationError(f"the corpora have {count} sequences; a step needs {recipe.batch}: lower the batch")
+    total = recipe.steps or math.ceil(recipe.epochs * count / recipe.batch)
+    say(f"{count} sequences a pass, {total} steps")
+    folder = output.with_name(f"{output.name}.training")
+    settled = Plan(recipe, total, folder, _fingerprint(source, corpora, recipe), max_minutes, say=say)
+    training = Training(MaskedObjective(network), settled, machine)
+    if not training.run(steps.made(lambda: _texts(corpora), training.state.step), total, None):
+        return None
+    with new_directory(output) as made:
+        write_encoder(made, network, source)
+        finish_encoder(made, folder, _provenance(source, corpora, recipe, total))
+    shutil.rmtree(folder)
+    return output
+
+
+def _start(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedSteps]:
+    """Return the network that is trained, and what makes its steps."""
+    torch.manual_seed(recipe.seed)
+    config, weights = read_checkpoint(source)
+    rates = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
+    network = build_network("AutoModelForMaskedLM", {**config, **rates})
+    put_weights(network, weights, source)
+    tokenizer = Tokenizer.from_file(str(source / TOKENIZER_FILE))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    budget_tokens = recipe.budget_tokens or machine.budget_tokens
+    return network, MaskedSteps(tokenizer, recipe, budget_tokens, int(config.get("pad_token_id") or 0))
+
+
+def _fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) -> str:
+    """Return what the outcome depends on."""
+    files = [(str(path), path.stat().st_size) for path in corpora]
+    changing = {name: value for name, value in recipe.as_json().items() if name != "budget_tokens"}
+    return json.dumps([changing, digest(source, weight_files(source)), files], sort_keys=True)
+
+
+def new_encoder(corpora: Sequence[Path], output: Path, shape: Shape, seed: int = 1) -> Path:
+    """Write an untrained BERT with a vocabulary learnt from the corpora: something that `pretrain` starts from.
+
+    Raises:
+        ConfigError: the output exists.
+        CorpusFormatError: a corpus is malformed or empty.
+    """
+    with new_directory(output) as made:
+        tokenizer = learnt_tokenizer(_texts(corpora), shape.vocabulary)
+        tokenizer.save(str(made / TOKENIZER_FILE))
+        torch.manual_seed(seed)
+        config = {
+            "model_type": "bert",
+            "vocab_size": tokenizer.get_vocab_size(),
+            "hidden_size": shape.hidden,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads or max(1, shape.hidden // 32),
+            "intermediate_size": 4 * shape.hidden,
+        }
+        write_encoder(made, build_network("AutoModelForMaskedLM", config), made)
+    return output
+
+
+def learnt_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """Return a lower-casing WordPiece tokenizer with BERT's specials, learnt from texts."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))  # noqa: S106 - a piece
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=list(SPECIALS), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    first, last = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", first), ("[SEP]", last)],
+    )
+    return tokenizer
+
+
+def _texts(corpora: Sequence[Path]) -> Iterator[str]:
+    """Yield the documents' texts.
+
+    Raises:
+        CorpusFormatError: a line is malformed, or a corpus has no text.
+    """
+    for path in corpora:
+        empty = True
+        for number, line in numbered_lines(path):
+            if line.strip():
+                empty = False
+                yield _line_text(path, number, line) if line.startswith("{") else line
+        if empty:
+            raise CorpusFormatError(f"{path} has no text", file=str(path))
+
+
+def _line_text(path: Path, number: int, line: str) -> str:
+    try:
+        return text_of(json.loads(line))
+    except (ValueError, KeyError, TypeError) as error:
+        raise malformed(path, number, f"expected JSON with a text: {error!r}") from None
+
+
+def _provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total: int) -> Mapping[str, Any]:
+    return {
+        "base_model": source.name,
+        "our_training": recipe.as_json(),
+        "data": [{"source": path.name} for path in corpora],
+        "steps": total,
+        "seed": recipe.seed,
+    }

@@ -1,0 +1,92 @@
+"""What a network computes on the way: its states and attention logits, of both layouts and whatever attention it uses.
+
+Libraries give attention after the softmax, if at all; the logits before it are made here from the projections.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from osrerank.errors import ConfigError
+from osrerank.scoring.cross_bias import CrossBiasEncoder
+
+
+class Probe:
+    """Keeps the states and attention logits of a network's last forward pass.
+
+    Args:
+        network: a `Classifier` of the BERT family, or a `CrossBiasEncoder`.
+
+    Raises:
+        ConfigError: the network is of another family.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.states: list[Tensor] = []
+        self.attention: list[Tensor] = []
+        self._projected: list[Tensor] = []
+        if isinstance(network, CrossBiasEncoder):
+            first: Any = network.layers[0]
+            self.heads, self.width = int(first.heads), int(first.width)
+            self._watch_cross_bias(network)
+        else:
+            self._watch_bert(network)
+
+    def clear(self) -> None:
+        """Forget the last forward pass."""
+        self.states, self.attention, self._projected = [], [], []
+
+    def _watch_cross_bias(self, network: CrossBiasEncoder) -> None:
+        layers: list[Any] = list(network.layers)
+        self.layers = len(layers)
+        network.norm.register_forward_hook(self._keep_state)
+        for layer in layers:
+            layer.projections.register_forward_hook(lambda _module, _inputs, made: self._projected.append(made))
+            layer.register_forward_hook(self._keep_layer)
+
+    def _keep_layer(self, _layer: nn.Module, inputs: tuple[Tensor, Tensor], made: Tensor) -> None:
+        query, key, _value = self._projected.pop().chunk(3, dim=2)
+        self.attention.append(self._logits(query, key) + inputs[1])
+        self.states.append(made)
+
+    def _watch_bert(self, network: Any) -> None:
+        try:
+            encoder: Any = network.network.base_model
+            layers = list(encoder.encoder.layer)
+            self.layers = len(layers)
+            self.heads = int(encoder.config.num_attention_heads)
+            self.width = int(encoder.config.hidden_size) // self.heads
+            projections = [(layer.attention.self.query, layer.attention.self.key) for layer in layers]
+        except AttributeError as error:
+            reason = f"{type(network).__name__} is not built as BERT is ({error}); distil it by its logits alone"
+            raise ConfigError(reason, setting="recipe.method") from None
+        encoder.embeddings.register_forward_hook(self._keep_state)
+        for query, key in projections:
+            query.register_forward_hook(lambda _module, _inputs, made: self._projected.append(made))
+            key.register_forward_hook(lambda _module, _inputs, made: self._projected.append(made))
+        for layer in layers:
+            layer.register_forward_hook(self._keep_bert_layer)
+
+    def _keep_bert_layer(self, _layer: nn.Module, _inputs: Any, made: Any) -> None:
+        key, query = self._projected.pop(), self._projected.pop()
+        self.attention.append(self._logits(query, key))
+        self.states.append(made[0] if isinstance(made, tuple) else made)
+
+    def _keep_state(self, _module: nn.Module, _inputs: Any, made: Tensor) -> None:
+        self.states.append(made)
+
+    def _logits(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return scaled logits ``(n, heads, tokens, tokens)``; padding is not masked here, it counts for nothing."""
+        shape = (*query.shape[:2], self.heads, self.width)
+        rows, columns = (states.reshape(shape).transpose(1, 2) for states in (query, key))
+        return rows @ columns.transpose(2, 3) * (1 / math.sqrt(self.width))
+
+
+def forward(network: nn.Module, probe: Probe, inputs: dict[str, Tensor], *, learn: bool) -> Tensor:
+    """Run the network with its probe cleared, with or without a gradient, and return its logits."""
+    probe.clear()
+    with torch.set_grad_enabled(learn):
+        logits: Tensor = network(**inputs)
+    return logits

@@ -1,0 +1,197 @@
+"""How a model is trained, in one value; the papers' ways and ours, by name.
+
+``docs/training.md`` says where each number is from, and where papers and released code differ.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from osrerank.errors import ConfigError
+
+DecayFrom = Literal["start", "warmup"]
+Loss = Literal["pointwise", "listwise"]
+Draw = Literal["balanced", "list", "top", "all"]
+Precision = Literal["fp32", "bf16"]
+ThirdRow = Literal["zeros", "frozen", "copy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything about a training but the data and the model that it starts from.
+
+    Attributes:
+        name: of the preset.
+        loss: cross-entropy of single sequences, or of a list's softmax.
+        draw: what of an example is learnt from: ``balanced``, each relevant document with one other; ``list``, each
+            with ``negatives`` others; ``top``, the first ``depth`` documents as they are labelled; ``all`` of them.
+        negatives: of ``list``.
+        depth: documents that others are drawn from, from the top.
+        mine_at: share of the steps after which the model orders each example's others by itself, so that ``depth``
+            counts its own hardest; 0 for never.
+        head: what a new model gives: "logits2", "logit1", "next-sentence"; empty for what the start has.
+        layout: "standard" or "cross-bias"; empty for what the start has.
+        third_row: of a duo model's token type table, where the start has two rows: "zeros" that learn, "frozen" ones as
+            the released duoBERT has in effect, or a "copy" of the second.
+        max_tokens, max_query_tokens, length_rule: as in a model's card.
+        batch: sequences of a step.
+        steps: of the training; 0 to follow ``epochs``.
+        epochs: passes over the data, where ``steps`` is 0.
+        rate: highest learning rate.
+        warmup: steps of warm-up, or below 1 their share of all steps.
+        decay_from: as `optimiser.learning_rate` has it.
+        weight_decay, beta1, beta2, eps, bias_correction: of Adam.
+        clip: largest norm of the gradient.
+        dropout: where the layout has any.
+        freeze: "embeddings" keeps the three tables as they are; empty trains everything.
+        shuffle: examples that are shuffled among themselves as the data streams by.
+        seed: of every draw.
+        precision: of the matrix products; weights stay fp32.
+        budget_tokens: padded tokens of a forward pass; a step that has more takes several.
+        measure: that the best weights are chosen by.
+        evaluate_every: steps between measurements on the development set; 0 for the tenth part of all.
+        method: of distillation: "simplified-tinybert", or "logits" alone.
+        hard: whether distillation learns from the labels too.
+        temperature: of soft labels.
+        mask: share of the pieces that pre-training hides.
+    """
+
+    name: str = "modern"
+    loss: Loss = "listwise"
+    draw: Draw = "list"
+    negatives: int = 7
+    depth: int = 30
+    mine_at: float = 0.5
+    head: str = ""
+    layout: str = ""
+    third_row: ThirdRow = "zeros"
+    max_tokens: int = 512
+    max_query_tokens: int = 64
+    length_rule: str = "paper"
+    batch: int = 64
+    steps: int = 0
+    epochs: float = 2.0
+    rate: float = 2e-5
+    warmup: float = 0.1
+    decay_from: DecayFrom = "warmup"
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    bias_correction: bool = True
+    clip: float = 1.0
+    dropout: float = 0.1
+    freeze: str = ""
+    shuffle: int = 100_000
+    seed: int = 1
+    precision: Precision = "fp32"
+    budget_tokens: int = 0
+    measure: str = "nDCG@10"
+    evaluate_every: int = 0
+    method: str = "simplified-tinybert"
+    hard: bool = True
+    temperature: float = 1.0
+    mask: float = 0.15
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(Recipe)
+        for one in fields(self):
+            _check(one.name, getattr(self, one.name), hints[one.name])
+        for name, least in (("batch", 1), ("negatives", 1), ("depth", 1), ("shuffle", 1), ("steps", 0), ("clip", 0)):
+            if getattr(self, name) < least:
+                raise _unusable(name, getattr(self, name), f"{least} or more")
+        if not self.steps and not self.epochs > 0:
+            raise _unusable("epochs", self.epochs, "above 0 where steps is 0")
+        for name in ("mine_at", "dropout", "mask", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise _unusable(name, getattr(self, name), "from 0 to below 1")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any] | None, default: str) -> "Recipe":
+        """Return a preset with changes: ``{"name": preset, field: value}``.
+
+        Raises:
+            ConfigError: there is no such preset or field, or the value cannot be used.
+        """
+        changes = dict(options or {})
+        name = str(changes.pop("name", default))
+        if name not in PRESETS:
+            raise _unusable("name", name, f"one of {', '.join(PRESETS)}")
+        known = {one.name for one in fields(cls)}
+        if unknown := sorted(changes.keys() - known):
+            raise ConfigError(
+                f"a recipe has no {unknown[0]}; it has {', '.join(sorted(known))}", setting="recipe", source="argument"
+            )
+        return replace(PRESETS[name], **changes)
+
+    def warmup_steps(self, total: int) -> int:
+        """Return how many of the steps are warm-up."""
+        return int(self.warmup * total) if self.warmup < 1 else int(self.warmup)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields."""
+        return asdict(self)
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise _unusable(name, value, f"one of {', '.join(get_args(hint))}")
+    elif type(value) is not hint and not (hint is float and type(value) is int):
+        raise _unusable(name, value, f"a {'whole number' if hint is int else hint.__name__}")
+
+
+def _unusable(name: str, value: Any, expected: str) -> ConfigError:
+    return ConfigError(
+        f"recipe: {name} is {value!r}; it must be {expected}", setting=f"recipe.{name}", source="argument"
+    )
+
+
+_BERT = Recipe(
+    loss="pointwise",
+    draw="balanced",
+    depth=1000,
+    mine_at=0.0,
+    head="logits2",
+    batch=128,
+    steps=100_000,
+    rate=3e-6,
+    warmup=10_000,
+    decay_from="start",
+    bias_correction=False,
+    measure="RR@10",
+)
+_TINYBERT = replace(
+    _BERT, name="simplified-tinybert", head="", max_tokens=256, batch=64, steps=0, epochs=2.0, rate=5e-5, warmup=0.1
+)
+PRESETS: Mapping[str, Recipe] = {
+    "modern": Recipe(),
+    "monobert": replace(_BERT, name="monobert"),
+    "monobert-car": replace(
+        _BERT, name="monobert-car", draw="top", depth=10, batch=32, steps=400_000, rate=1e-6, warmup=40_000
+    ),
+    "duobert": replace(_BERT, name="duobert"),
+    "icip": replace(_BERT, name="icip", max_tokens=256, batch=32, steps=0, epochs=1.0, rate=1e-6, warmup=0.1),
+    "birch": replace(
+        _BERT,
+        name="birch",
+        draw="all",
+        head="next-sentence",
+        length_rule="released",
+        batch=16,
+        steps=0,
+        epochs=5.0,
+        rate=1e-5,
+        warmup=0.1,
+        weight_decay=0.1,
+    ),
+    "simplified-tinybert": _TINYBERT,
+    "tinybert-listwise": replace(_TINYBERT, name="tinybert-listwise", loss="listwise", draw="list", depth=30),
+    "logits": Recipe(name="logits", method="logits", rate=1e-4, mine_at=0.0),
+    "target-corpus": replace(
+        _BERT, name="target-corpus", draw="all", head="", batch=128, rate=5e-5, steps=100_000, max_tokens=512
+    ),
+    "masked": Recipe(
+        name="masked", loss="pointwise", draw="all", mine_at=0.0, batch=32, epochs=3.0, rate=1e-4, max_tokens=128
+    ),
+}

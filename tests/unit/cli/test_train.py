@@ -1,0 +1,91 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from osrerank.cli import main
+from tests.servers import ROOT
+
+MODEL = ROOT / "tests" / "data" / "tiny-bert-two-labels"
+
+
+def run(*arguments: object) -> int:
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    path = tmp_path / "examples.jsonl"
+    line = {"query": "low", "documents": ["the wing " * 200, "salt " * 300, "heat"], "relevance": [0, 1, 0]}
+    path.write_text(json.dumps(line) + "\n")
+    return path
+
+
+def read(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_passages_of_documents_are_filtered_by_a_model(examples: Path, tmp_path: Path) -> None:
+    data = f"examples={examples}"
+    assert run("train", "data", tmp_path / "whole.jsonl", "--data", data, "--passages") == 0
+    whole = read(tmp_path / "whole.jsonl")
+    assert len(whole) == 4  # windows of 150 words, each 75 behind the last, of 300 words
+    command = ("train", "data", tmp_path / "kept.jsonl", "--data", data, "--passages", "--filter", MODEL, "--keep", 2)
+    assert run(*command) == 0
+    kept = read(tmp_path / "kept.jsonl")
+    assert len(kept) == 2
+    assert {one["documents"][0] for one in kept} <= {one["documents"][0] for one in whole}
+    assert all(one["relevance"] == [1, 0] for one in kept)
+
+
+def test_the_hardest_documents_are_kept(examples: Path, tmp_path: Path) -> None:
+    command = ("train", "data", tmp_path / "hard.jsonl", "--data", f"examples={examples}", "--hardest", MODEL)
+    assert run(*command, "--keep", 1) == 0
+    (found,) = read(tmp_path / "hard.jsonl")
+    assert found["relevance"] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("data", "OUT"), "give one of --data, --index and --squad"),
+        (("data", "OUT", "--index", "notes"), "--index needs --queries and --qrels"),
+        (("data", "OUT", "--data", "examples=IN", "--filter", "m"), "give --passages too"),
+        (
+            ("mono", "--init-from", "MODEL", "--data", "examples=IN", "--output", "OUT", "--recipe", "monobart"),
+            "monobart",
+        ),
+        (("mono", "--init-from", "MODEL", "--data", "tripels=IN", "--output", "OUT"), "no kind of data"),
+        (("mono", "--init-from", "MODEL", "--data", "examples=IN", "--output", "MODEL"), "exists"),
+        (("mono", "--init-from", "MODEL", "--data", "examples=IN", "--output", "OUT", "--recipe", "rate=fast"), "rate"),
+    ],
+)
+def test_what_cannot_be_done_is_bad_usage(
+    arguments: tuple[str, ...], said: str, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    places = {"IN": str(examples), "OUT": str(tmp_path / "out"), "MODEL": str(MODEL)}
+    given = [places.get(part, part.replace("=IN", f"={examples}")) for part in arguments]
+    assert run("train", *given) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_student_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("distill", "--init-from", MODEL, "--data", f"examples={examples}", "--output", tmp_path / "out")
+    assert run(*command) == 2
+    assert run(*command, "--layers", 1, "--student", MODEL) == 2
+    assert "give one of --layers and --student" in capsys.readouterr().err
+
+
+def test_pretraining_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("pretrain", "--corpus", examples, "--output", tmp_path / "out")
+    assert run(*command) == 2
+    assert "give one of --init-from and --new" in capsys.readouterr().err
+    pytest.importorskip("torch")
+    assert run(*command, "--new", "depth=2") == 2
+    assert "--new takes layers" in capsys.readouterr().err

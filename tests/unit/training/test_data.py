@@ -1,0 +1,96 @@
+"""Training data by searching, and documents cut into passages."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.client import connect
+from osrerank.errors import CorpusFormatError
+from osrerank.stages.splitting import Windows
+from osrerank.training.documents import best, hardest, passage_triples
+from osrerank.training.examples import Example
+from osrerank.training.first_pass import Search, from_index, from_questions
+from osrerank.types import Qrels, Query, Scores
+from tests.servers import ROOT
+
+SLICE = ROOT / "tests" / "data" / "squad-200" / "questions.json"
+
+
+class CountsSalt:
+    """A scorer that counts a word, and fails on another."""
+
+    def score(self, query, documents, tuples):
+        texts = [documents[place] for (place,) in tuples]
+        values = [np.nan if "broken" in text else text.count("salt") for text in texts]
+        return Scores(np.array(values, dtype=np.float32))
+
+
+def test_the_best_passages_stay_in_the_documents_order() -> None:
+    passages = ["salt", "wing", "salt salt salt", "broken salt salt", "salt salt"]
+    assert best(CountsSalt(), "q", passages, 2) == ["salt salt salt", "salt salt"]
+    assert best(CountsSalt(), "q", passages[:2], 2) == passages[:2]
+
+
+def test_triples_of_passages() -> None:
+    windows = Windows(words=2, stride=2, limit=30)
+    example = Example("q", ("salt one salt salt wing two", "other three four five", "six"), (1, 0, 0), "here")
+    whole = list(passage_triples([example], windows))
+    assert [one.documents[0] for one in whole] == ["salt one", "salt salt", "wing two"]
+    assert {one.documents[1] for one in whole} <= {"other three", "four five", "six"}
+    assert all(one.relevance == (1, 0) and one.place == "here" for one in whole)
+    filtered = list(passage_triples([example], windows, keep=1, scorer=CountsSalt()))
+    assert [one.documents[0] for one in filtered] == ["salt salt"]
+    assert not list(passage_triples([Example("q", ("salt",), (1,))], windows))
+
+
+def test_the_hardest_others() -> None:
+    example = Example("q", ("wing", "salt", "heat", "salt salt", "broken"), (0, 0, 1, 0, 0))
+    (found,) = hardest([example], CountsSalt(), 2)
+    assert (found.documents, found.relevance) == (("heat", "salt salt", "salt"), (1, 0, 0))
+
+
+def test_examples_from_an_index(tmp_path: Path) -> None:
+    client = connect(f"embedded:{tmp_path}")
+    for doc_id, text in (("a", "low salt"), ("b", "salt and salt"), ("c", "the wing")):
+        client.index(index="notes", id=doc_id, body={"title": "T", "text": text}, refresh=True)
+    qrels = Qrels({"1": {"c": 1, "a": 1, "gone": 1, "b": 0}, "2": {"b": 0}})
+    queries = (Query("1", "salt"), Query("2", "salt"), Query("3", "salt"))
+    (found,) = from_index(Search(client, "notes"), queries, qrels)
+    assert found.query == "salt"
+    assert dict(zip(found.documents, found.relevance, strict=True)) == {
+        "T salt and salt": 0,
+        "T low salt": 1,
+        "T the wing": 1,
+    }
+    assert found.documents[2] == "T the wing"
+    (found,) = from_index(Search(client, "notes", depth=1), queries, qrels, inject=False)
+    assert len(found.documents) == 1
+    client.close()
+
+
+def test_examples_from_questions() -> None:
+    content = json.loads(SLICE.read_text())
+    answers = {
+        question["question"]: question["answers"][0]["text"].lower()
+        for article in content["data"]
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    }
+    found = list(from_questions(SLICE, depth=10, questions=20))
+    assert len(found) == 20
+    assert [one.query for one in found] == [one.query for one in from_questions(SLICE, depth=10, questions=20)]
+    for example in found:
+        assert len(example.relevant) == 1
+        assert answers[example.query] in example.relevant[0].lower()
+        assert 1 <= len(example.others) <= 10
+        assert not any(answers[example.query] in text.lower() for text in example.others)
+    assert sum(example.relevance[0] for example in found) > 10  # BM25 finds most of them first
+    assert len(list(from_questions(SLICE, depth=2))) == 200
+
+
+def test_a_file_of_another_layout_is_named(tmp_path: Path) -> None:
+    (tmp_path / "squad.json").write_text('{"data": [{"paragraphs": [{"qas": []}]}]}')
+    with pytest.raises(CorpusFormatError, match=r"squad.json: not in SQuAD's layout"):
+        list(from_questions(tmp_path / "squad.json", depth=3))

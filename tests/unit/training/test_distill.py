@@ -1,0 +1,129 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from osrerank.errors import ConfigError  # noqa: E402 - with their twins
+from osrerank.training.batches import Lot, MonoAssembly, Steps  # noqa: E402
+from osrerank.training.distill import DistillationObjective  # noqa: E402
+from osrerank.training.examples import Example  # noqa: E402
+from osrerank.training.losses import soft_cross_entropy  # noqa: E402
+from osrerank.training.models import Trainee, layer_map, load_trainee, select_layers  # noqa: E402
+from osrerank.training.objective import on  # noqa: E402
+from osrerank.training.probe import Probe, forward  # noqa: E402
+from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
+from tests.servers import ROOT  # noqa: E402
+
+DATA = ROOT / "tests" / "data"
+CLASSIFIER, BI_ENCODER = DATA / "tiny-bert-two-labels", DATA / "tiny-bert-cross-bias"
+POINTWISE = replace(PRESETS["simplified-tinybert"], dropout=0.0)
+LISTWISE = replace(PRESETS["tinybert-listwise"], dropout=0.0)
+EXAMPLES = [Example("low pressure", ("salt is low", "the wing of the engine " * 4, "heat"), (1, 0, 0))] * 2
+
+
+def lot(trainee: Trainee, recipe: Recipe, budget_tokens: int = 10_000) -> Lot:
+    steps = Steps(MonoAssembly(trainee.builder), 6, budget_tokens, trainee.pad_id, lists=recipe.loss == "listwise")
+    (step,) = steps.made(iter(EXAMPLES))
+    return step.lots[0]
+
+
+@pytest.mark.parametrize(("start", "recipe"), [(CLASSIFIER, POINTWISE), (BI_ENCODER, LISTWISE)])
+def test_a_model_is_no_distance_from_itself(start: Path, recipe: Recipe) -> None:
+    student, teacher = load_trainee(start, recipe), load_trainee(start, recipe)
+    with torch.no_grad():
+        found = DistillationObjective(student, teacher, recipe)(lot(student, recipe))
+    assert float(found["attention"]) == 0
+    assert float(found["hidden"]) == pytest.approx(0, abs=1e-9)
+    if recipe.loss == "listwise":
+        assert float(found["soft"]) == pytest.approx(0, abs=1e-6)
+    else:
+        inputs = on(torch.device("cpu"), lot(student, recipe).inputs)
+        logits = teacher.network(**inputs)
+        assert float(found["soft"]) == pytest.approx(float(soft_cross_entropy(logits, logits)))
+
+
+def test_padding_and_neighbours_count_for_nothing() -> None:
+    teacher = load_trainee(CLASSIFIER, POINTWISE)
+    student = select_layers(teacher, layer_map(2, 1), "student")
+    objective = DistillationObjective(student, teacher, POINTWISE)
+    objective.requires_grad_(requires_grad=False)
+    whole = objective(lot(student, POINTWISE))
+    steps = Steps(MonoAssembly(student.builder), 6, 1, student.pad_id)  # a sequence at a time
+    (step,) = steps.made(iter(EXAMPLES))
+    assert len(step.lots) == 6
+    for part, value in whole.items():
+        alone = sum(float(objective(one)[part]) * one.share for one in step.lots)
+        assert alone == pytest.approx(float(value), rel=1e-5)
+
+
+def test_the_teacher_learns_nothing_and_drops_nothing() -> None:
+    recipe = replace(POINTWISE, dropout=0.5)
+    teacher = load_trainee(CLASSIFIER, recipe)
+    student = select_layers(teacher, (1,), "student")
+    objective = DistillationObjective(student, teacher, recipe).train()
+    assert not objective.teacher.training
+    names = {name for name, _ in objective.trained()}
+    assert {"projection.weight", "projection.bias"} <= names
+    assert not any(parameter.requires_grad for parameter in objective.teacher.parameters())
+    sum(objective(lot(student, recipe)).values()).backward()
+    assert all(parameter.grad is None for parameter in objective.teacher.parameters())
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "expected"),
+    [(24, 12, tuple(range(1, 24, 2))), (12, 3, (3, 7, 11)), (6, 2, (2, 5)), (6, 6, tuple(range(6)))],
+)
+def test_each_layer_learns_from_the_last_of_its_block(teacher: int, student: int, expected: tuple[int, ...]) -> None:
+    assert layer_map(teacher, student) == expected
+
+
+def test_layers_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ConfigError, match="4 layers do not divide the teacher's 6"):
+        layer_map(6, 4)
+
+
+@pytest.mark.parametrize("start", [CLASSIFIER, BI_ENCODER])
+def test_selected_layers_are_the_teachers(start: Path) -> None:
+    teacher = load_trainee(start, LISTWISE)
+    student = select_layers(teacher, (1,), "student")
+    before, after = dict(teacher.network.named_parameters()), dict(student.network.named_parameters())
+    for name, tensor in after.items():
+        same = name.replace("layer.0.", "layer.1.").replace("layers.0.", "layers.1.")
+        assert torch.equal(tensor, before[same])
+        assert tensor.data_ptr() != before[same].data_ptr()
+
+
+def test_layouts_are_not_compared_layer_by_layer() -> None:
+    with pytest.raises(ConfigError, match="method=logits"):
+        DistillationObjective(load_trainee(BI_ENCODER, LISTWISE), load_trainee(CLASSIFIER, LISTWISE), LISTWISE)
+
+
+def test_the_probe_sees_what_transformers_computes() -> None:
+    transformers = pytest.importorskip("transformers")
+    trainee = load_trainee(CLASSIFIER, POINTWISE)
+    inputs = on(torch.device("cpu"), lot(trainee, POINTWISE).inputs)
+    probe = Probe(trainee.network)
+    forward(trainee.network.eval(), probe, inputs, learn=False)
+    plain = transformers.AutoModelForSequenceClassification.from_pretrained(CLASSIFIER, attn_implementation="eager")
+    with torch.no_grad():
+        made = plain.eval()(**inputs, output_hidden_states=True, output_attentions=True)
+    for found, expected in zip(probe.states, made.hidden_states, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    padding = (1 - inputs["attention_mask"])[:, None, None, :] * -1e9
+    for found, expected in zip(probe.attention, made.attentions, strict=True):
+        torch.testing.assert_close((found + padding).softmax(dim=3), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_probe_sees_the_biases_of_the_other_layout() -> None:
+    trainee = load_trainee(BI_ENCODER, LISTWISE)
+    batch = lot(trainee, LISTWISE).inputs
+    probe = Probe(trainee.network)
+    forward(trainee.network, probe, on(torch.device("cpu"), batch), learn=False)
+    in_document = batch.token_type_ids[0] == 1
+    logits = np.asarray(probe.attention[0][0, 0])
+    assert (logits[np.ix_(in_document, ~in_document)] < -9000).all()
+    assert (logits[np.ix_(~in_document, ~in_document)] > -9000).all()
+    assert len(probe.states) == 3

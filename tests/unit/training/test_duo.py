@@ -1,0 +1,74 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from osrerank.scoring.inputs import InputBuilder  # noqa: E402 - with their twins
+from osrerank.scoring.model import read_card  # noqa: E402
+from osrerank.training.curve import read_curve  # noqa: E402
+from osrerank.training.development import Development, Scoring  # noqa: E402
+from osrerank.training.duo import DuoAssembly, ordered_pairs  # noqa: E402
+from osrerank.training.examples import Example  # noqa: E402
+from osrerank.training.export import export_model  # noqa: E402
+from osrerank.training.fit import Request, train  # noqa: E402
+from osrerank.training.models import load_trainee  # noqa: E402
+from osrerank.training.recipes import PRESETS  # noqa: E402
+from osrerank.training.sources import open_source  # noqa: E402
+from tests.servers import ROOT  # noqa: E402
+
+START = ROOT / "tests" / "data" / "tiny-bert-two-labels"
+RECIPE = replace(PRESETS["duobert"], steps=40, batch=8, rate=1e-3, warmup=0, max_tokens=96, max_query_tokens=16)
+
+
+def builder() -> InputBuilder:
+    card = replace(read_card(START), kind="duo", segment_rows=3)
+    return InputBuilder.load(START, card)
+
+
+def test_pairs_of_unlike_labels_in_both_orders() -> None:
+    example = Example("low", ("salt", "wing", "heat"), (1, 0, 0))
+    made = DuoAssembly(builder()).sequences(example)
+    assert DuoAssembly(builder()).count(example) == len(made) == 4
+    pairs, sequences = ordered_pairs(builder(), "low", example.documents)
+    by_pair = {pair: tuple(tokens.ids) for pair, tokens in zip(pairs, sequences, strict=True)}
+    expected = {by_pair[0, 1]: 1, by_pair[0, 2]: 1, by_pair[1, 0]: 0, by_pair[2, 0]: 0}
+    assert {tuple(tokens.ids): target for tokens, target in made} == expected
+    assert all(set(tokens.segments) == {0, 1, 2} for tokens, _ in made)
+
+
+def test_one_class_alone_gives_no_pair() -> None:
+    assembly = DuoAssembly(builder())
+    assert assembly.count(Example("low", ("salt", "wing"), (1, 1))) == 0
+    assert assembly.sequences(Example("low", ("salt", "wing"), (0, 0))) == []
+
+
+def test_the_measure_is_that_of_sums_of_probabilities() -> None:
+    trainee = load_trainee(START, RECIPE, kind="duo")
+    example = Example("low pressure", ("salt", "the wing", "heat heat heat"), (0, 0, 1))
+    scoring = Scoring(torch.device("cpu"), 10_000)
+    (sums,) = scoring.documents(trainee, [example])
+    pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents)
+    logits = scoring.scores(trainee, sequences)
+    expected = [
+        sum(1 / (1 + np.exp(-z)) for (i, _), z in zip(pairs, logits, strict=True) if i == place) for place in range(3)
+    ]
+    np.testing.assert_allclose(sums, expected)
+    rank = sorted(range(3), key=lambda place: -sums[place]).index(2) + 1
+    assert Development([example], "RR@10").value(trainee, scoring) == pytest.approx(1 / rank)
+
+
+def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> None:
+    source = open_source({"examples": str(examples)})
+    request = Request(source=START, output=tmp_path / "made", recipe=RECIPE, data=[source], development=source)
+    assert train(request, "duo") == tmp_path / "made"
+    rows = read_curve(tmp_path / "made" / "curve.csv")
+    assert np.mean([float(row["loss"]) for row in rows[-8:]]) < np.mean([float(row["loss"]) for row in rows[:8]])
+    card = json.loads((tmp_path / "made" / "osrerank.json").read_text())
+    assert (card["kind"], card["segment_rows"]) == ("duo", 3)
+    made = export_model(tmp_path / "made", tmp_path / "exported")
+    assert (made.kind, made.segment_rows) == ("duo", 3)
+    assert (tmp_path / "exported" / "onnx" / "model.onnx").exists()

@@ -1,0 +1,285 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file  # noqa: E402 - needs torch
+
+from osrerank.errors import ConfigError, CorpusFormatError, EvaluationError, ModelLoadError  # noqa: E402
+from osrerank.scoring.factory import load_scorer  # noqa: E402
+from osrerank.training.curve import read_curve  # noqa: E402
+from osrerank.training.fit import Request, distill, train  # noqa: E402
+from osrerank.training.recipes import Recipe  # noqa: E402
+from osrerank.training.sources import open_source  # noqa: E402
+from tests.servers import ROOT  # noqa: E402
+
+DATA = ROOT / "tests" / "data"
+CLASSIFIER = DATA / "tiny-bert-two-labels"
+BI_ENCODER = DATA / "tiny-bert-cross-bias"
+SMALL = Recipe(
+    steps=10, batch=8, negatives=3, rate=1e-3, mine_at=0.5, evaluate_every=2, max_tokens=64, max_query_tokens=16
+)
+
+
+def request(examples: Path, output: Path, recipe: Recipe = SMALL, **changes: object) -> Request:
+    source = open_source({"examples": str(examples)})
+    given = {"source": CLASSIFIER, "data": [source], "development": source, **changes}
+    return Request(output=output, recipe=recipe, **given)
+
+
+def curve(folder: Path) -> list[dict[str, str]]:
+    return read_curve(folder / "curve.csv")
+
+
+@pytest.mark.parametrize("recipe", [SMALL, replace(SMALL, loss="pointwise", draw="balanced", mine_at=0.0)])
+def test_a_model_learns_and_scores_the_same_after_it_was_written(
+    examples: Path, tmp_path: Path, recipe: Recipe
+) -> None:
+    said: list[str] = []
+    recipe = replace(recipe, steps=40, evaluate_every=10)
+    made = train(request(examples, tmp_path / "made", recipe, say=said.append))
+    assert made == tmp_path / "made"
+    rows = curve(made)
+    assert [int(row["step"]) for row in rows] == list(range(1, 41))
+    losses = [float(row["loss"]) for row in rows]
+    assert np.mean(losses[-8:]) < 0.7 * np.mean(losses[:8])
+    measures = [float(row["measure"]) for row in rows if row["measure"]]
+    card = json.loads((made / "osrerank.json").read_text())
+    assert card["provenance"]["measures"]["nDCG@10"] == pytest.approx(max(measures), abs=1e-4)
+    assert card["provenance"]["data"][0]["examples"] == 24
+    assert card["provenance"]["seed"] == 1
+    text = (made / "README.md").read_text()
+    assert str(examples) in text
+    assert '"batch": 8' in text
+    assert not (tmp_path / "made.training").exists()
+    scorer = load_scorer(str(made), backend="torch")
+    lines = [json.loads(line) for line in examples.read_text().splitlines()]
+    found = [
+        scorer.score(one["query"], one["documents"], [(place,) for place in range(4)]).values.argmax() for one in lines
+    ]
+    assert np.mean([place == 3 for place in found]) > 0.8
+
+
+@pytest.mark.parametrize("layout", ["standard", "cross-bias"])
+@pytest.mark.parametrize("stops", [(1, 4, 5, 6, 9)])
+def test_a_stopped_training_goes_on_to_the_last_bit(
+    examples: Path, tmp_path: Path, stops: tuple[int, ...], layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = CLASSIFIER if layout == "standard" else BI_ENCODER
+    train(request(examples, tmp_path / "whole", source=start))
+    from osrerank.training.loop import Training
+
+    for stop in stops:
+        monkeypatch.setattr(Training, "is_over", lambda training, stop=stop: training.state.step == stop)
+        assert train(request(examples, tmp_path / "parts", source=start)) is None
+    monkeypatch.setattr(Training, "is_over", lambda training: False)
+    assert train(request(examples, tmp_path / "parts", source=start)) == tmp_path / "parts"
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert any(
+        not torch.equal(whole[name], tensor)
+        for name, tensor in load_file(start / "model.safetensors").items()
+        if name in whole
+    )
+
+
+def test_a_killed_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Path) -> None:
+    train(request(examples, tmp_path / "whole"))
+    code = (
+        "import sys, time; from pathlib import Path; import torch; torch.set_num_threads(1)\n"
+        "from osrerank.training import loop\n"
+        "from tests.unit.training.test_fit import request\n"
+        "from osrerank.training.fit import train\n"
+        "loop.SAVE_EVERY_S = 0.0\n"
+        "step = loop.Training._step\n"
+        "def slow(self, *given):\n"
+        "    row = step(self, *given); print(row['step'], flush=True); time.sleep(0.3); return row\n"
+        "loop.Training._step = slow\n"
+        "train(request(Path(sys.argv[1]), Path(sys.argv[2])))\n"
+    )
+    command = [sys.executable, "-c", code, str(examples), str(tmp_path / "parts")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.strip() == "4":
+                child.send_signal(signal.SIGKILL)
+                break
+    assert child.returncode == -signal.SIGKILL
+    assert (tmp_path / "parts.training").is_dir()
+    assert train(request(examples, tmp_path / "parts")) == tmp_path / "parts"
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_the_time_of_a_call_can_be_limited(examples: Path, tmp_path: Path) -> None:
+    assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
+    assert not (tmp_path / "made").exists()
+    assert train(request(examples, tmp_path / "made")) == tmp_path / "made"
+
+
+def test_another_training_in_the_same_place_is_refused(examples: Path, tmp_path: Path) -> None:
+    assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
+    with pytest.raises(ConfigError, match="unfinished training of another kind"):
+        train(request(examples, tmp_path / "made", replace(SMALL, rate=1e-4)))
+    with examples.open("a") as file:
+        file.write(examples.read_text().splitlines()[0] + "\n")
+    with pytest.raises(ConfigError, match="unfinished training of another kind"):
+        train(request(examples, tmp_path / "made"))
+
+
+def test_how_it_is_cut_into_lots_changes_no_gradient(examples: Path, tmp_path: Path) -> None:
+    plain = replace(SMALL, dropout=0.0, steps=4, mine_at=0.0)
+    for name, budget in (("large", 100_000), ("small", 100)):
+        train(request(examples, tmp_path / name, replace(plain, budget_tokens=budget)))
+    losses = [[float(row["loss"]) for row in curve(tmp_path / name)] for name in ("large", "small")]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_held_back_labels_change_nothing_but_the_choice(examples: Path, tmp_path: Path) -> None:
+    held_back = tmp_path / "held-back.jsonl"
+    lines = [json.loads(line) for line in examples.read_text().splitlines()]
+    held_back.write_text("".join(json.dumps({**one, "relevance": one["relevance"][::-1]}) + "\n" for one in lines))
+    for name, development in (("right", examples), ("turned", held_back)):
+        source = open_source({"examples": str(development)})
+        train(request(examples, tmp_path / name, development=source))
+    right, turned = (curve(tmp_path / name) for name in ("right", "turned"))
+    assert [row["loss"] for row in right] == [row["loss"] for row in turned]
+    assert [row["measure"] for row in right] != [row["measure"] for row in turned]
+
+
+def test_turned_labels_turn_what_is_learnt(examples: Path, tmp_path: Path) -> None:
+    turned = tmp_path / "turned.jsonl"
+    lines = [json.loads(line) for line in examples.read_text().splitlines()]
+    turned.write_text(
+        "".join(json.dumps({**one, "relevance": [1 - g for g in one["relevance"]]}) + "\n" for one in lines)
+    )
+    recipe = replace(SMALL, steps=40, draw="all", loss="pointwise", mine_at=0.0)
+    train(request(turned, tmp_path / "made", recipe, development=None))
+    scorer = load_scorer(str(tmp_path / "made"), backend="torch")
+    one = lines[0]
+    assert scorer.score(one["query"], one["documents"], [(place,) for place in range(4)]).values.argmin() == 3
+
+
+def test_bad_data_ends_it_before_it_begins(examples: Path, tmp_path: Path) -> None:
+    with examples.open("a") as file:
+        file.write('{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n')
+    with pytest.raises(CorpusFormatError, match="line 25"):
+        train(request(examples, tmp_path / "made", development=None))
+    lonely = tmp_path / "lonely.jsonl"
+    lonely.write_text('{"query": "q", "documents": ["a"], "relevance": [1]}\n')
+    with pytest.raises(EvaluationError, match="nothing to learn from"):
+        train(request(lonely, tmp_path / "made", development=None))
+
+
+def test_a_loss_that_is_no_number_is_an_error(examples: Path, tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match=r"the loss of step \d+ is (nan|inf).*examples.jsonl, line"):
+        train(request(examples, tmp_path / "made", replace(SMALL, rate=1e30, clip=0.0, warmup=0), development=None))
+
+
+def test_a_cosine_learns_from_lists_alone(examples: Path, tmp_path: Path) -> None:
+    recipe = replace(SMALL, loss="pointwise", draw="balanced")
+    with pytest.raises(ConfigError, match="loss=listwise"):
+        train(request(examples, tmp_path / "made", recipe, source=BI_ENCODER))
+
+
+def test_a_bare_encoder_gets_a_head_from_the_seed(examples: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (bare / name).write_bytes((BI_ENCODER / name).read_bytes())
+    recipe = replace(SMALL, steps=1, head="logit1", warmup=0)
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        train(request(examples, tmp_path / name, replace(recipe, seed=seed), source=bare, development=None))
+    one, same, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "same", "other"))
+    assert one["classifier.weight"].shape == (1, 32)
+    assert torch.equal(one["classifier.weight"], same["classifier.weight"])
+    assert not torch.equal(one["classifier.weight"], other["classifier.weight"])
+    assert load_scorer(str(tmp_path / "one"), backend="torch").card.head == "logit1"
+
+
+def test_frozen_embeddings_stay(examples: Path, tmp_path: Path) -> None:
+    train(request(examples, tmp_path / "made", replace(SMALL, freeze="embeddings"), development=None))
+    before, after = (load_file(folder / "model.safetensors") for folder in (CLASSIFIER, tmp_path / "made"))
+    for table in ("word", "position", "token_type"):
+        name = f"bert.embeddings.{table}_embeddings.weight"
+        assert torch.equal(before[name], after[name])
+    name = "bert.encoder.layer.0.output.dense.weight"
+    assert not torch.equal(before[name], after[name])
+
+
+def test_a_start_without_weights_is_refused(examples: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="safetensors"):
+        train(request(examples, tmp_path / "made", source=ROOT / "osrerank" / "models" / "mono"))
+
+
+@pytest.mark.parametrize("start", [CLASSIFIER, BI_ENCODER])
+def test_a_smaller_student_comes_nearer_to_its_teacher(examples: Path, tmp_path: Path, start: Path) -> None:
+    recipe = replace(SMALL, name="tinybert-listwise", steps=30, mine_at=0.0, hard=False, dropout=0.0)
+    distill(request(examples, tmp_path / "made", recipe, source=start, development=None), layers=1)
+    rows = curve(tmp_path / "made")
+    for part in ("attention", "hidden"):
+        values = [float(row[part]) for row in rows]
+        assert np.mean(values[-5:]) < 0.9 * np.mean(values[:5])
+    assert "hard" not in rows[0]
+    assert float(rows[0]["loss"]) == pytest.approx(
+        sum(float(rows[0][part]) for part in ("attention", "hidden", "soft")), rel=1e-6
+    )
+    config = json.loads((tmp_path / "made" / "config.json").read_text())
+    assert config["num_hidden_layers"] == 1
+    assert "projection.weight" not in load_file(tmp_path / "made" / "model.safetensors")
+    assert load_scorer(str(tmp_path / "made"), backend="torch").score("low", ["salt"], [(0,)]).inferences == 1
+
+
+def test_logits_go_from_one_layout_to_the_other(examples: Path, tmp_path: Path) -> None:
+    recipe = replace(SMALL, name="logits", method="logits", steps=30, mine_at=0.0, layout="cross-bias")
+    distill(request(examples, tmp_path / "made", recipe, development=None), student=BI_ENCODER)
+    rows = curve(tmp_path / "made")
+    assert np.mean([float(row["soft"]) for row in rows[-5:]]) < np.mean([float(row["soft"]) for row in rows[:5]])
+
+
+def test_a_checkpoint_is_tensors_and_json(examples: Path, tmp_path: Path) -> None:
+    assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
+    names = {path.name for path in (tmp_path / "made.training").iterdir()}
+    assert names == {"step-0", "data.json"}
+    assert {path.name for path in (tmp_path / "made.training" / "step-0").iterdir()} == {
+        "state.json",
+        "weights.safetensors",
+        "optimiser.safetensors",
+    }
+
+
+def test_bfloat16_in_a_process_of_its_own(examples: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from dataclasses import replace; from pathlib import Path\n"
+        "from tests.unit.training.test_fit import SMALL, request\n"
+        "from osrerank.errors import ConfigError\n"
+        "from osrerank.training.fit import train\n"
+        "recipe = replace(SMALL, steps=4, precision='bf16')\n"
+        "train(request(Path(sys.argv[1]), Path(sys.argv[2]) / 'made', recipe))\n"
+        "try:\n"
+        "    train(request(Path(sys.argv[1]), Path(sys.argv[2]) / 'other'))\n"
+        "except ConfigError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(examples), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
+    assert "another precision was" in done.stdout
+    train(request(examples, tmp_path / "exact", replace(SMALL, steps=4)))
+    found, exact = ([float(row["loss"]) for row in curve(tmp_path / name)] for name in ("made", "exact"))
+    np.testing.assert_allclose(found, exact, rtol=0.1)
+    assert found != exact
+    weights = load_file(tmp_path / "made" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}

@@ -1,0 +1,101 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file  # noqa: E402 - with their twins
+from tokenizers import Tokenizer  # noqa: E402
+
+from osrerank.errors import CorpusFormatError, EvaluationError  # noqa: E402
+from osrerank.training.curve import read_curve  # noqa: E402
+from osrerank.training.pretrain import IGNORED, MaskedSteps, Shape, new_encoder, pretrain  # noqa: E402
+from osrerank.training.recipes import PRESETS  # noqa: E402
+from tests.servers import ROOT  # noqa: E402
+
+TOKENIZER = ROOT / "tests" / "data" / "tiny-bert-cross-bias" / "tokenizer.json"
+RECIPE = replace(PRESETS["masked"], steps=6, batch=4, max_tokens=32, max_query_tokens=16, rate=1e-3)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.jsonl"
+    lines = [
+        {"id": str(n), "title": "Salt", "text": "low salt can cause low blood pressure " * (1 + n % 5)}
+        for n in range(40)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def steps(**changes: object) -> MaskedSteps:
+    return MaskedSteps(Tokenizer.from_file(str(TOKENIZER)), replace(RECIPE, **changes), 10_000)
+
+
+def test_texts_become_sequences_that_lose_nothing() -> None:
+    made = list(steps(max_tokens=10).sequences(["low " * 21, "low low"]))
+    assert [len(ids) for ids in made] == [10, 10, 7]  # a rest of fewer than four pieces is left out
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    first, last = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+    assert all(ids[0] == first and ids[-1] == last for ids in made)
+
+
+def test_what_is_hidden() -> None:
+    maker, rng = steps(), np.random.default_rng(1)
+    mask = maker.tokenizer.token_to_id("[MASK]")
+    ids = np.array([2, *range(20, 120), 3], dtype=np.int64)
+    as_mask = kept = 0
+    for _ in range(100):
+        changed, targets = maker.masked(ids, rng)
+        hidden = targets != IGNORED
+        assert int(hidden.sum()) == 15
+        assert not hidden[0]
+        assert not hidden[-1]
+        assert (targets[hidden] == ids[hidden]).all()
+        assert (changed[~hidden] == ids[~hidden]).all()
+        as_mask += int((changed[hidden] == mask).sum())
+        kept += int((changed[hidden] == ids[hidden]).sum())
+    assert 0.77 < as_mask / 1500 < 0.83
+    assert 0.07 < kept / 1500 < 0.14
+
+
+def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
+    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    said: list[str] = []
+    made = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=40), say=said.append)
+    assert made is not None
+    losses = [float(row["loss"]) for row in read_curve(made / "curve.csv")]
+    assert np.mean(losses[-5:]) < 0.85 * np.mean(losses[:5])
+    assert json.loads((made / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    assert "cls.predictions.transform.dense.weight" in load_file(made / "model.safetensors")
+    assert pretrain(made, tmp_path / "more", [corpus], replace(RECIPE, steps=1), say=said.append) is not None
+
+
+def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from osrerank.training.loop import Training
+
+    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    pretrain(start, tmp_path / "whole", [corpus], RECIPE, say=str)
+    monkeypatch.setattr(Training, "is_over", lambda training: training.state.step == 3)
+    assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, say=str) is None
+    monkeypatch.setattr(Training, "is_over", lambda training: False)
+    assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, say=str) is not None
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert read_curve(tmp_path / "whole" / "curve.csv") == read_curve(tmp_path / "parts" / "curve.csv")
+
+
+def test_corpora_that_give_nothing_are_refused(corpus: Path, tmp_path: Path) -> None:
+    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(CorpusFormatError, match="has no text"):
+        pretrain(start, tmp_path / "made", [tmp_path / "empty.txt"], RECIPE, say=str)
+    (tmp_path / "bad.jsonl").write_text('{"id": "1"}\n')
+    with pytest.raises(CorpusFormatError, match="line 1: expected JSON with a text"):
+        pretrain(start, tmp_path / "made", [tmp_path / "bad.jsonl"], RECIPE, say=str)
+    (tmp_path / "short.txt").write_text("low salt can cause low blood pressure\n")
+    with pytest.raises(EvaluationError, match="lower the batch"):
+        pretrain(start, tmp_path / "made", [tmp_path / "short.txt"], RECIPE, say=str)
