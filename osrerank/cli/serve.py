@@ -1,13 +1,18 @@
-"""``osrerank serve``: the rerank API over HTTP."""
+"""``osrerank serve``: the rerank API over HTTP, and the comparison page."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
 
 import click
 
 from osrerank._optional import require
+from osrerank.errors import ConfigError
 
-NAMES = ("redis_url", "model", "backend")
+NAMES = ("redis_url", "model", "duo_model", "backend")
+PAGE_OPTIONS = ("indexes", "queries", "qrels")
+FILE = click.Path(exists=True, dir_okay=False)
 
 
 @click.command()
@@ -21,28 +26,104 @@ NAMES = ("redis_url", "model", "backend")
     type=click.FloatRange(min=0, min_open=True),
     help="Most time for a request; they may ask for less.  [default: 30000]",
 )
+@click.option("--ui", is_flag=True, help="Serve the comparison page too, over the index at --url.")
+@click.option("--index", "-i", "indexes", multiple=True, help="With --ui: only these may be searched.  [default: all]")
+@click.option("--queries", type=FILE, help="With --ui: queries to pick from, TSV, JSONL or TREC topics.")
+@click.option("--qrels", type=FILE, help="With --ui and --queries: TREC judgments; judged documents are marked.")
 @click.pass_context
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
     """Answer rerank requests over HTTP, in the dialects of Cohere, Jina, vLLM, TEI, SageMaker and Weaviate.
 
     With OSRERANK_SERVER_TOKEN set, clients must send it as a bearer token. SIGTERM finishes what was taken on.
+
+    With --ui, http://HOST:PORT/ui shows any search of the index at --url as BM25 and the model order it, side by side.
+    Who may use the server may then read that index: name the ones to show with --index.
     """
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
+    if not options["ui"] and (given := [name for name in PAGE_OPTIONS if options[name]]):
+        option = given[0].replace("indexes", "index")
+        raise ConfigError(f"--{option} is the comparison page's: add --ui", setting=option, source="flag")
+    if options["ui"]:
+        judgments = _judgments(options["queries"], options["qrels"])
+        serve_page(context, options["indexes"], judgments, host=host, port=port, limits=_limits(options))
+        return
+    with _reranker(context, host) as reranker:
+        from osrerank.server.running import run  # noqa: PLC0415 - brings FastAPI
+
+        _warm_up(reranker)
+        _announce(reranker, host, port)
+        run(reranker, _limits(options), host=host, port=port)
+
+
+def serve_page(
+    context: click.Context, indexes: tuple[str, ...], judgments: Any, *, host: str, port: int, limits: Any = None
+) -> None:
+    """Serve the rerank API and the comparison page.
+
+    Args:
+        context: of the command.
+        indexes: the only ones that may be searched; empty for all.
+        judgments: queries to pick from and their ``Judgments``.
+        host: address to listen on.
+        port: port to listen on.
+        limits: of the API.
+    """
+    from osrerank.cli.options import client_of  # noqa: PLC0415 - brings the client
+    from osrerank.server.limits import Limits  # noqa: PLC0415 - its twin
+    from osrerank.server.page import Comparison, usable_pipelines  # noqa: PLC0415 - brings FastAPI
+    from osrerank.server.running import run  # noqa: PLC0415 - likewise
+
+    client = client_of(context)
+    try:
+        _warn_if_open(client.reranker, host)
+        _warm_up(client.reranker)
+        comparison = Comparison(client, usable_pipelines(client.reranker), indexes, judgments)
+        _announce(client.reranker, host, port)
+        click.echo(f"The comparison page is on http://{host}:{port}/ui", err=True)
+        run(client.reranker, limits or Limits(), host=host, port=port, comparison=comparison)
+    finally:
+        client.close()
+
+
+def _judgments(queries: str | None, qrels: str | None) -> Any:
+    """Return the queries to pick from and their judgments, of the files given.
+
+    Raises:
+        ConfigError: judgments are given without queries.
+        EvaluationError: a file cannot be read.
+    """
+    from osrerank.evaluation.queries import read_queries  # noqa: PLC0415 - brings numpy
+    from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415 - likewise
+    from osrerank.server.comparison import Judgments  # noqa: PLC0415 - brings pydantic
+
+    if qrels is not None and queries is None:
+        message = "--qrels judges queries by their ids: give their texts as --queries"
+        raise ConfigError(message, setting="qrels", source="flag")
+    return Judgments(() if queries is None else read_queries(queries), None if qrels is None else read_qrels(qrels))
+
+
+@contextmanager
+def _reranker(context: click.Context, host: str) -> Iterator[Any]:
     from osrerank.reranker import Reranker  # noqa: PLC0415 - brings numpy
-    from osrerank.server.running import run  # noqa: PLC0415 - brings FastAPI
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
-    settings = Settings.load(**{name: context.obj[name] for name in NAMES})
-    if settings.server_token is None and not _is_loopback(host):
-        click.echo(f"Everybody who reaches {host} may use this server: set OSRERANK_SERVER_TOKEN.", err=True)
-    reranker = Reranker(settings)
+    reranker = Reranker(Settings.load(**{name: context.obj[name] for name in NAMES}))
     try:
-        _warm_up(reranker)
-        click.echo(f"{settings.model} on http://{host}:{port}, its dialects on http://{host}:{port}/docs", err=True)
-        run(reranker, _limits(options), host=host, port=port)
+        _warn_if_open(reranker, host)
+        yield reranker
     finally:
         reranker.close()
+
+
+def _warn_if_open(reranker: Any, host: str) -> None:
+    if reranker.settings.server_token is None and not _is_loopback(host):
+        click.echo(f"Everybody who reaches {host} may use this server: set OSRERANK_SERVER_TOKEN.", err=True)
+
+
+def _announce(reranker: Any, host: str, port: int) -> None:
+    model = reranker.settings.model
+    click.echo(f"{model} on http://{host}:{port}, its dialects on http://{host}:{port}/docs", err=True)
 
 
 def _warm_up(reranker: Any) -> None:

@@ -16,7 +16,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/docs", "/openapi.json"})
+PAGE = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
+"""The comparison page's files; what it searches, it asks for with the token."""
+OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/docs", "/openapi.json"}) | PAGE
 """Answered without a token: they say nothing but whether, and how, the server works."""
 CLIENT_LEFT = 499
 """The status that is counted when nobody is there to read an answer."""

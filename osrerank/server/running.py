@@ -12,6 +12,7 @@ from osrerank.errors import ConfigError
 from osrerank.reranker import Reranker
 from osrerank.server.app import create_app
 from osrerank.server.limits import Limits
+from osrerank.server.page import Comparison, add_page
 
 MOST_CONNECTIONS = 2_000
 """Those beyond are answered 503 at once."""
@@ -54,7 +55,7 @@ class PunctualProtocol(H11Protocol):
             self._closing = None
 
 
-def run(reranker: Reranker, limits: Limits, *, host: str, port: int) -> None:
+def run(reranker: Reranker, limits: Limits, *, host: str, port: int, comparison: Comparison | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then finish what was taken on.
 
     Args:
@@ -62,12 +63,15 @@ def run(reranker: Reranker, limits: Limits, *, host: str, port: int) -> None:
         limits: what is taken on; its timeout bounds the finishing too.
         host: address to listen on.
         port: port to listen on.
+        comparison: what the comparison page searches; None for no page.
 
     Raises:
         ConfigError: the address cannot be listened on.
     """
     token = reranker.settings.server_token
     app = create_app(reranker, limits, token=None if token is None else token.get_secret_value())
+    if comparison is not None:
+        add_page(app, comparison)
     with listening(host, port) as listener:
         uvicorn.Server(configuration(app, limits)).run(sockets=[listener])
 

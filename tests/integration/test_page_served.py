@@ -1,0 +1,82 @@
+"""What the comparison page asks of the engines, on both, and the page as the commands serve it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+
+from osrerank import connect
+from osrerank.server.page import Comparison
+from osrerank.testing import FunctionScorer
+from tests.servers import ROOT, free_port
+
+pytestmark = pytest.mark.integration
+
+TINY_DUO = str(ROOT / "tests" / "data" / "tiny-bert-duo")
+START_TIMEOUT_S = 120
+
+
+def test_indexes_are_listed_and_searched(engine_url, index_name):
+    client = connect(engine_url, scorer=FunctionScorer())
+    client.index(index=index_name, id="a", body={"text": "a duck and another duck"})
+    client.index(index=index_name, id="b", body={"text": "where does a duck sleep at night when it is dark"})
+    client.indices.refresh(index=index_name)
+    comparison = Comparison(client, {"mono": ""})
+    assert index_name in comparison.named_indexes()
+    found = comparison.search("where does a duck", index_name, "mono", 10, passage_words=0, timeout_ms=10_000)
+    assert [document.doc_id for document in found.documents] == ["b", "a"]
+    assert found.applied is True
+    client.close()
+
+
+def fetch(port, path, **parameters):
+    address = f"http://127.0.0.1:{port}{path}?{urllib.parse.urlencode(parameters)}"
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        return answer.read()
+
+
+@pytest.fixture
+def demo(tmp_path):
+    """The port of `osrerank demo --ui` with a duo model; it must end by itself when told to."""
+    port = free_port()
+    options = ["--url", f"embedded:{tmp_path}", "--duo-model", TINY_DUO, "demo", "--ui", "--port", str(port)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "osrerank", *options], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while True:
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < give_up, "the server did not start"
+            try:
+                fetch(port, "/health")
+                break
+            except urllib.error.URLError:
+                time.sleep(0.1)
+        yield port
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in (0, -signal.SIGTERM)
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_the_demo_shows_its_questions_on_the_page(demo):
+    assert b"<title>osrerank: compare</title>" in fetch(demo, "/ui")
+    offered = json.loads(fetch(demo, "/ui/config"))
+    assert offered["indexes"] == ["osrerank-demo"]
+    assert {one["name"]: one["reason"] for one in offered["pipelines"]} == {"mono": "", "mono-duo": ""}
+    assert len(offered["queries"]) == 100
+    assert all(query["is_judged"] for query in offered["queries"])
+    asked = {"q": offered["queries"][0]["text"], "index": "osrerank-demo", "pipeline": "mono-duo", "depth": 10}
+    outcome = json.loads(fetch(demo, "/ui/search", **asked))
+    assert outcome["applied"] is True
+    assert {stage["name"]: stage["inferences"] for stage in outcome["stages"]} == {"mono": 10, "blend": 0, "duo": 90}
+    assert outcome["judged"]["relevant"] == 1
