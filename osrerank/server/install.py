@@ -97,7 +97,9 @@ class Installer:
 
     def __init__(self, client: OpenSearch, name: str) -> None:
         if not re.fullmatch(r"[^\W_][\w.-]*", name, re.ASCII):
-            reason = f"the search pipeline's name is {name!r}; it may have letters, digits, and behind the first '.', '_', '-'"
+            reason = (
+                f"the search pipeline's name is {name!r}; it may have letters and digits, then '.', '_' and '-' too"
+            )
             raise ConfigError(reason, setting="name", source="flag")
         self._client = client
         self._name = name
