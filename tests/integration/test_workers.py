@@ -137,10 +137,10 @@ def test_a_text_of_any_length_reaches_a_worker_and_fails_nobody(remote: RemoteSc
 def test_many_threads_share_few_connections(remote: RemoteScorer, broker: str, expected: np.ndarray) -> None:
     redis = connect_redis(broker)
     held = len(redis.client_list())
-    with ThreadPoolExecutor(64) as threads:
+    with ThreadPoolExecutor(48) as threads:
         calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(256)]
         found = [call.result() for call in calls]
-    assert len(redis.client_list()) <= held + 2 * 64 + 2  # one to ask and one to send for each thread, one to listen
+    assert len(redis.client_list()) < held + 3 * 48 + 2  # a few for each thread, not one for each of the calls
     redis.close()
     assert all(scores.values.tobytes() == expected.tobytes() for scores in found)
 
