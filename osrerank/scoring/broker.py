@@ -1,7 +1,7 @@
 """The way to the Redis through which clients and workers meet: Celery's for requests, a plain client for the rest.
 
 Requests go through Celery and Kombu; replies, which Celery would keep one key and one subscription each for, go to one
-list for each client process (`osrerank.scoring.mailbox`).
+list for each client process (`osrerank.scoring.courier`).
 """
 
 import ssl
