@@ -194,14 +194,14 @@ def _redis(settings: Settings) -> Finding:
     policy, most = str(memory.get("maxmemory_policy", "unknown")), int(memory.get("maxmemory", 0))
     facts = {"version": server["redis_version"], "maxmemory_policy": policy, "maxmemory_bytes": most}
     told = f"Redis {server['redis_version']} answers; maxmemory-policy {policy}, maxmemory {most} bytes"
-    if policy == "noeviction" and most:
-        return Finding("redis", "failed", f"{told}: when it is full, no score is kept", _eviction(), facts)
-    advice = "" if most else "without a maxmemory the cache grows until its keys expire"
-    return Finding("redis", "ok", f"{told}{f'; {advice}' if advice else ''}", facts=facts)
-
-
-def _eviction() -> str:
-    return "set maxmemory-policy to volatile-lru (or allkeys-lru where Redis holds nothing but the cache)"
+    is_broker = settings.backend == "workers" and settings.broker_url in (None, settings.redis_url)
+    if policy != "noeviction" and most and is_broker:
+        reason = f"{told}: a queue that is evicted loses its searches"
+        return Finding("redis", "failed", reason, "set maxmemory-policy to noeviction: the cache bounds itself", facts)
+    if most and settings.cache_mb * 1_000_000 >= most:
+        fix = "raise maxmemory, or lower OSRERANK_CACHE_MB"
+        return Finding("redis", "failed", f"{told}: the cache's {settings.cache_mb:g} MB do not fit", fix, facts)
+    return Finding("redis", "ok", told, facts=facts)
 
 
 def _workers(settings: Settings) -> Finding:

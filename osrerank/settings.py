@@ -88,6 +88,13 @@ class Settings(BaseSettings):
                 raise ValueError("an index is http(s)://host:port, several of them comma-separated, or embedded:FOLDER")
         return url
 
+    @field_validator("server_token")
+    @classmethod
+    def _is_secret(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and not re.fullmatch(r"[!-~]+", token.get_secret_value()):
+            raise ValueError("a token has printable ASCII characters, at least one, and no spaces")
+        return token
+
     @field_validator("redis_url", "broker_url")
     @classmethod
     def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:

@@ -39,9 +39,17 @@ PROBES: Mapping[Kind, tuple[int, ...]] = {"mono": (0,), "duo": (0, 1)}
 
 
 class Loaded(NamedTuple):
-    """A model that is ready, how many chunks to work on at a time, and its kind."""
+    """A model that is ready.
+
+    Attributes:
+        scorer: scores chunks, behind the cache where there is one.
+        model: computes; no cache answers in its place.
+        tasks: chunks to work on at a time.
+        kind: the model's.
+    """
 
     scorer: Scorer
+    model: Scorer
     tasks: int
     kind: Kind
 
@@ -58,6 +66,7 @@ class Service:
         self.settings = settings
         self.worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._scorer = scorer
+        self._tried = scorer
         self._redis = connect(settings.broker())
         self.roster = Roster(self._redis, settings.model)
         self._held: set[str] = set()
@@ -86,7 +95,7 @@ class Service:
         """
         if self._scorer is None:
             loaded = _load(self.settings)
-            self._scorer = loaded.scorer
+            self._scorer, self._tried = loaded.scorer, loaded.model
             self._probe = PROBES[loaded.kind]
             self.tasks = self.settings.worker_tasks or loaded.tasks
         self.queue = queue_of(self.settings.model, self.scorer.identity)
@@ -138,12 +147,13 @@ class Service:
         WORKER_CHUNKS.labels(outcome).inc()
 
     def probe(self) -> None:
-        """Score a pair.
+        """Compute a pair's score; a cached one would say nothing of the model.
 
         Raises:
             OsrerankError: it could not be scored.
         """
-        scores = self.scorer.score("is this worker ready", ["it is", "it is not"], [self._probe])
+        tried = self._tried or self.scorer
+        scores = tried.score("is this worker ready", ["it is", "it is not"], [self._probe])
         if scores.failures:
             raise InferenceError(next(iter(scores.failures.values())), model=self.scorer.model)
         self._probed_at = time.monotonic()
@@ -274,4 +284,4 @@ def _load(settings: Settings) -> Loaded:
         compiled=settings.torch_compile,
     )
     scorer = local if settings.redis_url is None else behind_cache(local, settings)
-    return Loaded(scorer, MERGING_TASKS if local.merges_calls else SINGLE_TASKS, local.card.kind)
+    return Loaded(scorer, local, MERGING_TASKS if local.merges_calls else SINGLE_TASKS, local.card.kind)

@@ -17,6 +17,7 @@ from osrerank.errors import InferenceError
 from osrerank.metrics import BATCH_TOKENS, COMPUTE_SECONDS, HALVINGS, PADDING_TOKENS
 from osrerank.scoring.backend import Backend
 from osrerank.scoring.batching import batch_size
+from osrerank.scoring.forks import renew_after_fork
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.pace import Pace
 from osrerank.types import Deadline
@@ -63,12 +64,17 @@ class Batcher:
         self._backend = backend
         self._model = model
         self._pace = Pace()
+        self._closed = False
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin without calls and without threads, as a forked child must: the lanes are its parent's."""
         self._lock = threading.Lock()
         self._turns: deque[Call] = deque()
         self._halves: deque[list[_Item]] = deque()
         self._busy = 0
-        self._closed = False
-        self._lanes = ThreadPoolExecutor(backend.lanes, thread_name_prefix="osrerank-lane")
+        self._lanes = ThreadPoolExecutor(self._backend.lanes, thread_name_prefix="osrerank-lane")
 
     def call(self, deadline: Deadline) -> "Call":
         """Begin a call; use it in a ``with`` statement, which takes back what was not computed."""

@@ -1,7 +1,7 @@
 """The way to the Redis through which clients and workers meet: Celery's for requests, a plain client for the rest.
 
 Requests go through Celery and Kombu; replies, which Celery would keep one key and one subscription each for, go to one
-list for each client process (`osrerank.scoring.mailbox`).
+list for each client process (`osrerank.scoring.courier`).
 """
 
 import ssl
@@ -13,7 +13,9 @@ from osrerank._optional import require
 TASK = "osrerank.score"
 CONNECT_S = 1.0
 ANSWER_S = 5.0
-"""Longer than any command that waits on purpose."""
+"""For Celery's connections: longer than any command that waits on purpose."""
+PLAIN_ANSWER_S = 2.0
+"""For ours, whose callers have deadlines; likewise."""
 CONNECTIONS = 64
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -58,7 +60,9 @@ def connect(url: str) -> Any:
 
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
     retry = Retry(NoBackoff(), 0)
-    return Redis.from_url(url, socket_connect_timeout=CONNECT_S, socket_timeout=ANSWER_S, retry=retry, **keepalive)
+    return Redis.from_url(
+        url, socket_connect_timeout=CONNECT_S, socket_timeout=PLAIN_ANSWER_S, retry=retry, **keepalive
+    )
 
 
 def _address(url: str) -> dict[str, Any]:

@@ -83,7 +83,10 @@ class CachedScorer:
         known |= shared
         left = [key for key in others if key not in shared]
         if left and not deadline.passed:
-            fresh = fresh.plus(self._compute(left, keys, query, documents, tuples, deadline))
+            more = self._compute(left, keys, query, documents, tuples, deadline)
+            if more.identity not in ("", identity):
+                return self._scorer.score(query, documents, tuples, deadline=deadline)
+            fresh = fresh.plus(more)
         self._local.write({**shared, **fresh.scores})
         self._remote.write({**fading, **fresh.scores})
         return fresh.with_cached(keys, known, identity)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable, Mapping
 
+from osrerank.scoring.forks import renew_after_fork
 from osrerank.types import Deadline
 
 
@@ -28,6 +29,11 @@ class Flights:
     """What is being computed in this process, by key."""
 
     def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget what is being computed, as a forked child must: its parent's threads will not land anything there."""
         self._flights: dict[bytes, Flight] = {}
         self._lock = threading.Lock()
 

@@ -19,6 +19,7 @@ from osrerank.metrics import OVERLOADED
 from osrerank.scoring.broker import celery_app, connect
 from osrerank.scoring.chunks import Chunk, divide, gather
 from osrerank.scoring.courier import Courier, Parcel
+from osrerank.scoring.inputs import MOST_CHARACTERS
 from osrerank.scoring.messages import Reply, Request, WorkerCard
 from osrerank.scoring.roster import BEAT_S, Roster
 from osrerank.types import NEVER, Deadline, Scores
@@ -82,6 +83,7 @@ class RemoteScorer:
         self._process = 0
         self._crew: Crew | None = None
         self._looked_at = 0.0
+        self._failure = ""
         self._under_way = 0
         self._app: Any = None
         self._redis: Any = None
@@ -112,13 +114,14 @@ class RemoteScorer:
         """
         crew = self.crew()
         identity = crew.one.identity
+        query, documents = _sent(query), [_sent(document) for document in documents]
         chunks = divide(documents, tuples, len(crew.cards))
         if not chunks:
             return Scores(np.empty(0, dtype=np.float32), identity=identity)
         with self._admitted(crew, len(chunks), deadline):
             parcels = [self._parcel(chunk, crew.one, query, documents, tuples, deadline) for chunk in chunks]
             self._courier.carry(parcels, deadline)
-        answers = [_answer(parcel, identity) for parcel in parcels]
+        answers = [_answer(parcel, len(chunk.places), identity) for parcel, chunk in zip(parcels, chunks, strict=True)]
         if all(isinstance(answer, str) for answer in answers):
             raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=parcels[0].chunk)
         return gather(len(tuples), chunks, answers, identity)
@@ -147,18 +150,24 @@ class RemoteScorer:
         crew = self._crew
         if crew is not None and time.monotonic() - self._looked_at < FRESH_S:
             return crew
+        asked_at = time.monotonic()
         with self._looking:
+            if self._failure and self._looked_at >= asked_at:
+                raise WorkerError(self._failure)  # who waited for a look that failed does not wait for one of his own
             if self._crew is None or self._crew is crew:
                 self._crew = self._look(crew)
-                self._looked_at = time.monotonic()
             return self._crew
 
     def _look(self, before: Crew | None) -> Crew:
+        self._failure = ""
         try:
             cards = [card for card in self._roster.cards() if card.taking]
         except RedisError as error:
             self._crew = None
-            raise WorkerError(f"the broker cannot be asked for workers: {type(error).__name__}") from error
+            self._failure = f"the broker cannot be asked for workers: {type(error).__name__}"
+            raise WorkerError(self._failure) from error
+        finally:
+            self._looked_at = time.monotonic()
         if not cards:
             self._crew = None
             raise WorkerError(f"there is no worker of {self._name}: start one with osrerank worker")
@@ -235,7 +244,7 @@ class RemoteScorer:
             self._roster = Roster(self._redis, self._name)
             self._courier = Courier(self._app, self._redis, self._roster)
             self._looking = threading.Lock()
-            self._crew, self._under_way = None, 0
+            self._crew, self._under_way, self._failure = None, 0, ""
             self._process = os.getpid()
 
 
@@ -243,7 +252,12 @@ def _margin_s(deadline: Deadline) -> float:
     return min(MARGIN_S, max(0.0, deadline.remaining_s()) / 4)
 
 
-def _answer(parcel: Parcel, identity: str) -> Scores | str | None:
+def _sent(text: str) -> str:
+    """Return what of a text goes to a worker: all that its model looks at, and whether there is more."""
+    return text[: MOST_CHARACTERS + 1]
+
+
+def _answer(parcel: Parcel, size: int, identity: str) -> Scores | str | None:
     """Return a parcel's scores, why there are none, or None when no answer came."""
     reply = parcel.answer
     if not isinstance(reply, Reply):
@@ -252,4 +266,6 @@ def _answer(parcel: Parcel, identity: str) -> Scores | str | None:
         return reply.error or "the worker gave no reason"
     if reply.identity != identity:
         return "a worker with another model answered"
+    if len(reply.scores.values) != size:
+        return f"a worker gave {len(reply.scores.values)} scores for {size} pairs"
     return reply.scores

@@ -6,13 +6,14 @@ installation can be finished or undone from anywhere.
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from opensearchpy import NotFoundError, OpenSearch
 
-from osrerank.errors import InstallError
+from osrerank.errors import ConfigError, InstallError
 from osrerank.server.cluster import Change, check_plugins, explained, joined, needed_changes, put, restored
 from osrerank.server.ml_commons import Models
 
@@ -88,10 +89,18 @@ class Installer:
 
     Args:
         client: the cluster's, with the rights to change settings, search pipelines and models.
-        name: the pipeline's.
+        name: the pipeline's, part of addresses: a letter or digit, then letters, digits, ``.``, ``_`` and ``-``.
+
+    Raises:
+        ConfigError: the name has others.
     """
 
     def __init__(self, client: OpenSearch, name: str) -> None:
+        if not re.fullmatch(r"[^\W_][\w.-]*", name, re.ASCII):
+            reason = (
+                f"the search pipeline's name is {name!r}; it may have letters and digits, then '.', '_' and '-' too"
+            )
+            raise ConfigError(reason, setting="name", source="flag")
         self._client = client
         self._name = name
         self._models = Models(client, name)

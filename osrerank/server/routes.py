@@ -173,7 +173,7 @@ async def ready(http: HttpRequest) -> Readiness:
     service: Service = http.app.state.service
     deadline = Deadline.after_ms(service.limits.timeout_ms)
     try:
-        await service.judge([Question("ready", ("ready",))], deadline)
+        await service.judge([Question("ready", ("ready",))], deadline, cached=False)
     except OsrerankError as error:
         raise Refused(503, str(error)) from error
     return Readiness(status="ready", model=service.model)

@@ -65,8 +65,13 @@ class Service:
         """The model's name, as the settings have it: no model is loaded to answer this."""
         return self.reranker.settings.model
 
-    async def judge(self, questions: Sequence[Question], deadline: Deadline) -> list[Judgement]:
+    async def judge(self, questions: Sequence[Question], deadline: Deadline, *, cached: bool = True) -> list[Judgement]:
         """Score all questions.
+
+        Args:
+            questions: what is asked.
+            deadline: of the answer.
+            cached: whether scores may come from the cache, where there is one.
 
         Raises:
             Overloaded: too much is waiting already.
@@ -75,7 +80,7 @@ class Service:
             WorkerError: the workers did not deliver.
         """
         self._admit(sum(len(question.documents) for question in questions))
-        futures = [self._submit(question, deadline) for question in questions]
+        futures = [self._submit(question, deadline, cached=cached) for question in questions]
         try:
             async with asyncio.timeout(_positive(deadline.remaining_s())):
                 return [await asyncio.wrap_future(future) for future in futures]
@@ -99,11 +104,11 @@ class Service:
             self._held += count
         HELD.inc(count)
 
-    def _submit(self, question: Question, deadline: Deadline) -> Future[Judgement]:
+    def _submit(self, question: Question, deadline: Deadline, *, cached: bool) -> Future[Judgement]:
         with self._counting:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="osrerank-serve")
-            future = self._threads.submit(self._judge, question, deadline)
+            future = self._threads.submit(self._judge, question, deadline, cached=cached)
         future.add_done_callback(lambda _: self._release(len(question.documents)))
         return future
 
@@ -112,10 +117,10 @@ class Service:
             self._held -= count
         HELD.dec(count)
 
-    def _judge(self, question: Question, deadline: Deadline) -> Judgement:
+    def _judge(self, question: Question, deadline: Deadline, *, cached: bool) -> Judgement:
         if deadline.passed:
             raise DeadlineExceeded("the time given for the request ran out before its turn came")
-        scorer = self.reranker.scorer()
+        scorer = self.reranker.scorer(cached=cached)
         tuples = [(place,) for place in range(len(question.documents))]
         scores = scorer.score(question.query, question.documents, tuples, deadline=deadline)
         if scores.reached < len(tuples):

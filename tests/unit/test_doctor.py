@@ -96,17 +96,20 @@ def test_a_redis_tells_its_eviction_policy(url: str, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         before = {name: client.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy")}
         try:
-            client.config_set("maxmemory", 10_000_000)
+            client.config_set("maxmemory", 100_000_000)
             client.config_set("maxmemory-policy", "noeviction")
-            full = findings(url, redis_url=redis_url)["redis"]
-            client.config_set("maxmemory-policy", "volatile-lru")
-            sound = findings(url, redis_url=redis_url)["redis"]
+            sound = findings(url, redis_url=redis_url, backend="workers", cache_mb=50)["redis"]
+            small = findings(url, redis_url=redis_url, cache_mb=100)["redis"]
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            lossy = findings(url, redis_url=redis_url, backend="workers", cache_mb=50)["redis"]
+            cache = findings(url, redis_url=redis_url, cache_mb=50)["redis"]
         finally:
             for name, value in before.items():
                 client.config_set(name, value)
-    assert (full.status, sound.status) == ("failed", "ok")
-    assert "volatile-lru" in full.fix
-    assert sound.facts["maxmemory_policy"] == "volatile-lru"
+    assert (sound.status, small.status, lossy.status, cache.status) == ("ok", "failed", "failed", "ok")
+    assert "noeviction" in lossy.fix
+    assert "OSRERANK_CACHE_MB" in small.fix
+    assert sound.facts["maxmemory_policy"] == "noeviction"
 
 
 def test_the_exit_code_tells_a_program(url: str) -> None:

@@ -42,6 +42,14 @@ def test_secrets_are_not_shown():
     assert "hunter2" not in repr(settings)
 
 
+@pytest.mark.parametrize("token", ["", " ", "two words", "caf\u00e9"])
+def test_a_token_that_lets_nobody_or_everybody_in_is_refused(token, monkeypatch, tmp_path):
+    (tmp_path / "osrerank_server_token").write_text(f"{token}\n")
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match="printable"):
+        Settings.load()
+
+
 def test_bad_value_names_setting_and_source(monkeypatch):
     with pytest.raises(ConfigError, match=r"backend \(argument\)"):
         Settings.load(backend="abacus")

@@ -16,6 +16,8 @@ from osrerank.testing import FunctionScorer
 from workers.logs import JsonFormatter
 from workers.service import Service
 
+TINY = str(Path(__file__).parents[1] / "data" / "tiny-bert-one-label")
+
 
 @pytest.fixture
 def service(redis_url: str):
@@ -88,6 +90,18 @@ def test_a_model_that_does_not_score_is_noticed(redis_url):
     with pytest.raises(InferenceError, match="broken"):
         broken.load()
     broken.close()
+
+
+def test_trying_the_model_asks_no_cache(redis_url):
+    service = Service(Settings.load(broker_url=redis_url, redis_url=redis_url, model=TINY, backend="onnx", threads=1))
+    service.load()
+    service.probe()
+    local = service._tried
+    assert service.scorer is not local
+    local.close()
+    with pytest.raises(InferenceError, match="closed"):
+        service.probe()
+    service.close()
 
 
 def test_a_line_of_the_log_is_json():

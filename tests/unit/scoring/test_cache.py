@@ -201,6 +201,22 @@ def test_a_model_that_changes_meanwhile_spoils_nothing(redis: Redis) -> None:
     assert (again.values.tolist(), again.identity) == ([2.0, 2.0], "new")
 
 
+def test_a_model_that_changes_while_another_call_is_awaited_spoils_nothing(redis: Redis) -> None:
+    turning = Turning()
+    cached = behind(turning, redis, local=100)
+    cached.score("q", ["a", "b"], [(0,)])
+    pending = score_keys("old", "q", ["a", "b"], [(1,)])
+    cached._flights.board(pending)  # another call computes the second pair, and fails
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(cached.score, "q", ["a", "b"], [(0,), (1,)])
+        time.sleep(0.1)
+        turning.state["next"] = "new"
+        cached._flights.land(pending, {})
+        scores = call.result(10)
+    assert (scores.values.tolist(), scores.identity) == ([2.0, 2.0], "new")
+    assert cached._read(pending)[0] == {}
+
+
 class Counting(FunctionScorer):
     """A slow scorer that counts what it computes."""
 

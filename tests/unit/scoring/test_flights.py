@@ -1,5 +1,7 @@
+import os
 import threading
 import time
+import warnings
 
 from osrerank.scoring.flights import Flights
 from osrerank.types import NEVER, Deadline
@@ -42,3 +44,20 @@ def test_who_waits_is_woken():
     flights.land([b"a"], {b"a": 1.0})
     waiting.join(5)
     assert found == [1.0]
+
+
+def test_a_forked_child_waits_for_nobody_of_its_parent():
+    flights = Flights()
+    flights.board([b"a"])
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that another test may have left
+        child = os.fork()
+    if child == 0:
+        os.write(write, b"own" if flights.board([b"a"])[0] == [b"a"] else b"other")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 9) == b"own"
+    os.close(read)
+    os.close(write)
+    assert flights.board([b"a"])[0] == []

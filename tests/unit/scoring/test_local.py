@@ -1,5 +1,7 @@
 """Scores of the tiny models: order, failures, deadlines, threads."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -134,6 +136,22 @@ def test_several_threads_get_the_same_scores(scorer: LocalScorer) -> None:
     with ThreadPoolExecutor(4) as threads:
         for found in [threads.submit(score) for _ in range(4)]:
             np.testing.assert_array_equal(found.result(), expected)
+
+
+def test_a_forked_child_has_lanes_of_its_own() -> None:
+    """As under a server that loads the model and then forks: in a process of its own, this one has threads."""
+    script = (
+        "import os, signal\n"
+        "from osrerank.scoring.factory import load_scorer\n"
+        f"scorer = load_scorer({str(DIRECTORY)!r}, backend='onnx', threads=1)\n"
+        "before = scorer.score('q', ['a', 'b'], [(0,), (1,)]).values.tolist()\n"
+        "if (child := os.fork()) == 0:\n"
+        "    signal.alarm(20)\n"
+        "    os._exit(0 if scorer.score('q', ['a', 'b'], [(0,), (1,)]).values.tolist() == before else 1)\n"
+        "raise SystemExit(os.waitpid(child, 0)[1])\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=60, check=False)
+    assert done.returncode == 0
 
 
 def test_a_closed_scorer_says_so() -> None:

@@ -8,7 +8,7 @@ from opensearchpy import AuthorizationException, OpenSearch
 from opensearchpy.serializer import JSONSerializer
 
 from osrerank.cli import cli
-from osrerank.errors import InstallError
+from osrerank.errors import ConfigError, InstallError
 from osrerank.server.cluster import (
     ML_NODES_ONLY,
     PRIVATE,
@@ -21,6 +21,7 @@ from osrerank.server.cluster import (
     restored,
     trusted,
 )
+from osrerank.server.install import Installer
 
 SERVER = "http://10.1.2.3:8088"
 DEFAULTS = {TRUSTED: ["^https://vendor/.*$"], TRUSTED_PRIVATE: [], PRIVATE: "false", ML_NODES_ONLY: "true"}
@@ -146,3 +147,16 @@ def test_secrets_are_not_in_what_is_shown():
     connector = connector_of("n", SERVER, "s3cret")
     assert json.dumps(connector).count("s3cret") == 1
     assert connector["actions"][0]["headers"]["Authorization"] == "Bearer ${credential.token}"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "*", "a,b", "a/b", "../_cluster/settings", "a b", "a?pretty", "_none", ".", "a%2f", "\u00e9"]
+)
+def test_a_name_that_would_address_something_else_is_refused(name):
+    with pytest.raises(ConfigError, match="pipeline's name"):
+        Installer(OpenSearch(), name)
+
+
+@pytest.mark.parametrize("name", ["osrerank", "my-pipeline_2.b"])
+def test_a_usual_name_is_taken(name):
+    Installer(OpenSearch(), name)

@@ -6,9 +6,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from starlette.testclient import TestClient
 
-from osrerank.errors import ModelLoadError, TaskTimeout, WorkerError
+from osrerank.errors import InferenceError, ModelLoadError, TaskTimeout, WorkerError
+from osrerank.reranker import Reranker
+from osrerank.server.app import create_app
+from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
+from osrerank.types import NEVER
 
 BODY = {"query": "low blood", "documents": ["low", "blood", "low blood"]}
 ERROR_KEYS = {"message", "detail", "error", "error_type"}
@@ -25,6 +30,21 @@ class Raising(FunctionScorer):
 
     def score(self, *_arguments, **_options):
         raise self._error
+
+
+class Fading(FunctionScorer):
+    """A scorer that fails from some time on."""
+
+    __slots__ = ("fails",)
+
+    def __init__(self):
+        super().__init__()
+        object.__setattr__(self, "fails", threading.Event())
+
+    def score(self, query, documents, tuples, *, deadline=NEVER):
+        if self.fails.is_set():
+            raise InferenceError("it fails by now")
+        return super().score(query, documents, tuples, deadline=deadline)
 
 
 def check(answer, status, words, kind="Validation"):
@@ -164,6 +184,16 @@ def test_failures(serve, error, status, kind):
     assert client.get("/health").status_code == 200
     ready = client.get("/ready")
     assert ready.status_code >= 500
+
+
+def test_readiness_asks_no_cache(redis_url):
+    scorer = Fading()
+    reranker = Reranker(Settings.load(redis_url=redis_url), scorer)
+    with TestClient(create_app(reranker)) as client:
+        assert client.get("/ready").status_code == 200
+        scorer.fails.set()
+        assert client.get("/ready").status_code == 503
+    reranker.close()
 
 
 def test_a_model_that_fails_on_everything(serve):
