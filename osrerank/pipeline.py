@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from osrerank.errors import ConfigError, ScoringError, WorkerError
+from osrerank.errors import ConfigError, MissingDependencyError, ScoringError, WorkerError
 from osrerank.retrieval.rm3 import Rm3
 from osrerank.stages.pairs import Pairs
 from osrerank.stages.passages import Passages
@@ -279,6 +279,7 @@ class Pipeline:
         Raises:
             ScoringError: a stage failed, or no time was left for it, and ``on_failure`` is ``"raise"``.
             WorkerError: likewise, from workers.
+            MissingDependencyError: likewise, what a stage needs is not installed.
         """
         for place, stage in enumerate(self.stages):
             if place and offset and offset >= max(later.depth for later in self.stages[place:]):
@@ -287,7 +288,7 @@ class Pipeline:
             started = time.perf_counter()
             try:
                 ranking = stage.rerank(ranking, deadline=deadline)
-            except (ScoringError, WorkerError) as error:
+            except (ScoringError, WorkerError, MissingDependencyError) as error:
                 if on_failure == "raise":
                     raise
                 logger.warning("stage %s was skipped: %s", stage.name, error)

@@ -12,6 +12,7 @@ from osrerank._optional import require
 
 TASK = "osrerank.score"
 CONNECT_S = 1.0
+MOST_CONNECTIONS = 1024
 ANSWER_S = 5.0
 """For Celery's connections: longer than any command that waits on purpose."""
 PLAIN_ANSWER_S = 2.0
@@ -61,7 +62,12 @@ def connect(url: str) -> Any:
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
     retry = Retry(NoBackoff(), 0)
     return Redis.from_url(
-        url, socket_connect_timeout=CONNECT_S, socket_timeout=PLAIN_ANSWER_S, retry=retry, **keepalive
+        url,
+        socket_connect_timeout=CONNECT_S,
+        socket_timeout=PLAIN_ANSWER_S,
+        retry=retry,
+        max_connections=MOST_CONNECTIONS,
+        **keepalive,
     )
 
 

@@ -21,6 +21,8 @@ PREFIX = b"osrerank:scores:2:"
 """Changes with the form of keys or values."""
 YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
+MOST_CONNECTIONS = 1024
+"""One for each thread that asks at once; redis-py's own 100 would be an error for the next."""
 REST_S = 10.0
 """After a failure Redis is left alone for this long."""
 REMOTE_ENTRY_BYTES = 110
@@ -186,7 +188,13 @@ def connect(url: str) -> Any:
     from redis.retry import Retry  # noqa: PLC0415 - see above
 
     retry = Retry(NoBackoff(), 0)
-    return Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=retry)
+    return Redis.from_url(
+        url,
+        socket_timeout=TIMEOUT_S,
+        socket_connect_timeout=TIMEOUT_S,
+        retry=retry,
+        max_connections=MOST_CONNECTIONS,
+    )
 
 
 def _fits(answer: object, size: int) -> bool:
