@@ -90,7 +90,7 @@ def test_a_redis_that_does_not_answer_has_a_fix_and_keeps_its_password(url: str)
 
 
 @pytest.mark.integration
-def test_a_redis_tells_its_eviction_policy(url: str, redis_url: str) -> None:
+def test_a_redis_with_queues_must_not_evict_and_a_cache_may(url: str, redis_url: str) -> None:
     import redis
 
     with redis.Redis.from_url(redis_url) as client:
@@ -98,15 +98,18 @@ def test_a_redis_tells_its_eviction_policy(url: str, redis_url: str) -> None:
         try:
             client.config_set("maxmemory", 10_000_000)
             client.config_set("maxmemory-policy", "noeviction")
-            full = findings(url, redis_url=redis_url)["redis"]
-            client.config_set("maxmemory-policy", "volatile-lru")
-            sound = findings(url, redis_url=redis_url)["redis"]
+            advised = findings(url, redis_url=redis_url, backend="workers")["redis"]
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            evicting = findings(url, redis_url=redis_url, backend="workers")["redis"]
+            cache_alone = findings(url, redis_url=redis_url)["redis"]
+            broker_alone = findings(url, broker_url=redis_url, backend="workers")["broker"]
         finally:
             for name, value in before.items():
                 client.config_set(name, value)
-    assert (full.status, sound.status) == ("failed", "ok")
-    assert "volatile-lru" in full.fix
-    assert sound.facts["maxmemory_policy"] == "volatile-lru"
+    assert (advised.status, evicting.status, cache_alone.status, broker_alone.status) == ("ok", "failed", "ok", "failed")
+    assert "OSRERANK_CACHE_MB" in advised.found
+    assert "noeviction" in evicting.fix
+    assert cache_alone.facts["maxmemory_policy"] == "allkeys-lru"
 
 
 def test_the_exit_code_tells_a_program(url: str) -> None:
