@@ -16,7 +16,7 @@ from redis import RedisError
 
 from osrerank.errors import Overloaded, TaskFailed, WorkerError
 from osrerank.metrics import OVERLOADED
-from osrerank.scoring.broker import celery_app, connect
+from osrerank.scoring.broker import celery_app, connect, no_broker
 from osrerank.scoring.chunks import Chunk, divide, gather
 from osrerank.scoring.courier import Courier, Parcel
 from osrerank.scoring.messages import Reply, Request, WorkerCard
@@ -158,7 +158,7 @@ class RemoteScorer:
             cards = [card for card in self._roster.cards() if card.taking]
         except RedisError as error:
             self._crew = None
-            raise WorkerError(f"the broker cannot be asked for workers: {type(error).__name__}") from error
+            raise WorkerError(no_broker(error)) from error
         if not cards:
             self._crew = None
             raise WorkerError(f"there is no worker of {self._name}: start one with osrerank worker")
@@ -178,7 +178,7 @@ class RemoteScorer:
         try:
             waiting = self._redis.llen(crew.one.queue)
         except RedisError as error:
-            raise WorkerError(f"the broker cannot be asked: {type(error).__name__}") from error
+            raise WorkerError(no_broker(error)) from error
         with self._lock:
             ahead = max(waiting + crew.taken, self._under_way)
             waiting = max(waiting, self._under_way - crew.most_taken)
