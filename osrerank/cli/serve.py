@@ -7,7 +7,7 @@ import click
 
 from osrerank._optional import require
 
-NAMES = ("redis_url", "model", "backend")
+NAMES = ("redis_url", "model", "backend", "dtype")
 
 
 @click.command()
