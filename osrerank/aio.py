@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.client import embedded_folder, represent, server_options
+from osrerank.client import embedded_folder, refuse_settings, represent, server_options
 from osrerank.defaults import Defaults
 from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
@@ -142,6 +142,7 @@ def connect_async(
     **options: Any,
 ) -> AsyncClient:
     """Return an asynchronous client, as ``osrerank.connect`` does a synchronous one."""
+    refuse_settings(options)
     settings = Settings.load(
         url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
     )

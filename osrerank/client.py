@@ -8,6 +8,7 @@ from typing import Any
 from opensearchpy import OpenSearch, TransportError
 
 from osrerank.defaults import Defaults
+from osrerank.errors import ConfigError
 from osrerank.msearch import MultiSearchCall
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
@@ -192,9 +193,9 @@ def connect(
         url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
         duo_model: likewise, the model that compares pairs of candidates.
-        backend: ``auto``, ``onnx`` or ``torch``.
+        backend: ``auto``, ``onnx``, ``torch`` or ``workers``.
         dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
-        redis_url: where scores are cached.
+        redis_url: where scores are cached, and where workers are met unless ``OSRERANK_BROKER_URL`` is set.
         rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.
         scorer: scores instead of a model.
         duo_scorer: scores instead of a duo model.
@@ -203,6 +204,7 @@ def connect(
     Raises:
         ConfigError: a setting cannot be used.
     """
+    refuse_settings(options)
     settings = Settings.load(
         url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
     )
@@ -219,6 +221,17 @@ def represent(client: Any) -> str:
     """Return a client for people: its class and where it connects to, without credentials."""
     hosts = [f"{host.get('host')}:{host.get('port', 9200)}" for host in getattr(client.transport, "hosts", None) or []]
     return f"<{type(client).__name__} of {', '.join(hosts) or 'the embedded engine'}>"
+
+
+def refuse_settings(options: Mapping[str, Any]) -> None:
+    """Refuse settings among opensearch-py's options: it takes any name, and would pass them over in silence.
+
+    Raises:
+        ConfigError: an option is a setting that only the environment can give.
+    """
+    for name in sorted(set(options) & set(Settings.model_fields)):
+        variable = f"OSRERANK_{name.upper()}"
+        raise ConfigError(f"{name} is no argument here: set {variable}", setting=name, source="argument")
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:

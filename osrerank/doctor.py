@@ -60,7 +60,7 @@ def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
     yield _processor()
     yield from _model(settings)
     yield from _engine(settings, index)
-    yield _redis(settings)
+    yield from _redis(settings)
     yield _workers(settings)
 
 
@@ -179,29 +179,39 @@ def text_fields(properties: Mapping[str, Any], above: str = "") -> Iterator[str]
             yield f"{above}{name}"
 
 
-def _redis(settings: Settings) -> Finding:
-    if settings.redis_url is None:
-        return Finding("redis", "absent", "no score cache is configured; OSRERANK_REDIS_URL sets one")
+def _redis(settings: Settings) -> Iterator[Finding]:
+    """Look at the Redis of the cache and at the workers' broker, which may be one."""
+    cache, broker = settings.redis_url, None
+    if settings.backend == "workers":
+        broker = settings.broker_url or settings.redis_url
+    if cache is None:
+        yield Finding("redis", "absent", "no score cache is configured; OSRERANK_REDIS_URL sets one")
+    else:
+        fix = "start it, or correct --redis-url or OSRERANK_REDIS_URL; searches work without it, only slower"
+        yield _redis_server("redis", cache.get_secret_value(), fix, queues=cache == broker, cache_mb=settings.cache_mb)
+    if broker is not None and broker != cache:
+        fix = "start it, or correct OSRERANK_BROKER_URL"
+        yield _redis_server("broker", broker.get_secret_value(), fix, queues=True, cache_mb=0)
+
+
+def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: float) -> Finding:
+    """Ask a Redis how it bounds its memory; one with queues must not evict, the cache bounds itself."""
     import redis  # noqa: PLC0415 - only where it is configured
 
-    url = settings.redis_url.get_secret_value()
-    fix = "start it, or correct --redis-url or OSRERANK_REDIS_URL; searches work without it, only slower"
     try:
         with redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=2) as client:
             memory, server = client.info("memory"), client.info("server")
     except Exception as error:  # noqa: BLE001 - whatever keeps it from answering is the finding
-        return Finding("redis", "failed", f"it does not answer: {_sentence(error)}", fix)
+        return Finding(part, "failed", f"it does not answer: {_sentence(error)}", fix)
     policy, most = str(memory.get("maxmemory_policy", "unknown")), int(memory.get("maxmemory", 0))
     facts = {"version": server["redis_version"], "maxmemory_policy": policy, "maxmemory_bytes": most}
     told = f"Redis {server['redis_version']} answers; maxmemory-policy {policy}, maxmemory {most} bytes"
-    is_broker = settings.backend == "workers" and settings.broker_url in (None, settings.redis_url)
-    if policy != "noeviction" and most and is_broker:
-        reason = f"{told}: a queue that is evicted loses its searches"
-        return Finding("redis", "failed", reason, "set maxmemory-policy to noeviction: the cache bounds itself", facts)
-    if most and settings.cache_mb * 1_000_000 >= most:
-        fix = "raise maxmemory, or lower OSRERANK_CACHE_MB"
-        return Finding("redis", "failed", f"{told}: the cache's {settings.cache_mb:g} MB do not fit", fix, facts)
-    return Finding("redis", "ok", told, facts=facts)
+    if queues and policy not in ("noeviction", "unknown"):
+        cure = "set maxmemory-policy to noeviction; the score cache bounds itself"
+        return Finding(part, "failed", f"{told}: evicting a queue loses searches", cure, facts)
+    if 0 < most < cache_mb * 1e6:
+        told += f"; the score cache may take {cache_mb:g} MB of it: raise maxmemory or lower OSRERANK_CACHE_MB"
+    return Finding(part, "ok", told, facts=facts)
 
 
 def _workers(settings: Settings) -> Finding:

@@ -150,7 +150,8 @@ class Settings(BaseSettings):
             first = error.errors(include_url=False, include_input=False)[0]
             setting = ".".join(str(part) for part in first["loc"])
             source = "argument" if setting in arguments else f"{PREFIX}{setting.upper()}"
-            raise ConfigError(f"{setting} ({source}): {first['msg']}", setting=setting, source=source) from None
+            reason = first["msg"].removeprefix("Value error, ")
+            raise ConfigError(f"{setting} ({source}): {reason}", setting=setting, source=source) from None
         except SettingsError:
             raise ConfigError(
                 f"{SECRETS_DIR}: {os.environ.get(SECRETS_DIR)} and the settings in it must be readable for this user",

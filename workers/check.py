@@ -5,7 +5,7 @@ import socket
 from redis import RedisError
 
 from osrerank.errors import WorkerError
-from osrerank.scoring.broker import connect
+from osrerank.scoring.broker import connect, no_broker
 from osrerank.scoring.roster import Roster
 from osrerank.settings import Settings
 
@@ -26,7 +26,7 @@ def check_worker(settings: Settings) -> str:
     try:
         cards = Roster(redis, settings.model).cards()
     except RedisError as error:
-        raise WorkerError(f"the broker cannot be asked: {type(error).__name__}") from error
+        raise WorkerError(no_broker(error)) from error
     finally:
         redis.close()
     here = [card for card in cards if card.host == socket.gethostname()]

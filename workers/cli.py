@@ -23,7 +23,7 @@ def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -
     A worker that is told to stop finishes what it has taken. On a machine with several GPUs start one for each, with
     CUDA_VISIBLE_DEVICES.
     """
-    inherited = {name: (defaults or {}).get(name) for name in ("redis_url", "model", "backend")}
+    inherited = {name: (defaults or {}).get(name) for name in ("redis_url", "model", "backend", "dtype")}
     given = {name: value for name, value in options.items() if value is not None}
     settings = Settings.load(**{**inherited, **given})
     if check:

@@ -103,4 +103,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     first_line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-    return f"{type(error).__name__}: {first_line} (run with --debug for the traceback)"
+    name = type(error).__name__
+    if first_line.startswith(f"{name}("):  # opensearch-py's errors name themselves, and their cause behind
+        return f"{first_line.partition(' caused by: ')[0]} (run with --debug for the traceback)"
+    return f"{name}: {first_line} (run with --debug for the traceback)"

@@ -21,7 +21,7 @@ def doctor(context: click.Context, /, *, index: str) -> None:
     from osrerank.doctor import examine  # noqa: PLC0415 - the client
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
-    names = ("url", "redis_url", "model", "backend")
+    names = ("url", "redis_url", "model", "backend", "dtype")
     settings = Settings.load(**{name: context.obj[name] for name in names})
     findings = []
     for finding in examine(settings, index=index):

@@ -48,8 +48,10 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
         click.echo(WARNING.format(index=wish.default_for), err=True)
     if dry_run:
         return
-    if any(step.startswith("cluster setting") for step in steps) and not yes:
-        click.confirm("Change these cluster settings?", abort=True)
+    asks = any(step.startswith("cluster setting") for step in steps) and not yes
+    if asks and not click.confirm("Change these cluster settings?"):
+        click.echo("Nothing was changed.", err=True)
+        context.exit(1)
     installer.install(wish)
     click.echo(f"The search pipeline {wish.name} works." if steps else f"Nothing to do: {wish.name} works.")
 

@@ -10,7 +10,7 @@ import click
 from osrerank._optional import require
 from osrerank.errors import ConfigError
 
-NAMES = ("redis_url", "model", "duo_model", "backend")
+NAMES = ("redis_url", "model", "duo_model", "backend", "dtype")
 PAGE_OPTIONS = ("indexes", "queries", "qrels")
 FILE = click.Path(exists=True, dir_okay=False)
 

@@ -50,6 +50,14 @@ def celery_app(url: str) -> Any:
     return app
 
 
+def no_broker(error: Exception) -> str:
+    """Say in a sentence that the broker does not answer, and what to do; nothing of its URL is shown."""
+    return (
+        f"the broker cannot be asked for workers ({type(error).__name__}): start its Redis, or correct "
+        "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL where that is the broker too"
+    )
+
+
 def connect(url: str) -> Any:
     """Return a Redis client for replies and worker cards; no connection is made yet.
 

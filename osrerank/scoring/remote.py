@@ -16,7 +16,7 @@ from redis import RedisError
 
 from osrerank.errors import Overloaded, TaskFailed, WorkerError
 from osrerank.metrics import OVERLOADED
-from osrerank.scoring.broker import celery_app, connect
+from osrerank.scoring.broker import celery_app, connect, no_broker
 from osrerank.scoring.chunks import Chunk, divide, gather
 from osrerank.scoring.courier import Courier, Parcel
 from osrerank.scoring.inputs import MOST_CHARACTERS
@@ -164,7 +164,7 @@ class RemoteScorer:
             cards = [card for card in self._roster.cards() if card.taking]
         except RedisError as error:
             self._crew = None
-            self._failure = f"the broker cannot be asked for workers: {type(error).__name__}"
+            self._failure = no_broker(error)
             raise WorkerError(self._failure) from error
         finally:
             self._looked_at = time.monotonic()
@@ -187,7 +187,7 @@ class RemoteScorer:
         try:
             waiting = self._redis.llen(crew.one.queue)
         except RedisError as error:
-            raise WorkerError(f"the broker cannot be asked: {type(error).__name__}") from error
+            raise WorkerError(no_broker(error)) from error
         with self._lock:
             ahead = max(waiting + crew.taken, self._under_way)
             waiting = max(waiting, self._under_way - crew.most_taken)

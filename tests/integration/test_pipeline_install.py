@@ -347,7 +347,9 @@ def test_commands(cluster, server, sample, installer, opensearch_url):
     assert outcome.exit_code == 0, outcome.output
     assert "private_ip_enabled: not set -> True" in outcome.output
     assert "must from now on carry ext.rerank" in outcome.output
-    assert run("install", "--server", server, input="n\n").exit_code != 0
+    refused = run("install", "--server", server, input="n\n")
+    assert refused.exit_code == 1
+    assert "Nothing was changed." in refused.output
     assert state(cluster) == before
     assert run("status").exit_code == 1
     outcome = run("install", "--server", f"{server}/", input="y\n")

@@ -90,7 +90,7 @@ def test_a_redis_that_does_not_answer_has_a_fix_and_keeps_its_password(url: str)
 
 
 @pytest.mark.integration
-def test_a_redis_tells_its_eviction_policy(url: str, redis_url: str) -> None:
+def test_a_redis_with_queues_must_not_evict_and_a_cache_may(url: str, redis_url: str) -> None:
     import redis
 
     with redis.Redis.from_url(redis_url) as client:
@@ -98,18 +98,19 @@ def test_a_redis_tells_its_eviction_policy(url: str, redis_url: str) -> None:
         try:
             client.config_set("maxmemory", 100_000_000)
             client.config_set("maxmemory-policy", "noeviction")
-            sound = findings(url, redis_url=redis_url, backend="workers", cache_mb=50)["redis"]
-            small = findings(url, redis_url=redis_url, cache_mb=100)["redis"]
+            advised = findings(url, redis_url=redis_url, backend="workers")["redis"]
             client.config_set("maxmemory-policy", "allkeys-lru")
-            lossy = findings(url, redis_url=redis_url, backend="workers", cache_mb=50)["redis"]
-            cache = findings(url, redis_url=redis_url, cache_mb=50)["redis"]
+            evicting = findings(url, redis_url=redis_url, backend="workers")["redis"]
+            cache_alone = findings(url, redis_url=redis_url)["redis"]
+            broker_alone = findings(url, broker_url=redis_url, backend="workers")["broker"]
         finally:
             for name, value in before.items():
                 client.config_set(name, value)
-    assert (sound.status, small.status, lossy.status, cache.status) == ("ok", "failed", "failed", "ok")
-    assert "noeviction" in lossy.fix
-    assert "OSRERANK_CACHE_MB" in small.fix
-    assert sound.facts["maxmemory_policy"] == "noeviction"
+    assert (advised.status, evicting.status) == ("ok", "failed")
+    assert (cache_alone.status, broker_alone.status) == ("ok", "failed")
+    assert "OSRERANK_CACHE_MB" in advised.found
+    assert "noeviction" in evicting.fix
+    assert cache_alone.facts["maxmemory_policy"] == "allkeys-lru"
 
 
 def test_the_exit_code_tells_a_program(url: str) -> None:
@@ -119,3 +120,9 @@ def test_the_exit_code_tells_a_program(url: str) -> None:
     assert broken.exit_code == 1
     assert "✗ engine: it does not answer" in broken.output
     assert "fix: start the server" in broken.output
+
+
+def test_the_precision_of_the_command_line_is_looked_at(url: str) -> None:
+    outcome = CliRunner().invoke(cli, ["--url", url, "--model", TINY, "--backend", "onnx", "--dtype", "bf16", "doctor"])
+    assert outcome.exit_code == 1
+    assert "dtype bf16 is the torch backend's" in outcome.output

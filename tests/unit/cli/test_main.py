@@ -65,6 +65,14 @@ def test_unknown_index_of_the_embedded_engine(tmp_path, capsys):
     assert "missing" in capsys.readouterr().err
 
 
+def test_a_server_that_does_not_answer_is_told_once(capsys):
+    assert run("--url", "http://127.0.0.1:9", "search", "x", "--index", "i") == 1
+    shown = capsys.readouterr().err
+    assert shown.count("ConnectionError") == 1
+    assert shown.count("refused") == 1
+    assert "--debug" in shown
+
+
 def test_debug_shows_the_traceback():
     with pytest.raises(Exception, match=r"127\.0\.0\.1"):
         main(["--debug", "--url", "http://127.0.0.1:9", "search", "x", "--index", "i"])
