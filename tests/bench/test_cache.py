@@ -54,6 +54,7 @@ def test_cache_serves_a_thousand_candidates(opensearch_url, redis_url, where, mo
         f"\n1,000 candidates, all cached in {where}: {added:.1f} ms more than the search of "
         f"{statistics.median(times['plain']) * 1000:.1f} ms; load {os.getloadavg()[0]:.1f}"
     )
+    assert added <= 20
     client.indices.delete(index=INDEX)
     client.close()
 

@@ -81,6 +81,8 @@ def test_workers_overhead(one_worker):
         f"\n100 candidates: in process {statistics.median(times['local']) * 1000:.0f} ms, one worker adds {added:.1f} "
         f"ms (median of differences), throughput {share:.1%}; {load_note()}"
     )
+    assert added <= 15
+    assert share >= 0.95
 
 
 def test_workers_of_many_clients_share_batches(one_worker):
@@ -104,6 +106,7 @@ def test_workers_of_many_clients_share_batches(one_worker):
         f"\n16 clients of 20 candidates: {rate:.1%} of the throughput of one with 320 "
         f"({320 / statistics.median(whole):.0f} pairs/s); {load_note()}"
     )
+    assert rate >= 0.85
 
 
 def stand_in_rate(scorer, clients, seconds):
@@ -148,6 +151,7 @@ def test_workers_scaling_of_a_stand_in(redis_url, tmp_path):
             f"workers {children.ru_utime + children.ru_stime:.1f} s of CPU so far; {load_note()}"
         )
     print(f"from 1 to 8 stand-in workers: {rates[8] / rates[1]:.2f}x")
+    assert rates[8] >= 7 * rates[1]
 
 
 def test_workers_bound_their_queue_under_three_times_the_load(redis_url, tmp_path):
@@ -184,3 +188,6 @@ def test_workers_bound_their_queue_under_three_times_the_load(redis_url, tmp_pat
         f"{statistics.median(refused) * 1000:.1f} ms (median), {len(late)} cut short in {max(late, default=0):.2f} s "
         f"at most; {load_note()}"
     )
+    assert refused
+    assert statistics.median(refused) < 0.05
+    assert max(full + late) <= 1.05
