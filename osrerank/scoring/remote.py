@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import threading
@@ -85,6 +86,7 @@ class RemoteScorer:
         self._looked_at = 0.0
         self._failure = ""
         self._under_way = 0
+        self._calls = 0
         self._app: Any = None
         self._redis: Any = None
         self._roster: Roster
@@ -115,12 +117,13 @@ class RemoteScorer:
         crew = self.crew()
         identity = crew.one.identity
         query, documents = _sent(query), [_sent(document) for document in documents]
-        chunks = divide(documents, tuples, len(crew.cards))
-        if not chunks:
-            return Scores(np.empty(0, dtype=np.float32), identity=identity)
-        with self._admitted(crew, len(chunks), deadline):
-            parcels = [self._parcel(chunk, crew.one, query, documents, tuples, deadline) for chunk in chunks]
-            self._courier.carry(parcels, deadline)
+        with self._share(len(crew.cards)) as workers:
+            chunks = divide(documents, tuples, workers)
+            if not chunks:
+                return Scores(np.empty(0, dtype=np.float32), identity=identity)
+            with self._admitted(crew, len(chunks), deadline):
+                parcels = [self._parcel(chunk, crew.one, query, documents, tuples, deadline) for chunk in chunks]
+                self._courier.carry(parcels, deadline)
         answers = [_answer(parcel, len(chunk.places), identity) for parcel, chunk in zip(parcels, chunks, strict=True)]
         if all(isinstance(answer, str) for answer in answers):
             raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=parcels[0].chunk)
@@ -176,6 +179,22 @@ class RemoteScorer:
         if known not in ("", identity):
             logger.info("the workers of %s have changed their model", self._name)
         return Crew(tuple(card for card in cards if card.identity == identity))
+
+    @contextlib.contextmanager
+    def _share(self, workers: int) -> Iterator[int]:
+        """Yield how many workers a call is divided among: all of them for the only one, few for one of many.
+
+        Small chunks answer sooner while workers are idle, and cost more to carry; with as many calls as workers all are
+        busy anyway.
+        """
+        with self._lock:
+            self._calls += 1
+            calls = self._calls
+        try:
+            yield math.ceil(workers / calls)
+        finally:
+            with self._lock:
+                self._calls -= 1
 
     @contextlib.contextmanager
     def _admitted(self, crew: Crew, chunks: int, deadline: Deadline) -> Iterator[None]:
@@ -244,7 +263,7 @@ class RemoteScorer:
             self._roster = Roster(self._redis, self._name)
             self._courier = Courier(self._app, self._redis, self._roster)
             self._looking = threading.Lock()
-            self._crew, self._under_way, self._failure = None, 0, ""
+            self._crew, self._under_way, self._calls, self._failure = None, 0, 0, ""
             self._process = os.getpid()
 
 

@@ -31,3 +31,14 @@ def test_a_broker_that_says_nothing_is_waited_for_once_by_all():
         scorer.close()
     assert {type(failure) for failure in failures} == {WorkerError}
     assert took_s < 2 * PLAIN_ANSWER_S
+
+
+def test_calls_at_the_same_time_share_the_workers():
+    scorer = RemoteScorer("redis://127.0.0.1:1", "m", queue_chunks=1)
+    with scorer._share(8) as alone:
+        with scorer._share(8) as second, scorer._share(8) as third:
+            assert (alone, second, third) == (8, 4, 3)
+        with scorer._share(1) as only:
+            assert only == 1
+    with scorer._share(8) as again:
+        assert again == 8
