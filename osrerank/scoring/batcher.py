@@ -157,11 +157,13 @@ class Batcher:
     def _half(self) -> list[_Item]:
         """Return a part of a batch that failed, without what is past its deadline."""
         while self._halves:
-            half = self._halves.popleft()
-            late = [item for item in half if item.call.deadline.passed]
+            in_time: list[_Item] = []
+            late: list[_Item] = []
+            for item in self._halves.popleft():
+                (late if item.call.deadline.passed else in_time).append(item)
             self._release(late)
-            if len(late) < len(half):
-                return [item for item in half if not item.call.deadline.passed]
+            if in_time:
+                return in_time
         return []
 
     def _gather(self) -> list[_Item]:

@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from osrerank._optional import require
+from osrerank.scoring.redis_client import open_redis
 
 TASK = "osrerank.score"
 CONNECT_S = 1.0
-MOST_CONNECTIONS = 1024
 ANSWER_S = 5.0
 """For Celery's connections: longer than any command that waits on purpose."""
 PLAIN_ANSWER_S = 2.0
@@ -59,24 +59,9 @@ def no_broker(error: Exception) -> str:
 
 
 def connect(url: str) -> Any:
-    """Return a Redis client for replies and worker cards; no connection is made yet.
-
-    Nothing is tried twice: who waits for an answer decides for how long.
-    """
-    from redis import Redis  # noqa: PLC0415 - only where workers are used
-    from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
-    from redis.retry import Retry  # noqa: PLC0415 - see above
-
+    """Return a Redis client for replies and worker cards; no connection is made yet."""
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
-    retry = Retry(NoBackoff(), 0)
-    return Redis.from_url(
-        url,
-        socket_connect_timeout=CONNECT_S,
-        socket_timeout=PLAIN_ANSWER_S,
-        retry=retry,
-        max_connections=MOST_CONNECTIONS,
-        **keepalive,
-    )
+    return open_redis(url, connect_s=CONNECT_S, answer_s=PLAIN_ANSWER_S, **keepalive)
 
 
 def _address(url: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from osrerank.errors import InferenceError
 from osrerank.scoring.backend import Backend
 from osrerank.scoring.batcher import Batcher, Outcome, Row
 from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
+from osrerank.scoring.logistic import logistic
 from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, ModelCard, digest
 from osrerank.types import NEVER, Deadline, Scores
 
@@ -64,20 +65,22 @@ class LocalScorer:
         Raises:
             InferenceError: the scorer is closed.
         """
-        return self._open_backend()
+        if self._backend is None:
+            raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
+        return self._backend
 
     @functools.cached_property
     def identity(self) -> str:
         """What determines a pair's score beside its texts: model digest, precision and input policy."""
         files = [name for name in (TOKENIZER_FILE, CARD_FILE, CONFIG_FILE) if (self._directory / name).exists()]
-        backend = self._open_backend()
+        backend = self.backend
         policy = f"{self.card.layout}/{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
         return f"{digest(self._directory, [*files, *backend.files])}/{backend.precision}/{policy}"
 
     @property
     def merges_calls(self) -> bool:
         """Whether sequences of several calls are computed together: the more calls at once, the fuller the batches."""
-        return self._open_backend().budget_tokens > 1
+        return self.backend.budget_tokens > 1
 
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
@@ -107,9 +110,7 @@ class LocalScorer:
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the logistic function of logits ``(n,)``, in float64: the values are calibrated already."""
-        exponent = -np.clip(logits.astype(np.float64), -700, 700)
-        probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(exponent))
-        return probabilities
+        return logistic(logits)
 
     def close(self) -> None:
         with self._closing:
@@ -125,7 +126,7 @@ class LocalScorer:
             raise ValueError("a duo model scores pairs of documents; for single documents a mono model is needed")
 
     def _compute(self, texts: "_Texts", tuples: Sequence[tuple[int, ...]], deadline: Deadline) -> Outcome:
-        fitting = self._open_backend().budget_tokens // ORDINARY_TOKENS
+        fitting = self.backend.budget_tokens // ORDINARY_TOKENS
         chunk = max(CHUNK[self.card.kind], min(LARGE_CHUNK, fitting))
         with self._batcher.call(deadline) as call:
             for start in range(0, len(tuples), chunk):
@@ -133,11 +134,6 @@ class LocalScorer:
                     break
                 call.add(texts.sequences(tuples[start : start + chunk]))
             return call.result()
-
-    def _open_backend(self) -> Backend:
-        if self._backend is None:
-            raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
-        return self._backend
 
     def _logit(self, row: Row) -> float:
         """Return the calibrated logit of a head's outputs ``(labels,)``."""

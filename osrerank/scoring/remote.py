@@ -21,6 +21,7 @@ from osrerank.scoring.broker import celery_app, connect, no_broker
 from osrerank.scoring.chunks import Chunk, divide, gather
 from osrerank.scoring.courier import Courier, Parcel
 from osrerank.scoring.inputs import MOST_CHARACTERS
+from osrerank.scoring.logistic import logistic
 from osrerank.scoring.messages import Reply, Request, WorkerCard
 from osrerank.scoring.roster import BEAT_S, Roster
 from osrerank.types import NEVER, Deadline, Scores
@@ -131,9 +132,7 @@ class RemoteScorer:
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the logistic function of logits ``(n,)``: workers calibrate them already."""
-        exponent = -np.clip(logits.astype(np.float64), -700, 700)
-        probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(exponent))
-        return probabilities
+        return logistic(logits)
 
     def close(self) -> None:
         with self._lock:

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from prometheus_client import Counter
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from osrerank.scoring.redis_client import open_redis
+
 PREFIX = b"osrerank:scores:2:"
 """Changes with the form of keys or values."""
 YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
-MOST_CONNECTIONS = 1024
-"""One for each thread that asks at once; redis-py's own 100 would be an error for the next."""
 REST_S = 10.0
 """After a failure Redis is left alone for this long."""
 REMOTE_ENTRY_BYTES = 110
@@ -182,19 +182,8 @@ class Breaker:
 
 
 def connect(url: str) -> Any:
-    """Return a Redis client that gives up soon and does not try twice; no connection is made yet."""
-    from redis import Redis  # noqa: PLC0415 - only where a cache is configured
-    from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
-    from redis.retry import Retry  # noqa: PLC0415 - see above
-
-    retry = Retry(NoBackoff(), 0)
-    return Redis.from_url(
-        url,
-        socket_timeout=TIMEOUT_S,
-        socket_connect_timeout=TIMEOUT_S,
-        retry=retry,
-        max_connections=MOST_CONNECTIONS,
-    )
+    """Return a Redis client that gives up soon; no connection is made yet."""
+    return open_redis(url, connect_s=TIMEOUT_S, answer_s=TIMEOUT_S)
 
 
 def _fits(answer: object, size: int) -> bool:

@@ -185,3 +185,22 @@ def test_many_callers_get_their_own() -> None:
     with ThreadPoolExecutor(16) as threads:
         assert all(threads.map(work, range(16)))
     assert batcher._busy == 0
+
+
+class ThreeReads(Deadline):
+    """Passes when it has been asked about three times."""
+
+    reads: list[None] = []  # noqa: RUF012 - one instance
+
+    @property
+    def passed(self) -> bool:
+        self.reads.append(None)
+        return len(self.reads) > 3
+
+
+def test_a_deadline_that_passes_while_a_failed_batch_is_halved_loses_no_sequence() -> None:
+    batcher = Batcher(Recorder(budget_tokens=35), "m")
+    with ThreadPoolExecutor(1) as thread:
+        outcome = thread.submit(compute, batcher, [-1, 5, 6], ThreeReads()).result(10)
+    assert outcome.failures.keys() | outcome.outputs.keys() <= {0, 1, 2}
+    assert len(ThreeReads.reads) >= 3
