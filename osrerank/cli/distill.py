@@ -11,8 +11,9 @@ from osrerank.cli.train import MODEL, request_of, told, training_options
 @click.command()
 @training_options
 @click.option("--layers", type=click.IntRange(1), help="Layers of the student, which starts from the teacher's own.")
+@click.option("--inner", default=0, type=click.IntRange(0), help="With --layers: feed-forward units of a layer.")
 @click.option("--student", type=MODEL, help="Checkpoint that the student starts from instead.")
-def distill(layers: int | None, student: Path | None, **options: Any) -> None:
+def distill(layers: int | None, inner: int, student: Path | None, **options: Any) -> None:
     """Distil a mono model, the teacher given by --init-from, into a smaller one.
 
     \b
@@ -25,4 +26,4 @@ def distill(layers: int | None, student: Path | None, **options: Any) -> None:
 
     if (layers is None) == (student is None):
         raise click.UsageError("give one of --layers and --student")
-    told(fit(request_of(options, "simplified-tinybert"), layers=layers or 0, student=student))
+    told(fit(request_of(options, "simplified-tinybert"), layers=layers or 0, inner=inner, student=student))

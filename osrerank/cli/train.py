@@ -160,6 +160,31 @@ def duo(**options: Any) -> None:
     told(fit(request_of(options, "duobert"), "duo"))
 
 
+def _shares(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[float] | None:
+    try:
+        return [float(share) for share in value.split(",")] if value else None
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not numbers with commas between") from None
+
+
+@train.command()
+@click.argument("models", nargs=-1, required=True, type=MODEL)
+@click.option("--shares", callback=_shares, help="Of each model, such as 0.6,0.4.  [default: equal ones]")
+@click.option("--output", "-o", required=True, type=FOLDER, help="Model directory to make.")
+def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) -> None:
+    """Average the weights of MODELS: a trained one with its start, or several trainings of one start.
+
+    \b
+    osrerank train average trained minilm --shares 0.6,0.4 --output mono
+
+    Card and tokenizer are the first one's. What lies between a model and its start often keeps most of what was learnt
+    and forgets less of what the start knew.
+    """
+    from osrerank.training.averaging import average as mean  # noqa: PLC0415 - imports torch
+
+    told(mean(models, shares or [1.0] * len(models), output))
+
+
 @train.command()
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--data", multiple=True, callback=source_options, help="Examples to change, as for train mono.")

@@ -99,7 +99,7 @@ class InputBuilder:
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
         self._query_pieces = card.max_query_tokens - 2
-        self._max_tokens = card.max_tokens
+        self.max_tokens = card.max_tokens
         self._is_duo = card.kind == "duo"
         self.length_rule = length_rule or card.length_rule
 
@@ -150,7 +150,7 @@ class InputBuilder:
     def _mono_room(self, query: Pieces) -> int:
         """Return how many pieces a document may have; the released code leaves one token unused."""
         unused = self.length_rule == "released"
-        return self._max_tokens - self._template.specials() - unused - len(query.ids)
+        return self.max_tokens - self._template.specials() - unused - len(query.ids)
 
     def _duo_room(self, query: Pieces) -> int:
         """Return how many pieces each of two documents may have: 223 beside a query that may have 62, whatever it has.
@@ -159,8 +159,8 @@ class InputBuilder:
         lends the other what it does not need.
         """
         if self.length_rule == "released":
-            return (self._max_tokens - len(query.ids) - 2) // 2 - 2
-        return (self._max_tokens - self._template.specials(2) - self._query_pieces) // 2
+            return (self.max_tokens - len(query.ids) - 2) // 2 - 2
+        return (self.max_tokens - self._template.specials(2) - self._query_pieces) // 2
 
     def _pieces(self, texts: Sequence[str], most: int) -> list[Pieces]:
         """Return the first ``most`` pieces of each text, reading no more of a long text than they need."""
@@ -189,10 +189,19 @@ class InputBuilder:
         return Pieces(pieces.ids, cut=pieces.cut or len(text) > MOST_CHARACTERS)
 
 
-def padded(sequences: Sequence[Tokens], pad_id: int = 0) -> Batch:
-    """Return the sequences as one batch, padded on the right; padding has the segment of a sequence's last token."""
+def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, most: int = 0) -> Batch:
+    """Return the sequences as one batch, padded on the right; padding has the segment of a sequence's last token.
+
+    Args:
+        sequences: the rows.
+        pad_id: of the padding token.
+        multiple: the batch's width is a multiple of this, where that is not above ``most``.
+        most: tokens that the model can take.
+    """
     lengths = np.array([len(tokens.ids) for tokens in sequences])
-    input_ids = np.full((len(sequences), int(lengths.max())), pad_id, dtype=np.int64)
+    longest = int(lengths.max())
+    width = max(longest, min(-(-longest // multiple) * multiple, most))
+    input_ids = np.full((len(sequences), width), pad_id, dtype=np.int64)
     token_type_ids = np.zeros_like(input_ids)
     for row, tokens in enumerate(sequences):
         input_ids[row, : lengths[row]] = tokens.ids

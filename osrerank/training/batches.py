@@ -15,6 +15,8 @@ from osrerank.training.examples import Example
 
 AHEAD = 4
 """Steps that are made while the one before is computed."""
+WIDTHS = 16
+"""Batches are as wide as a multiple of this: libraries prepare a product for each shape anew, some for a second."""
 Ids = npt.NDArray[np.int64]
 Item = TypeVar("Item")
 
@@ -57,6 +59,10 @@ class Step:
 
 class Assembly(Protocol):
     """Makes sequences of an example."""
+
+    @property
+    def builder(self) -> InputBuilder:
+        """What makes them of texts."""
 
     def count(self, example: Example) -> int:
         """Return how many sequences the example gives."""
@@ -156,12 +162,16 @@ class Steps:
     def _lot(self, lists: _Lists, places: Sequence[int]) -> Lot:
         twins = [tokens for place in places for tokens in lists.teacher[place]]
         return Lot(
-            padded([tokens for place in places for tokens in lists.own[place]], self.pad_id),
+            _padded([tokens for place in places for tokens in lists.own[place]], self.pad_id, self.assembly),
             np.array([target for place in places for target in lists.targets[place]], dtype=np.int64),
             tuple(len(lists.own[place]) for place in places),
             len(places) / len(lists.own),
-            padded(twins, self.teacher_pad_id) if twins else None,
+            _padded(twins, self.teacher_pad_id, self.teacher) if twins and self.teacher else None,
         )
+
+
+def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> Batch:
+    return padded(sequences, pad_id, multiple=WIDTHS, most=assembly.builder.max_tokens)
 
 
 def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int) -> Iterator[list[int]]:

@@ -11,7 +11,7 @@ from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
 from osrerank.scoring.inputs import Tokens, padded
 from osrerank.stages.splitting import Windows, readable, window_spans
-from osrerank.training.batches import parts, plan
+from osrerank.training.batches import WIDTHS, parts, plan
 from osrerank.training.examples import Example
 from osrerank.training.losses import raw_scores
 from osrerank.training.models import Trainee
@@ -41,7 +41,8 @@ class Scoring:
         trainee.network.eval()
         with torch.inference_mode(), self.autocast():
             for places in plan([[tokens] for tokens in sequences], self.budget_tokens):
-                batch = padded([sequences[place] for place in places], trainee.pad_id)
+                some = [sequences[place] for place in places]
+                batch = padded(some, trainee.pad_id, multiple=WIDTHS, most=trainee.card.max_tokens)
                 logits = trainee.network(**on(self.device, batch)).float()
                 found[places] = raw_scores(logits, trainee.card.head).cpu().numpy()
         trainee.network.train(was_training)

@@ -22,7 +22,8 @@ METHODS = ("simplified-tinybert", "logits")
 class DistillationObjective(Objective):
     """A student's distance to its teacher, and to the labels where the recipe says ``hard``.
 
-    Of the parts ``attention``, ``hidden``, ``soft`` and ``hard`` the method ``logits`` has the last two. ``soft`` is
+    Of the parts ``attention``, ``hidden``, ``soft`` and ``hard`` the method ``logits`` has the last two, and the recipe
+    can leave out either of the first. ``soft`` is
     the cross-entropy of each sequence with the teacher's, or the divergence of each list where the loss is listwise.
     The hidden states' projection W is one for all states, the identity to begin with where widths are equal; it is
     trained beside the student and not part of it.
@@ -65,7 +66,9 @@ class DistillationObjective(Objective):
         wanted = forward(self.teacher, self._teacher_probe, teacher_inputs, learn=False).float()
         found = forward(self.network, self._probe, inputs, learn=torch.is_grad_enabled()).float()
         mask = inputs["attention_mask"].float()
-        return {"attention": self._attention(mask), "hidden": self._hidden(mask), **self._ends(found, wanted, lot)}
+        compared = {"attention": self._attention, "hidden": self._hidden}
+        parts = {name: distance(mask) for name, distance in compared.items() if getattr(self._recipe, name)}
+        return {**parts, **self._ends(found, wanted, lot)}
 
     def _ends(self, found: Tensor, wanted: Tensor, lot: Lot) -> Parts:
         """Return the soft and the hard part."""

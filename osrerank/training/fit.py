@@ -92,16 +92,19 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
     refuse_existing(request.output)
     machine = Machine(request.recipe.precision)
     trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
+    if request.recipe.compiled:
+        trainee.network.compile(dynamic=True)
     objective = RankingObjective(trainee.network, trainee.card.head, request.recipe.loss)
     return _fit(request, trainee, objective, machine, _steps(request.recipe, trainee, machine))
 
 
-def distill(request: Request, *, layers: int = 0, student: Path | None = None) -> Path | None:
+def distill(request: Request, *, layers: int = 0, inner: int = 0, student: Path | None = None) -> Path | None:
     """Train a smaller student from the teacher ``request.source``; otherwise as `train`.
 
     Args:
         request: the training.
         layers: of the student, which starts as the teacher's last layers of each block of N / M.
+        inner: width of the student's feed-forward products, of which the teacher's strongest units stay; 0 for all.
         student: a checkpoint that the student starts from instead.
     """
     refuse_existing(request.output)
@@ -111,9 +114,12 @@ def distill(request: Request, *, layers: int = 0, student: Path | None = None) -
         trainee = load_trainee(student, request.recipe, name=request.output.name)
     else:
         kept = layer_map(int(teacher.config["num_hidden_layers"]), layers)
-        trainee = select_layers(teacher, kept, request.output.name)
+        trainee = select_layers(teacher, kept, request.output.name, inner=inner)
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe)
+    if request.recipe.compiled:
+        for network in (trainee.network, teacher.network):
+            network.compile(dynamic=True)
     objective.teacher.to(machine.device)
     return _fit(request, trainee, objective, machine, _steps(request.recipe, trainee, machine, teacher))
 

@@ -99,17 +99,29 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in named.items()}
 
 
-def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str) -> Trainee:
+def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: int = 0) -> Trainee:
     """Return a copy with some of the layers, numbered from 0: the way a student starts from its teacher.
 
+    Args:
+        trainee: the teacher.
+        kept: its layers, in order.
+        name: the student's.
+        inner: width between the two feed-forward products, of which the strongest units stay; 0 for all.
+
     Raises:
-        ConfigError: there is no such layer.
+        ConfigError: there is no such layer, or there are not so many units.
     """
     count = int(trainee.config["num_hidden_layers"])
     if not kept or any(not 0 <= layer < count for layer in kept):
         raise ConfigError(f"layers are numbered 0 to {count - 1}; asked for {kept}", setting="layers")
     config = {**trainee.config, "num_hidden_layers": len(kept)}
     weights = dict(_renumbered(weights_of(trainee.network), kept))
+    if inner:
+        if not 0 < inner <= int(config["intermediate_size"]):
+            reason = f"inner is {inner}; the teacher has {config['intermediate_size']} units in a layer"
+            raise ConfigError(reason, setting="inner")
+        config["intermediate_size"] = inner
+        weights = _narrowed(weights, inner)
     card = replace(trainee.card, name=name, onnx={})
     if card.layout == "cross-bias":
         network: nn.Module = from_bert(weights, config, CrossBias(**card.biases))
@@ -334,6 +346,21 @@ def _renumbered(weights: Mapping[str, Tensor], kept: tuple[int, ...]) -> list[tu
         if int(number) in kept:
             pairs.append((f"{before}{marker}{kept.index(int(number))}.{rest}", tensor))
     return pairs
+
+
+def _narrowed(weights: Mapping[str, Tensor], inner: int) -> dict[str, Tensor]:
+    """Return the weights with the strongest feed-forward units: those with the largest product of their two norms."""
+    narrowed = dict(weights)
+    for name, widen in weights.items():
+        if not name.endswith("intermediate.dense.weight"):
+            continue
+        narrow = name.replace("intermediate.dense", "output.dense")
+        strength = widen.norm(dim=1) * weights[narrow].norm(dim=0)
+        chosen = strength.topk(inner).indices.sort().values
+        bias = name.replace("weight", "bias")
+        narrowed[name], narrowed[bias] = widen[chosen], weights[bias][chosen]
+        narrowed[narrow] = weights[narrow][:, chosen].contiguous()
+    return narrowed
 
 
 def _freeze(network: nn.Module, what: str) -> None:

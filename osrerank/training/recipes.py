@@ -47,10 +47,12 @@ class Recipe:
         shuffle: examples that are shuffled among themselves as the data streams by.
         seed: of every draw.
         precision: of the matrix products; weights stay fp32.
+        compiled: whether torch.compile makes the network's code, which takes a minute or two at the beginning.
         budget_tokens: padded tokens of a forward pass; a step that has more takes several.
         measure: that the best weights are chosen by.
         evaluate_every: steps between measurements on the development set; 0 for the tenth part of all.
         method: of distillation: "simplified-tinybert", or "logits" alone.
+        attention, hidden: whether Simplified TinyBERT compares attention, and states.
         hard: whether distillation learns from the labels too.
         temperature: of soft labels.
         mask: share of the pieces that pre-training hides.
@@ -85,10 +87,13 @@ class Recipe:
     shuffle: int = 100_000
     seed: int = 1
     precision: Precision = "fp32"
+    compiled: bool = False
     budget_tokens: int = 0
     measure: str = "nDCG@10"
     evaluate_every: int = 0
     method: str = "simplified-tinybert"
+    attention: bool = True
+    hidden: bool = True
     hard: bool = True
     temperature: float = 1.0
     mask: float = 0.15

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,14 @@ def test_a_step_holds_each_sequence_once_within_the_budget(lists: bool) -> None:
             assert lot.inputs.input_ids.size <= 60 or len(lot.sizes) == 1
             if lists:
                 assert all(int(row[0]) == 1 for row in lot.targets.reshape(-1, 3))
+
+
+def test_batches_have_few_widths_and_none_that_the_model_cannot_take() -> None:
+    texts = [Example("low", ("salt " * number, "wing"), (1, 0)) for number in range(1, 600, 7)]
+    builder = InputBuilder.load(MODELS[0], replace(read_card(MODELS[0]), max_tokens=100))
+    made = Steps(MonoAssembly(builder), 2, 10_000).made(iter(texts))
+    widths = {lot.inputs.input_ids.shape[1] for step in made for lot in step.lots}
+    assert widths == {16, 32, 48, 64, 80, 96, 100}
 
 
 def test_skipped_steps_are_those_that_were_made_before() -> None:

@@ -11,7 +11,7 @@ from osrerank.training.batches import Lot, MonoAssembly, Steps  # noqa: E402
 from osrerank.training.distill import DistillationObjective  # noqa: E402
 from osrerank.training.examples import Example  # noqa: E402
 from osrerank.training.losses import soft_cross_entropy  # noqa: E402
-from osrerank.training.models import Trainee, layer_map, load_trainee, select_layers  # noqa: E402
+from osrerank.training.models import Trainee, layer_map, load_trainee, select_layers, weights_of  # noqa: E402
 from osrerank.training.objective import on  # noqa: E402
 from osrerank.training.probe import Probe, forward  # noqa: E402
 from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
@@ -127,3 +127,52 @@ def test_the_probe_sees_the_biases_of_the_other_layout() -> None:
     assert (logits[np.ix_(in_document, ~in_document)] < -9000).all()
     assert (logits[np.ix_(~in_document, ~in_document)] > -9000).all()
     assert len(probe.states) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({}, {"attention", "hidden", "soft", "hard"}),
+        ({"attention": False}, {"hidden", "soft", "hard"}),
+        ({"hidden": False, "hard": False}, {"attention", "soft"}),
+    ],
+)
+def test_terms_can_be_left_out(changes: dict[str, bool], parts: set[str]) -> None:
+    recipe = replace(LISTWISE, **changes)
+    teacher = load_trainee(BI_ENCODER, recipe)
+    objective = DistillationObjective(select_layers(teacher, (1,), "student"), teacher, recipe)
+    assert set(objective(lot(teacher, recipe))) == parts
+
+
+@pytest.mark.parametrize("start", [CLASSIFIER, BI_ENCODER])
+def test_a_student_keeps_the_strongest_units(start: Path) -> None:
+    teacher = load_trainee(start, LISTWISE)
+    before = weights_of(teacher.network)
+    names = {part: next(name for name in before if name.endswith(f"layer.0.{part}.dense.weight")) for part in PARTS}
+    widen, narrow = (before[names[part]] for part in PARTS)
+    silent = widen.shape[0] - 5
+    with torch.no_grad():
+        widen[silent:] *= 1e-3
+        narrow[:, :2] = 0  # an input counts for nothing where the other product does not read it
+    put_back(teacher, before)
+    after = weights_of(select_layers(teacher, (0,), "student", inner=silent - 2).network)
+    assert torch.equal(after[names["intermediate"]], widen[2:silent])
+    assert torch.equal(after[names["output"]], narrow[:, 2:silent])
+    student = select_layers(teacher, (0,), "student", inner=widen.shape[0])
+    assert torch.equal(weights_of(student.network)[names["output"]], narrow)
+    with pytest.raises(ConfigError, match="inner is 10000"):
+        select_layers(teacher, (0,), "student", inner=10_000)
+
+
+PARTS = ("intermediate", "output")
+
+
+def put_back(trainee: Trainee, weights: dict[str, torch.Tensor]) -> None:
+    """Put feed-forward weights into a network."""
+    for name, parameter in trainee.network.named_parameters():
+        layer = name.split("layers.")[-1].split("layer.")[-1].split(".")[0]
+        for ours, theirs in (("widen.weight", "intermediate"), ("narrow.weight", "output")):
+            is_it = name.endswith((ours, f"{theirs}.dense.weight")) and "attention" not in name
+            if is_it and layer == "0":
+                given = next(key for key in weights if key.endswith(f"layer.0.{theirs}.dense.weight"))
+                parameter.data.copy_(weights[given])
