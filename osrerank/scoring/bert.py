@@ -76,8 +76,8 @@ def obstacle(config: Mapping[str, Any], card: ModelCard) -> str:
     architecture = next(iter(config.get("architectures") or ["nothing"]))
     if kind not in FAMILIES:
         return f"model_type is {kind}"
-    if card.layout == "cross-bias" and kind != "bert":
-        return f"the layout is cross-bias, model_type {kind}"
+    if card.layout == "cross-bias" and (kind != "bert" or card.kind == "duo"):
+        return f"the layout is cross-bias, model_type {kind}, kind {card.kind}"
     if card.layout == "standard" and architecture not in FAMILIES[kind].classifiers:
         return f"architecture is {architecture}"
     if activation not in ACTIVATIONS:
