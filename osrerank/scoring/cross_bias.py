@@ -53,6 +53,12 @@ class CrossBias:
         query, document, other = (BLOCKED if side == CLOSED else float(side) for side in sides)
         return query, document, other
 
+    def seen_from(self, row: int, segments: int) -> list[tuple[int, float]]:
+        """Return which of so many segments the rows of one see beside their own, and what is added there."""
+        others = [segment for segment in range(segments) if segment != row]
+        sides = [self.query if row == 0 else self.document if segment == 0 else self.other for segment in others]
+        return [(segment, float(side)) for segment, side in zip(others, sides, strict=True) if side != CLOSED]
+
     def for_card(self, kind: Kind) -> dict[str, Any]:
         """Return the biases that a card of this kind has."""
         named = {"query": self.query, "document": self.document, "temperature": self.temperature}
