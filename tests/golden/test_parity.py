@@ -7,6 +7,7 @@ import pytest
 
 from osrerank.scoring.factory import load_scorer
 from osrerank.scoring.local import LocalScorer
+from osrerank.training.export import ExportOptions, export_model
 from tests.cross_bias import defined
 
 torch = pytest.importorskip("torch")
@@ -69,9 +70,20 @@ def test_cross_bias_equals_its_definition() -> None:
     np.testing.assert_allclose(values(directory, "onnx")[:5], expected, atol=1e-4, rtol=0)
 
 
-def test_closed_on_both_sides_is_the_bi_encoder(tmp_path: Path) -> None:
-    from osrerank.training.export import ExportOptions, export_model
+@pytest.mark.parametrize("biases", [{}, {"query_bias": 0.5, "document_bias": -1.0, "other_bias": "closed"}])
+def test_pairs_in_cross_bias_equal_their_definition(tmp_path: Path, biases: dict[str, float | str]) -> None:
+    source = DATA / "tiny-bert-cross-bias"
+    options = ExportOptions(kind="duo", layout="cross-bias", keep_weights=True, **biases)
+    card = export_model(source, tmp_path / "duo", options)
+    pairs = [(0, 1), (1, 0), (2, 3), (4, 2)]
+    expected = [defined(source, QUERY, [DOCUMENTS[i], DOCUMENTS[j]], card.biases) for i, j in pairs]
+    assert np.ptp(expected) > 0.1
+    for backend in ("onnx", "torch"):
+        scorer = load_scorer(str(tmp_path / "duo"), backend=backend, threads=1, kind="duo")
+        np.testing.assert_allclose(scorer.score(QUERY, DOCUMENTS, pairs).values, expected, atol=1e-4, rtol=0)
 
+
+def test_closed_on_both_sides_is_the_bi_encoder(tmp_path: Path) -> None:
     source = DATA / "tiny-bert-cross-bias"
     options = ExportOptions(layout="cross-bias", query_bias="closed")
     export_model(source, tmp_path / "closed", options)

@@ -86,7 +86,10 @@ def test_a_duo_model_of_a_bi_encoders_weights_learns(examples: Path, tmp_path: P
     card = read_card(tmp_path / "made")
     assert (card.kind, card.layout, card.head) == ("duo", "cross-bias", "cosine")
     assert card.biases["other"] == -4.0
-    scorer = load_scorer(str(tmp_path / "made"), backend="torch", kind="duo")
     lines = [json.loads(line) for line in examples.read_text().splitlines()]
-    better = [scorer.score(one["query"], one["documents"], [(3, other) for other in range(3)]).values for one in lines]
-    assert np.mean(np.concatenate(better) > 0) > 0.8
+    export_model(tmp_path / "made", tmp_path / "exported")
+    for name, backend in (("made", "torch"), ("exported", "onnx")):
+        scorer = load_scorer(str(tmp_path / name), backend=backend, kind="duo")
+        pairs = [(3, other) for other in range(3)]
+        better = [scorer.score(one["query"], one["documents"], pairs).values > 0 for one in lines]
+        assert np.mean(better) > 0.8
