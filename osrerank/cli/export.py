@@ -63,6 +63,13 @@ class Bias(click.ParamType[float | str]):
     help="cross-bias: the document's look at the query.",
 )
 @click.option(
+    "--other-bias",
+    type=Bias(),
+    default=-4.0,
+    show_default=True,
+    help="cross-bias, duo: a document's look at the other one.",
+)
+@click.option(
     "--precision", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Of the ONNX graph."
 )
 @click.option(

@@ -152,6 +152,7 @@ def duo(**options: Any) -> None:
 
     \b
     osrerank train duo --init-from bert-large --data triples=triples.tsv --output duobert
+    osrerank train duo --init-from minilm --recipe duobert,layout=cross-bias --data examples=squad.jsonl --output duo
 
     The recipe is duobert unless another is given.
     """

@@ -139,18 +139,26 @@ class PaddedAttention:
         return rows.gather(weights.to(value.dtype) @ columns.spread(value)), rows.gather(lse).T
 
 
-def merged(within: tuple[Tensor, Tensor], between: tuple[Tensor, Tensor], bias: float) -> Tensor:
-    """Return the context over two sets of columns, with ``bias`` added to the logits of the second.
+def merged(within: tuple[Tensor, Tensor], *between: tuple[Tensor, Tensor, float]) -> Tensor:
+    """Return the context over several sets of columns, with a bias added to the logits of all sets but the first.
 
-    With each set's log-sum-exp l, the second's share of the softmax over both is 1 / (1 + exp(l1 - l2 - bias)).
+    With log-sum-exps l1 of the first set and l2 of the second, the second's share of the softmax over both is
+    1 / (1 + exp(l1 - l2 - bias)). Both are then one set, whose log-sum-exp is log(exp(l1) + exp(l2 + bias)), and the
+    third is merged into it likewise.
 
     Args:
         within: context ``(tokens, heads, width)`` and log-sum-exp ``(heads, tokens)`` of the first set.
-        between: the same of the second.
-        bias: added to each of its logits.
+        between: the same of each other set, and what is added to each of its logits.
     """
-    share = torch.sigmoid(between[1] - within[1] + bias).T.unsqueeze(2)  # (tokens, heads, 1)
-    return torch.lerp(within[0].float(), between[0].float(), share).to(within[0].dtype)
+    if not between:
+        return within[0]
+    context, lse = within[0].float(), within[1]
+    for place, (seen, seen_lse, bias) in enumerate(between):
+        share = torch.sigmoid(seen_lse - lse + bias).T.unsqueeze(2)  # (tokens, heads, 1)
+        context = torch.lerp(context, seen.float(), share)
+        if place < len(between) - 1:
+            lse = torch.logaddexp(lse, seen_lse + bias)
+    return context.to(within[0].dtype)
 
 
 def choose_attention(device: torch.device, dtype: torch.dtype, width: int) -> tuple[Attention, str]:

@@ -9,6 +9,7 @@ is computed in fp32, whatever the encoder is.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,15 @@ from torch.nn import functional
 from osrerank.errors import InferenceError
 from osrerank.scoring.attention import Attention, Bounds, merged
 from osrerank.scoring.bert_weights import PARTS, encoder_weights, plain_names
-from osrerank.scoring.cross_bias import CLOSED, CrossBias
+from osrerank.scoring.cross_bias import SEGMENTS, CrossBias
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model import ModelCard
+from osrerank.scoring.model import Kind, ModelCard
 from osrerank.scoring.packing import Numbers, Packed, offsets, pack, pack_by_segment
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries, keys, values, each ``(tokens, heads, width)`` -> context ``(tokens, heads, width)``."""
+Block = tuple[Bounds, slice]
+"""One segment of every sequence: where each begins and ends in it, and where it lies among all tokens."""
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -248,57 +251,56 @@ class PackedClassifier(PackedNetwork):
 
 
 class PackedCrossBias(PackedNetwork):
-    """The ``cross-bias`` layout (`osrerank.scoring.cross_bias`), queries packed before documents.
+    """The ``cross-bias`` layout (`osrerank.scoring.cross_bias`): queries, then documents, then second documents.
 
-    Each layer attends within every query and every document in one call, then from one side to the other where the card
-    opens it; the two are merged by their log-sum-exps, the bias added to the second.
+    Each layer attends within every query and every document in one call, then from one block to another where the card
+    opens it; all that a row sees is merged by its log-sum-exps, the biases added to those of other blocks.
 
     Args:
         encoder: the encoder.
         attention: how rows look at columns.
         bias: what the layout adds.
+        kind: ``mono`` for two blocks, ``duo`` for three.
     """
 
-    def __init__(self, encoder: Encoder, attention: Attention, bias: CrossBias) -> None:
+    def __init__(self, encoder: Encoder, attention: Attention, bias: CrossBias, *, kind: Kind = "mono") -> None:
         super().__init__(encoder, attention)
         self.bias = bias
+        self.segments = SEGMENTS[kind]
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
-        packed = pack_by_segment(sequences)
-        bounds = [offsets(lengths) for lengths in (*np.split(packed.lengths, 2), packed.lengths)]
+        packed = pack_by_segment(sequences, self.segments)
+        bounds = [offsets(lengths) for lengths in (*np.split(packed.lengths, self.segments), packed.lengths)]
         return [*self.encoder.rows(packed), *bounds, packed.lengths]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        ids, positions, segments, query_offsets, document_offsets, part_offsets, part_lengths = inputs
-        query_lengths, document_lengths = np.split(lengths, 2)
-        queries, documents = Bounds(query_offsets, query_lengths), Bounds(document_offsets, document_lengths)
-        attend = partial(self._attend, parts=Bounds(part_offsets, lengths), queries=queries, documents=documents)
+        ids, positions, segments, *block_offsets, part_offsets, part_lengths = inputs
+        block_lengths = np.split(lengths, self.segments)
+        bounds = [Bounds(begins, tokens) for begins, tokens in zip(block_offsets, block_lengths, strict=True)]
+        attend = partial(self._attend, parts=Bounds(part_offsets, lengths), blocks=_blocks(bounds))
         states = self.encoder.embed(ids, positions, segments)
         for layer in self.encoder.stack:
             states = layer(states, attend)
-        means = torch.segment_reduce(states.float(), "mean", lengths=part_lengths.long(), unsafe=True)  # (2n, hidden)
-        query, document = means.chunk(2)
-        return self.bias.temperature * functional.cosine_similarity(query, document).unsqueeze(1)
+        means = torch.segment_reduce(states.float(), "mean", lengths=part_lengths.long(), unsafe=True)
+        return self.bias.raw(*means.chunk(self.segments))  # each (n, hidden)
 
-    def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, *, parts: Bounds, queries: Bounds, documents: Bounds
-    ) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *, parts: Bounds, blocks: Sequence[Block]) -> Tensor:
         """Return the context of all tokens ``(tokens, heads, width)``."""
-        middle = int(queries.lengths.sum())
-        sides = (
-            (self.bias.query, slice(None, middle), slice(middle, None), queries, documents),
-            (self.bias.document, slice(middle, None), slice(None, middle), documents, queries),
-        )
         context, lse = self.attention.with_lse(query, key, value, parts, parts)
         seen = []
-        for bias, own, other, rows, columns in sides:
-            within = context[own], lse[:, own]
-            if bias == CLOSED:
-                seen.append(within[0])
-                continue
-            between = self.attention.with_lse(query[own], key[other], value[other], rows, columns)
-            seen.append(merged(within, between, float(bias)))
+        for number, (rows, own) in enumerate(blocks):
+            between = []
+            for other, bias in self.bias.seen_from(number, self.segments):
+                columns, its = blocks[other]
+                found = self.attention.with_lse(query[own], key[its], value[its], rows, columns)
+                between.append((*found, bias))
+            seen.append(merged((context[own], lse[:, own]), *between))
         return torch.cat(seen)
+
+
+def _blocks(bounds: Sequence[Bounds]) -> list[Block]:
+    ends = np.cumsum([0, *(int(one.lengths.sum()) for one in bounds)])
+    return [(one, slice(int(start), int(end))) for one, (start, end) in zip(bounds, pairwise(ends), strict=True)]
 
 
 def load_packed(
@@ -328,7 +330,7 @@ def load_packed(
     encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
     encoder.to(dtype)
     if card.layout == "cross-bias":
-        return PackedCrossBias(encoder, attention, CrossBias(**card.biases)).eval()
+        return PackedCrossBias(encoder, attention, CrossBias(**card.biases), kind=card.kind).eval()
     second = family.classifiers[config["architectures"][0]]
     network = PackedClassifier(encoder, attention, labels=len(plain[f"{second}.weight"]))
     for ours, theirs in ((network.pooler, family.pooler), (network.classifier, second)):

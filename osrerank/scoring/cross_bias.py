@@ -6,6 +6,11 @@ embedding is row 0, as the bi-encoder was trained. A bias g is added to each att
 query's states, mean of the document's states). With both sides closed this is the bi-encoder itself; opening the
 query's side lets the query's states depend on the document. Relatives: sparse and asymmetric attention in cross-
 encoders (Schlatt et al. 2024, arXiv 2312.17649); PreTTR (MacAvaney et al. 2020, arXiv 2004.14255).
+
+A duo model reads ``[CLS] q [SEP] [CLS] d_i [SEP] [CLS] d_j [SEP]``, segments 0, 1 and 2, positions restarting in each.
+Query and documents see each other by the same biases as above, and one document sees the other by a third. The raw
+score t * (cos(q, d_i) - cos(q, d_j)) is the logit that d_i is the more relevant one. Both documents are read alike, so
+exchanging them changes its sign and nothing else, up to rounding.
 """
 
 from collections.abc import Mapping
@@ -17,8 +22,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.scoring.bert_weights import encoder_weights, plain_names
+from osrerank.scoring.model import Kind
 
 CLOSED = "closed"
+SEGMENTS = {"mono": 2, "duo": 3}
+"""Segments of a sequence: the query, and one or two documents."""
 BLOCKED = -1e4
 """Added to a logit that must not count: exp of it is 0 in float32 and float16, and it overflows in neither."""
 
@@ -31,30 +39,51 @@ class CrossBias:
         query: added to the logits of query rows on document columns; ``closed`` for none of it.
         document: added to the logits of document rows on query columns.
         temperature: factor t of the cosine.
+        other: added to the logits of one document's rows on the other's columns; of no account for mono.
     """
 
     query: float | str = -2.0
     document: float | str = CLOSED
     temperature: float = 20.0
+    other: float | str = -4.0
 
-    def amounts(self) -> tuple[float, float]:
-        """Return both biases as numbers."""
-        query, document = (BLOCKED if side == CLOSED else float(side) for side in (self.query, self.document))
-        return query, document
+    def amounts(self) -> tuple[float, float, float]:
+        """Return the biases ``query``, ``document`` and ``other`` as numbers."""
+        sides = (self.query, self.document, self.other)
+        query, document, other = (BLOCKED if side == CLOSED else float(side) for side in sides)
+        return query, document, other
+
+    def seen_from(self, row: int, segments: int) -> list[tuple[int, float]]:
+        """Return which of so many segments the rows of one see beside their own, and what is added there."""
+        others = [segment for segment in range(segments) if segment != row]
+        sides = [self.query if row == 0 else self.document if segment == 0 else self.other for segment in others]
+        return [(segment, float(side)) for segment, side in zip(others, sides, strict=True) if side != CLOSED]
+
+    def for_card(self, kind: Kind) -> dict[str, Any]:
+        """Return the biases that a card of this kind has."""
+        named = {"query": self.query, "document": self.document, "temperature": self.temperature}
+        return {**named, "other": self.other} if kind == "duo" else named
+
+    def raw(self, query: Tensor, *documents: Tensor) -> Tensor:
+        """Return raw scores ``(n, 1)`` of a document, or of the first against the second, of means ``(n, hidden)``."""
+        first, *second = (functional.cosine_similarity(query, document) for document in documents)
+        return self.temperature * (first - second[0] if second else first).unsqueeze(1)
 
 
 class CrossBiasEncoder(nn.Module):
-    """A BERT encoder that scores pairs in the ``cross-bias`` layout.
+    """A BERT encoder that scores documents, or compares two, in the ``cross-bias`` layout.
 
     Args:
         config: the bi-encoder's ``config.json``.
         bias: the attention biases and the temperature.
+        kind: ``mono`` scores one document, ``duo`` compares two.
     """
 
-    def __init__(self, config: Mapping[str, Any], bias: CrossBias) -> None:
+    def __init__(self, config: Mapping[str, Any], bias: CrossBias, *, kind: Kind = "mono") -> None:
         super().__init__()
         hidden = config["hidden_size"]
         self.bias = bias
+        self.segments = SEGMENTS[kind]
         self.word = nn.Embedding(config["vocab_size"], hidden)
         self.position = nn.Embedding(config["max_position_embeddings"], hidden)
         self.segment = nn.Embedding(config["type_vocab_size"], hidden)
@@ -62,35 +91,40 @@ class CrossBiasEncoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return raw scores ``(n, 1)``, within plus and minus the temperature.
+        """Return raw scores ``(n, 1)``, within plus and minus the temperature, or twice as much for duo.
 
         Args:
             input_ids: int64 ``(n, tokens)``.
             attention_mask: int64 ``(n, tokens)``, 0 on padding.
-            token_type_ids: int64 ``(n, tokens)``, 0 on the query's segment, 1 on the document's and on padding.
+            token_type_ids: int64 ``(n, tokens)``, 0 on the query's segment, 1 on the document's, for duo 2 on the
+                second document's; on padding as on the last token.
         """
-        in_document = token_type_ids == 1
-        states = self.embed(input_ids, in_document)
-        attention_bias = self.attention_bias(in_document, attention_mask == 1)
+        states = self.embed(input_ids, token_type_ids)
+        attention_bias = self.attention_bias(token_type_ids, attention_mask == 1)
         for layer in self.layers:
             states = layer(states, attention_bias)
-        query = mean(states, attention_mask * (1 - token_type_ids))
-        document = mean(states, attention_mask * token_type_ids)
-        return self.bias.temperature * functional.cosine_similarity(query, document).unsqueeze(1)
+        segments = (attention_mask * (token_type_ids == segment) for segment in range(self.segments))
+        query, *documents = (mean(states, mask) for mask in segments)
+        return self.bias.raw(query, *documents)
 
-    def embed(self, input_ids: Tensor, in_document: Tensor) -> Tensor:
-        """Return the first states ``(n, tokens, hidden)``; the document's positions start at 0 again."""
-        query_tokens = (~in_document).sum(dim=1, keepdim=True)
-        positions = torch.ones_like(input_ids).cumsum(dim=1) - 1 - query_tokens * in_document
+    def embed(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return the first states ``(n, tokens, hidden)``; positions start at 0 again with each document."""
+        positions = torch.ones_like(input_ids).cumsum(dim=1) - 1
+        for segment in range(1, self.segments):
+            before = (token_type_ids == segment - 1).sum(dim=1, keepdim=True)
+            positions = positions - before * (token_type_ids >= segment)
         states: Tensor = self.norm(self.word(input_ids) + self.position(positions) + self.segment.weight[0])
         return states
 
-    def attention_bias(self, in_document: Tensor, is_token: Tensor) -> Tensor:
+    def attention_bias(self, token_type_ids: Tensor, is_token: Tensor) -> Tensor:
         """Return what is added to the attention logits ``(n, 1, tokens, tokens)``: rows look at columns."""
-        query, document = self.bias.amounts()
-        rows = in_document.unsqueeze(2).float()
-        columns = in_document.unsqueeze(1).float()
+        query, document, other = self.bias.amounts()
+        rows = (token_type_ids > 0).unsqueeze(2).float()
+        columns = (token_type_ids > 0).unsqueeze(1).float()
         between = query * (1 - rows) * columns + document * rows * (1 - columns)
+        if self.segments == SEGMENTS["duo"]:
+            differ = token_type_ids.unsqueeze(2) != token_type_ids.unsqueeze(1)
+            between = between + other * rows * columns * differ
         return (between + BLOCKED * (~is_token).unsqueeze(1)).unsqueeze(1)
 
 
@@ -127,12 +161,14 @@ def mean(states: Tensor, mask: Tensor) -> Tensor:
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
-def from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], bias: CrossBias) -> CrossBiasEncoder:
+def from_bert(
+    weights: Mapping[str, Tensor], config: Mapping[str, Any], bias: CrossBias, *, kind: Kind = "mono"
+) -> CrossBiasEncoder:
     """Return the encoder with a ``BertModel``'s weights, in evaluation mode.
 
     Raises:
         KeyError: a weight is missing.
     """
-    encoder = CrossBiasEncoder(config, bias)
+    encoder = CrossBiasEncoder(config, bias, kind=kind)
     encoder.load_state_dict(encoder_weights(plain_names(weights), config["num_hidden_layers"]))
     return encoder.eval()

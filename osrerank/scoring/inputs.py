@@ -1,5 +1,7 @@
 """Token sequences for a model: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
 
+In the layout ``cross-bias`` each document has a [CLS] of its own, which has the document's segment.
+
 Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections 3.2 and 3.3):
 the query has at most 64 tokens with its two specials, the document is cut to fit 512, the query never again; of a pair
 each document has at most 223. Each text is tokenised once. Text that spells a special token, such as "[SEP]", is text.
@@ -94,9 +96,10 @@ class InputBuilder:
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard, *, length_rule: LengthRule | None = None) -> None:
         self._tokenizer = tokenizer
-        self._template = template(tokenizer, cross_bias=card.layout == "cross-bias")
+        is_cross_bias = card.layout == "cross-bias"
+        self._template = template(tokenizer, cross_bias=is_cross_bias)
         if card.kind == "duo":
-            first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
+            first, second = (1, 2) if is_cross_bias or card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
         self._query_pieces = card.max_query_tokens - 2
         self.max_tokens = card.max_tokens
@@ -154,6 +157,8 @@ class InputBuilder:
 
     def _duo_room(self, query: Pieces) -> int:
         """Return how many pieces each of two documents may have: 223 beside a query that may have 62, whatever it has.
+
+        With a [CLS] for each document it is 222.
 
         The released code gives each half of what the query with its two specials leaves, less two: 222 to 252. Neither
         lends the other what it does not need.

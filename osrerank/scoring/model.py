@@ -56,18 +56,19 @@ class ModelCard:
         head: what comes out: one logit; two logits, index 1 relevant; the logits of
             BERT's next-sentence head, of which Birch's checkpoints use index 1 alone, without softmax; t * cosine.
         layout: ``standard`` is ``[CLS] q [SEP] d [SEP]``, for duo ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``; ``cross-bias``
-            is ``[CLS] q [SEP] [CLS] d [SEP]``, for mono alone.
+            is ``[CLS] q [SEP] [CLS] d [SEP]``, for duo ``[CLS] q [SEP] [CLS] d_i [SEP] [CLS] d_j [SEP]``.
         max_tokens: most tokens of a sequence, specials among them.
         max_query_tokens: most tokens of the query, with the two specials around it.
         length_rule: ``paper`` fills ``max_tokens``, for duo with half of what the longest query leaves a document;
             ``released`` does as the published codes: mono leaves one token unused, and duo's documents each get half of
             what their query leaves.
         segment_rows: rows of the token type table: two for mono, three for duo; 0 or 1 for models without segments.
+            ``cross-bias`` reads the first row alone, so that two do for duo.
         calibration: raw score -> logit.
         first_pass_weight: what the best first-pass score is worth beside the logits, where the model orders better with
             its help (`osrerank.stages.interpolate`, "linear"); 0 where it orders by itself, as the papers' models do.
         onnx: precision (``int8``, ``fp32``) -> file, relative to the directory.
-        biases: for ``cross-bias``, the numbers of `osrerank.scoring.cross_bias.CrossBias`.
+        biases: for ``cross-bias``, the numbers of `osrerank.scoring.cross_bias.CrossBias`; ``other`` for duo alone.
         provenance: base model, training data, recipe, licence, measures.
     """
 
@@ -97,14 +98,12 @@ class ModelCard:
             self._check_duo()
 
     def _check_duo(self) -> None:
-        if self.layout != "standard":
-            reason = "pools one document against the query, and has no place where two documents are compared"
-            raise ValueError(f"layout is {self.layout}, which {reason}; a duo model has the layout standard")
-        if self.head not in ("logit1", "logits2"):
-            raise ValueError(f"head is {self.head!r}; a duo model has logit1 or logits2")
+        heads = ("cosine",) if self.layout == "cross-bias" else ("logit1", "logits2")
+        if self.head not in heads:
+            raise ValueError(f"head is {self.head!r}; a duo model has {' or '.join(heads)} in the layout {self.layout}")
         if self.max_tokens < self.max_query_tokens + 6:
             raise ValueError(f"max_tokens is {self.max_tokens}: two documents have no room beside the query")
-        if self.segment_rows == 2:
+        if self.layout == "standard" and self.segment_rows == 2:
             fix = "osrerank export --kind duo adds the third"
             raise ValueError(f"segment_rows is 2; a duo model tells query, first and second document apart; {fix}")
 

@@ -19,7 +19,8 @@ class Packed:
         ids: ``(tokens,)``.
         positions: ``(tokens,)``, from 0 in every part.
         segments: ``(tokens,)``.
-        lengths: tokens of each part, ``(parts,)``: the sequences, or the queries and then the documents.
+        lengths: tokens of each part, ``(parts,)``: the sequences, or the queries, the documents and, of pairs, the
+            second documents.
     """
 
     ids: Numbers
@@ -33,15 +34,17 @@ def pack(sequences: Sequence[Tokens]) -> Packed:
     return _joined([tokens.ids for tokens in sequences], [tokens.segments for tokens in sequences])
 
 
-def pack_by_segment(sequences: Sequence[Tokens]) -> Packed:
-    """Return first the query's part of every sequence, then the document's of every one; all have segment 0.
+def pack_by_segment(sequences: Sequence[Tokens], segments: int = 2) -> Packed:
+    """Return first the query's part of every sequence, then the document's of every one, and so on; all get segment 0.
 
     So the queries and the documents of a batch are each a block, and what looks from one at the other needs no copy.
+
+    Args:
+        sequences: whose segments rise from 0.
+        segments: parts of each sequence.
     """
-    at = [int(np.count_nonzero(tokens.segments == 0)) for tokens in sequences]
-    queries = [tokens.ids[:end] for tokens, end in zip(sequences, at, strict=True)]
-    documents = [tokens.ids[end:] for tokens, end in zip(sequences, at, strict=True)]
-    parts = [*queries, *documents]
+    divided = [np.split(one.ids, np.searchsorted(one.segments, np.arange(1, segments))) for one in sequences]
+    parts = [part for block in zip(*divided, strict=True) for part in block]
     return _joined(parts, [np.zeros_like(part) for part in parts])
 
 

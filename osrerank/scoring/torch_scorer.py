@@ -179,7 +179,8 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
 def _cross_bias(directory: Path, card: ModelCard) -> Any:
     from osrerank.scoring.cross_bias import CrossBias, from_bert  # noqa: PLC0415 - imports torch
 
-    return from_bert(read_weights(directory), read_json(directory / CONFIG_FILE), CrossBias(**card.biases))
+    weights, config = read_weights(directory), read_json(directory / CONFIG_FILE)
+    return from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
 
 
 def _standard(directory: Path, card: ModelCard) -> Any:

@@ -48,12 +48,14 @@ class ExportOptions:
 
     Attributes:
         name: the model's name in its card; the output directory's when empty.
-        kind: ``duo`` makes a model that compares two documents: it gets a third segment where it has two.
+        kind: ``duo`` makes a model that compares two documents: a classifier gets a third segment where it has two.
         third_segment: what that segment's embedding is: ``zeros``, as the released duoBERT computes it, or a ``copy``
             of the document's (`osrerank.training.segments`).
-        layout: ``cross-bias`` makes a pair scorer of a bi-encoder; ``standard`` takes a classifier as it is.
+        layout: ``cross-bias`` makes a pair scorer of a bi-encoder; ``standard`` takes a reranker as it is, whatever its
+            card's layout.
         query_bias: for ``cross-bias``: added where the query looks at the document; a number or ``closed``.
         document_bias: for ``cross-bias``: the other direction.
+        other_bias: for ``cross-bias`` with the kind ``duo``: added where one document looks at the other.
         precision: ``fp32`` or ``int8``.
         recipe: how int8 is made.
         first_pass_weight: what the best first-pass score is worth beside the logits; for the card.
@@ -69,6 +71,7 @@ class ExportOptions:
     layout: Layout = "standard"
     query_bias: float | str = -2.0
     document_bias: float | str = "closed"
+    other_bias: float | str = -4.0
     precision: str = "fp32"
     recipe: Recipe = field(default_factory=Recipe)
     first_pass_weight: float = 0.0
@@ -99,7 +102,7 @@ def export_model(
     require("torch", extra="onnx")
     require("onnx", extra="onnx")
     card = _card(source, output.name, options)
-    with new_directory(output) as folder, _with_segments(source, output, options) as ready:
+    with new_directory(output) as folder, _with_segments(source, output, card, options) as ready:
         _copy_descriptions(ready, folder, options)
         _write_graph(ready, folder, card, options)
         write_card(folder, card)
@@ -145,19 +148,16 @@ def new_directory(output: Path) -> Iterator[Path]:
 
 def _check(options: ExportOptions, calibrate: tuple[Path, Path] | None) -> None:
     """Refuse what cannot be a duo model."""
-    if options.kind == "duo" and options.layout != "standard":
-        message = f"the layout {options.layout} has no place where two documents are compared; leave it out"
-        raise ConfigError(message, setting="layout", source="argument")
     if options.kind == "duo" and calibrate is not None:
         message = "a duo model is not calibrated on judged documents: it says which of two is better; leave it out"
         raise ConfigError(message, setting="calibrate", source="argument")
 
 
 @contextmanager
-def _with_segments(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield the source, or for a duo model a copy with a third segment where it has two."""
+def _with_segments(source: Path, output: Path, card: ModelCard, options: ExportOptions) -> Iterator[Path]:
+    """Yield the source, or for a duo model that reads three segments a copy with a third one where it has two."""
     config = read_json(source / CONFIG_FILE) if (source / CONFIG_FILE).exists() else {}
-    if options.kind != "duo" or config.get("type_vocab_size") != 2:
+    if options.kind != "duo" or card.layout == "cross-bias" or config.get("type_vocab_size") != 2:
         yield source
         return
     from osrerank.training.segments import write_with_third_row  # noqa: PLC0415 - imports torch
@@ -175,8 +175,7 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
     if options.layout == "standard":
         card = read_card(source, name=options.name or name)
         if options.kind == "duo" and card.kind == "mono":
-            rows = card.segment_rows + (card.segment_rows == 2)
-            card = replace(card, kind="duo", segment_rows=rows, calibration=Calibration(), first_pass_weight=0.0)
+            card = _compared(card, options)
         weight = options.first_pass_weight or card.first_pass_weight
         return replace(card, onnx=onnx, first_pass_weight=weight, provenance=options.provenance or card.provenance)
     config = read_json(source / CONFIG_FILE)
@@ -186,14 +185,29 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
     return ModelCard(
         name=options.name or name,
         head="cosine",
+        kind=options.kind,
         layout="cross-bias",
         max_tokens=min(512, int(config["max_position_embeddings"])),
         segment_rows=int(config["type_vocab_size"]),
         onnx=onnx,
-        biases={"query": options.query_bias, "document": options.document_bias, "temperature": 20.0},
+        biases={
+            "query": options.query_bias,
+            "document": options.document_bias,
+            "temperature": 20.0,
+            **({"other": options.other_bias} if options.kind == "duo" else {}),
+        },
         first_pass_weight=options.first_pass_weight,
         provenance=options.provenance,
     )
+
+
+def _compared(card: ModelCard, options: ExportOptions) -> ModelCard:
+    """Return a mono model's card as a duo model's."""
+    if card.layout == "cross-bias":
+        rows, biases = card.segment_rows, {**card.biases, "other": options.other_bias}
+    else:
+        rows, biases = card.segment_rows + (card.segment_rows == 2), {}
+    return replace(card, kind="duo", segment_rows=rows, calibration=Calibration(), first_pass_weight=0.0, biases=biases)
 
 
 def _calibration(folder: Path, candidates: Path, qrels: Path) -> Calibration:

@@ -8,6 +8,7 @@ LayerNormalization after Sum (see docs/performance.md).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -129,23 +130,52 @@ class _Bert:
         return self._dense(pooled, "cls.seq_relationship" if self._card.head == "next-sentence" else "classifier")
 
     def cosine(self) -> str:
-        """Return t * cosine of the mean states of query and document ``(n, 1)``, see `osrerank.scoring.cross_bias`."""
+        """Return t * cosine of the mean states of query and document ``(n, 1)``, see `osrerank.scoring.cross_bias`.
+
+        For duo it is t times the first document's cosine less the second's.
+        """
         add = self.graph.add
-        in_document = add("Cast", ["token_type_ids"], to=1)
-        restarted = add("Sub", [self._positions(), add("Mul", [self._query_tokens(), "token_type_ids"])])
+        parts = self._parts()
         row = self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
-        states = self._embedded(self._table("position", restarted), row)
-        bias = self._attention_bias(in_document)
+        states = self._embedded(self._table("position", self._restarted()), row)
+        bias = self._attention_bias(*parts)
         for layer in range(self._layers):
             states = self._layer(states, layer, bias=bias)
-        query, document = (
-            add("ReduceSum", [add("Mul", [states, self._column(mask)]), self._axis(1)], keepdims=0)
-            for mask in (self._not(in_document), in_document)
+        query, *documents = (
+            add("ReduceSum", [add("Mul", [states, self._column(mask)]), self._axis(1)], keepdims=0) for mask in parts
         )
-        product = add("ReduceSum", [add("Mul", [query, document]), self._axis(1)])
-        norms = [add("ReduceL2", [part, self._axis(1)]) for part in (query, document)]
-        temperature = self._number("temperature", self._card.biases["temperature"])
-        return add("Mul", [add("Div", [product, add("Mul", norms)]), temperature])
+        cosines = [self._cosine(query, document) for document in documents]
+        score = add("Sub", cosines) if self._card.kind == "duo" else cosines[0]
+        return add("Mul", [score, self._number("temperature", self._card.biases["temperature"])])
+
+    def _cosine(self, one: str, other: str) -> str:
+        """Return the cosine of two vectors ``(n, hidden)``, ``(n, 1)``."""
+        add = self.graph.add
+        product = add("ReduceSum", [add("Mul", [one, other]), self._axis(1)])
+        norms = [add("ReduceL2", [part, self._axis(1)]) for part in (one, other)]
+        return add("Div", [product, add("Mul", norms)])
+
+    def _parts(self) -> list[str]:
+        """Return which tokens are of the query and of each document, 1 or 0: fp32 ``(n, tokens)`` each."""
+        if self._card.kind == "mono":
+            in_document = self.graph.add("Cast", ["token_type_ids"], to=1)
+            return [self._not(in_document), in_document]
+        return [self._where("Equal", segment, to=1) for segment in range(3)]
+
+    def _restarted(self) -> str:
+        """Return the positions ``(n, tokens)``, from 0 with each document."""
+        add, positions = self.graph.add, self._positions()
+        if self._card.kind == "mono":
+            return add("Sub", [positions, add("Mul", [self._query_tokens(), "token_type_ids"])])
+        for segment in range(2):
+            tokens = add("ReduceSum", [self._where("Equal", segment, to=7), self._axis(1)])
+            positions = add("Sub", [positions, add("Mul", [tokens, self._where("Greater", segment, to=7)])])
+        return positions
+
+    def _where(self, comparison: str, segment: int, *, to: int) -> str:
+        """Return 1 for each token whose segment compares so, else 0, in ONNX's type ``to`` ``(n, tokens)``."""
+        number = self.graph.constant(f"segment.{segment}", np.array(segment))
+        return self.graph.add("Cast", [self.graph.add(comparison, ["token_type_ids", number])], to=to)
 
     def _layer(self, states: str, layer: int, *, bias: str = "", only_first: bool = False) -> str:
         name, ours = f"encoder.layer.{layer}", f"layers.{layer}"
@@ -191,17 +221,20 @@ class _Bert:
         one = self.graph.constant("one", np.array(1))
         return self.graph.add("ReduceSum", [self.graph.add("Sub", [one, "token_type_ids"]), self._axis(1)])
 
-    def _attention_bias(self, in_document: str) -> str:
+    def _attention_bias(self, query: str, *documents: str) -> str:
         """Return what is added to the attention logits ``(n, 1, tokens, tokens)``: rows look at columns."""
-        add = self.graph.add
-        in_query = self._not(in_document)
-        parts = []
-        for side, rows, columns in (("query", in_query, in_document), ("document", in_document, in_query)):
-            given = self._card.biases[side]
-            amount = self._number(f"bias.{side}", BLOCKED if given == "closed" else given)
-            row = add("Unsqueeze", [columns, self._axis(1)])
-            parts.append(add("Mul", [add("Mul", [self._column(rows), row]), amount]))
-        return add("Unsqueeze", [add("Sum", parts), self._axis(1)])
+        sides = [("query", query, document) for document in documents]
+        sides += [("document", document, query) for document in documents]
+        sides += [("other", *pair) for pair in permutations(documents, 2)]
+        added = [self._between(side, rows, columns) for side, rows, columns in sides]
+        return self.graph.add("Unsqueeze", [self.graph.add("Sum", added), self._axis(1)])
+
+    def _between(self, side: str, rows: str, columns: str) -> str:
+        """Return a side's bias where rows of one part meet columns of another, else 0: ``(n, tokens, tokens)``."""
+        given = self._card.biases[side]
+        amount = self._number(f"bias.{side}", BLOCKED if given == "closed" else given)
+        row = self.graph.add("Unsqueeze", [columns, self._axis(1)])
+        return self.graph.add("Mul", [self.graph.add("Mul", [self._column(rows), row]), amount])
 
     def _norm(self, parts: Sequence[str], name: str) -> str:
         scale, offset = (

@@ -17,7 +17,16 @@ from osrerank.scoring.bert_weights import bert_names
 from osrerank.scoring.classifier import Classifier
 from osrerank.scoring.cross_bias import CrossBias, CrossBiasEncoder, from_bert
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, Kind, ModelCard, read_card, read_json
+from osrerank.scoring.model import (
+    CARD_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    Calibration,
+    Kind,
+    ModelCard,
+    read_card,
+    read_json,
+)
 from osrerank.scoring.torch_scorer import read_weights
 from osrerank.training.export import NOTICES, write_card
 from osrerank.training.recipes import Recipe
@@ -124,7 +133,7 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: 
         weights = _narrowed(weights, inner)
     card = replace(trainee.card, name=name, onnx={})
     if card.layout == "cross-bias":
-        network: nn.Module = from_bert(weights, config, CrossBias(**card.biases))
+        network: nn.Module = from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
     else:
         network = Classifier(build_network(_architecture(card), config))
         put_weights(network.network, weights, trainee.source)
@@ -150,12 +159,10 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
     if layout == "cross-bias":
         known = known if known and known.layout == layout else None
         head = "cosine"
-        if kind == "duo":
-            raise ConfigError("a duo model has the layout standard", setting="recipe.layout")
     else:
         known = known if known and known.layout == layout and known.kind == kind else None
         head = recipe.head or (known.head if known else "logits2")
-    base = known or ModelCard(name=name, head="logits2", biases=_biases(layout))
+    base = known or ModelCard(name=name, head="logits2")
     config = read_json(source / CONFIG_FILE)
     room = int(config.get("max_position_embeddings", 512))
     try:
@@ -168,8 +175,11 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
             max_tokens=min(recipe.max_tokens, room),
             max_query_tokens=recipe.max_query_tokens,
             length_rule=recipe.length_rule,  # type: ignore[arg-type] # likewise
-            segment_rows=max(3 if kind == "duo" else 0, int(config.get("type_vocab_size", 2))),
+            segment_rows=max(_least_rows(kind, layout), int(config.get("type_vocab_size", 2))),
+            calibration=base.calibration if base.kind == kind else Calibration(),
+            first_pass_weight=base.first_pass_weight if base.kind == kind else 0.0,
             onnx={},
+            biases=CrossBias(**base.biases).for_card(kind) if layout == "cross-bias" else {},
             provenance={},
         )
     except ValueError as error:
@@ -180,17 +190,17 @@ def check_loss(card: ModelCard, recipe: Recipe) -> None:
     """Refuse a loss that the head cannot learn from.
 
     Raises:
-        ConfigError: single sequences are to be learnt from, and the head is a cosine.
+        ConfigError: single sequences are to be learnt from, and the head is a cosine; a duo model's difference of two
+            cosines is a logit.
     """
-    if card.head == "cosine" and recipe.loss == "pointwise":
+    if card.head == "cosine" and card.kind == "mono" and recipe.loss == "pointwise":
         reason = "a cosine is no logit, it learns from lists: set loss=listwise,draw=list in the recipe"
         raise ConfigError(reason, setting="recipe.loss")
 
 
-def _biases(layout: str) -> dict[str, Any]:
-    bias = CrossBias()
-    named = {"query": bias.query, "document": bias.document, "temperature": bias.temperature}
-    return named if layout == "cross-bias" else {}
+def _least_rows(kind: Kind, layout: str) -> int:
+    """Return how many rows the token type table must have; ``cross-bias`` reads the first alone."""
+    return 3 if kind == "duo" and layout == "standard" else 0
 
 
 def _is_reranker(source: Path) -> bool:
@@ -206,7 +216,7 @@ def _cross_bias(source: Path, config: Mapping[str, Any], card: ModelCard) -> Cro
         raise ModelLoadError(reason, model=card.name, path=str(source))
     try:
         _, weights = read_checkpoint(source)
-        return from_bert(weights, config, CrossBias(**card.biases))
+        return from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
     except (KeyError, RuntimeError) as error:
         reason = f"the weights in {source} are not the config's: {error}"
         raise ModelLoadError(reason, model=card.name, path=str(source)) from error

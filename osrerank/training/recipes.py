@@ -29,10 +29,11 @@ class Recipe:
         depth: documents that others are drawn from, from the top.
         mine_at: share of the steps after which the model orders each example's others by itself, so that ``depth``
             counts its own hardest; 0 for never.
-        head: what a new model gives: "logits2", "logit1", "next-sentence"; empty for what the start has.
+        head: what a new model gives: "logits2", "logit1", "next-sentence"; empty for what the start has. The layout
+            "cross-bias" has a head of its own.
         layout: "standard" or "cross-bias"; empty for what the start has.
         third_row: of a duo model's token type table, where the start has two rows: "zeros" that learn, "frozen" ones as
-            the released duoBERT has in effect, or a "copy" of the second.
+            the released duoBERT has in effect, or a "copy" of the second; none is needed in the layout "cross-bias".
         max_tokens, max_query_tokens, length_rule: as in a model's card.
         batch: sequences of a step.
         steps: of the training; 0 to follow ``epochs``.

@@ -17,7 +17,7 @@ onnx = pytest.importorskip("onnx")
 transformers = pytest.importorskip("transformers")
 
 DATA = Path(__file__).parents[1] / "data"
-FORMS = ("one-label", "two-labels", "next-sentence", "cross-bias", "duo")
+FORMS = ("one-label", "two-labels", "next-sentence", "cross-bias", "duo", "cross-bias-duo")
 QUERY = "what causes low blood pressure"
 DOCUMENTS = ["blood pressure is low when the heart is slow", "", "wing flow " * 40, "water & heat: 1,000!"]
 TUPLES = {"mono": [(0,), (1,), (2,), (3,)], "duo": [(0, 1), (1, 0), (2, 3), (3, 2)]}
@@ -36,11 +36,20 @@ def next_sentence(folder: Path) -> Path:
     return folder
 
 
+def cross_bias_duo(folder: Path) -> Path:
+    """Write a duo model of the layout cross-bias, of the tiny bi-encoder, with its weights."""
+    options = ExportOptions(kind="duo", layout="cross-bias", keep_weights=True)
+    export_model(DATA / "tiny-bert-cross-bias", folder, options)
+    return folder
+
+
+MADE = {"next-sentence": next_sentence, "cross-bias-duo": cross_bias_duo}
+
+
 @pytest.fixture(params=FORMS)
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return (
-        next_sentence(tmp_path / "source") if request.param == "next-sentence" else DATA / f"tiny-bert-{request.param}"
-    )
+    make = MADE.get(request.param)
+    return make(tmp_path / request.param) if make else DATA / f"tiny-bert-{request.param}"
 
 
 def exported(source: Path, output: Path, precision: str = "fp32") -> LocalScorer:
@@ -97,6 +106,8 @@ def test_equal_lengths_may_share_a_batch(source: Path, tmp_path: Path) -> None:
     )
     ids = np.random.default_rng(1).integers(5, 60, size=(3, 9))
     segments = (np.arange(9) >= np.array([[3], [5], [4]])).astype(np.int64)
+    if source.name.endswith("duo"):
+        segments += np.arange(9) >= np.array([[5], [6], [8]])
     (together,) = session.run(None, {"input_ids": ids, "token_type_ids": segments})
     alone = [session.run(None, {"input_ids": ids[[row]], "token_type_ids": segments[[row]]})[0][0] for row in range(3)]
     np.testing.assert_allclose(together, alone, atol=1e-5, rtol=0)

@@ -14,13 +14,13 @@ import pytest
 
 from osrerank.errors import InferenceError
 from osrerank.scoring.inputs import Tokens, padded
-from osrerank.scoring.model import ModelCard, read_card, read_json
+from osrerank.scoring.model import Kind, ModelCard, read_card, read_json
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from osrerank.scoring.attention import Attention, PaddedAttention, VarlenAttention  # noqa: E402 - imports torch
-from osrerank.scoring.bert import load_packed, obstacle  # noqa: E402 - likewise
+from osrerank.scoring.attention import Attention, PaddedAttention, VarlenAttention, merged  # noqa: E402 - imports torch
+from osrerank.scoring.bert import PackedNetwork, load_packed, obstacle  # noqa: E402 - likewise
 from osrerank.scoring.classifier import Classifier  # noqa: E402 - likewise
 from osrerank.scoring.cross_bias import CrossBias, from_bert  # noqa: E402 - likewise
 from osrerank.scoring.torch_engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
@@ -121,9 +121,9 @@ def test_the_committed_classifiers_equal_transformers(attention: Callable[[], At
     np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
 
 
-def cross_bias_outputs(directory: Path, bias: CrossBias, batch: Sequence[Tokens]) -> np.ndarray:
+def cross_bias_outputs(directory: Path, bias: CrossBias, batch: Sequence[Tokens], kind: Kind = "mono") -> np.ndarray:
     """The padded module, in which the bias is added to dense attention logits."""
-    network = from_bert(read_weights(directory), read_json(directory / "config.json"), bias)
+    network = from_bert(read_weights(directory), read_json(directory / "config.json"), bias, kind=kind)
     inputs = padded(batch)
     with torch.inference_mode():
         return network(*(torch.from_numpy(getattr(inputs, name)) for name in inputs.__slots__)).numpy()
@@ -149,6 +149,83 @@ def test_cross_bias_equals_the_padded_module(attention: Callable[[], Attention],
     np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
 
 
+def duo_cross_bias(bias: CrossBias, attention: Attention, dtype: torch.dtype = torch.float32) -> PackedNetwork:
+    directory = DATA / "tiny-bert-cross-bias"
+    card = ModelCard("tiny", "cosine", kind="duo", layout="cross-bias", biases=bias.for_card("duo"))
+    config = read_json(directory / "config.json")
+    return load_packed(read_weights(directory), config, card, attention=attention, dtype=dtype)
+
+
+DUO_BIASES = [
+    CrossBias(), CrossBias(other="closed"), CrossBias("closed", "closed", other="closed"),
+    CrossBias(0.5, -1.0, other=0.0), CrossBias("closed", 1.0, other=-2.0), CrossBias(-30.0, 12.0, 5.0, other=3.0),
+]  # fmt: skip
+DUO_LENGTHS = (*LENGTHS[:-1], 4, 3)
+
+
+@attentions
+@pytest.mark.parametrize("bias", DUO_BIASES, ids=lambda bias: f"{bias.query},{bias.document},{bias.other}")
+def test_pairs_in_cross_bias_equal_the_padded_module(attention: Callable[[], Attention], bias: CrossBias) -> None:
+    batch = sequences(DUO_LENGTHS, 278, segments=3)
+    expected = cross_bias_outputs(DATA / "tiny-bert-cross-bias", bias, batch, "duo")
+    assert np.ptp(expected) > 0.1
+    found = PackedEngine(duo_cross_bias(bias, attention()), CPU)(batch)
+    np.testing.assert_allclose(found, expected, atol=2e-5, rtol=0)
+
+
+@attentions
+def test_a_pair_in_cross_bias_depends_on_no_neighbour(attention: Callable[[], Attention]) -> None:
+    engine = PackedEngine(duo_cross_bias(CrossBias(), attention()), CPU)
+    batch = sequences((*DUO_LENGTHS, *range(3, 30)), 278, segments=3)
+    alone = np.concatenate([engine([tokens]) for tokens in batch])
+    np.testing.assert_allclose(engine(batch[::-1])[::-1], alone, atol=2e-5, rtol=0)
+
+
+@attentions
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_pairs_in_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.dtype) -> None:
+    batch = sequences(DUO_LENGTHS, 278, segments=3)
+    fine, coarse = (
+        PackedEngine(duo_cross_bias(CrossBias(), attention(), kind), CPU)(batch) for kind in (torch.float32, dtype)
+    )
+    assert 0 < np.abs(coarse - fine).max() < 0.05 * np.ptp(fine) + 0.05
+
+
+def test_each_open_way_between_three_parts_is_one_call() -> None:
+    kernel = Varlen()
+    batch = sequences((21, 9, 30), 278, segments=3)
+    PackedEngine(duo_cross_bias(CrossBias(), VarlenAttention(kernel)), CPU)(batch)
+    within = {"sequences": 9, "rows": 60, "columns": 60}
+    between = {"sequences": 3, "rows": 20, "columns": 20}
+    assert kernel.calls == [within, *[between] * 4] * 2  # q-d1, q-d2, d1-d2, d2-d1
+    closed = Varlen()
+    PackedEngine(duo_cross_bias(CrossBias(other="closed"), VarlenAttention(closed)), CPU)(batch)
+    assert closed.calls == [within, *[between] * 2] * 2
+
+
+def test_a_pair_with_one_document_is_refused() -> None:
+    packed = duo_cross_bias(CrossBias(), PaddedAttention())
+    with pytest.raises(InferenceError, match="no document part"):
+        packed.pack([Tokens(np.array([2, 3, 2, 3]), np.array([0, 0, 1, 1]))])
+
+
+def test_three_sets_of_columns_are_merged_into_one_softmax() -> None:
+    draw = torch.Generator().manual_seed(1)
+    logits, values = torch.randn(5, 4, 12, generator=draw), torch.randn(4, 12, 8, generator=draw)
+    biases, parts = (0.0, -2.0, 3.0), (slice(0, 3), slice(3, 8), slice(8, 12))
+    added = torch.cat([torch.full((part.stop - part.start,), bias) for bias, part in zip(biases, parts, strict=True)])
+    expected = torch.einsum("thc,hcw->thw", (logits + added).softmax(dim=2), values)
+    first, *others = (
+        (
+            torch.einsum("thc,hcw->thw", logits[..., part].softmax(dim=2), values[:, part]),
+            logits[..., part].logsumexp(2).T,
+        )
+        for part in parts
+    )
+    found = merged(first, *((*one, bias) for one, bias in zip(others, biases[1:], strict=True)))
+    torch.testing.assert_close(found, expected)
+
+
 def test_the_stand_in_has_the_signature_of_the_kernel() -> None:
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     theirs = inspect.signature(varlen.varlen_attn).parameters
@@ -171,6 +248,14 @@ def test_the_kernel_itself_takes_what_the_network_gives(layout: str) -> None:
     arrays = packed.pack(sequences(LENGTHS, 278))
     outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
     assert (outputs.shape, outputs.dtype) == ((len(LENGTHS), 1), torch.float32)
+
+
+def test_the_kernel_itself_takes_pairs() -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    packed = duo_cross_bias(CrossBias(), VarlenAttention(varlen), torch.bfloat16).to("meta")
+    arrays = packed.pack(sequences(DUO_LENGTHS, 278, segments=3))
+    outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
+    assert (outputs.shape, outputs.dtype) == ((len(DUO_LENGTHS), 1), torch.float32)
 
 
 def test_the_kernel_is_asked_for_each_attention_once() -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from osrerank.scoring.factory import load_scorer
 from osrerank.scoring.local import LocalScorer
+from osrerank.training.export import ExportOptions, export_model
+from tests.cross_bias import defined
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -22,6 +24,7 @@ DOCUMENTS = [
     "water & heat: 1,000!",
 ] * 3
 TUPLES = [(index,) for index in range(len(DOCUMENTS))]
+BIASES = {"query": -2.0, "document": "closed", "temperature": 20.0}
 
 
 @pytest.fixture(params=FORMS)
@@ -61,65 +64,26 @@ def test_standard_layout_equals_transformers_own_pairs(form: str) -> None:
     np.testing.assert_allclose(values(directory, "onnx"), expected, atol=1e-4, rtol=0)
 
 
-def cross_bias_reference(directory: Path, document: str) -> float:
-    """Score one pair from the layout's definition, with numpy in float64, head by head and row by row."""
-    weights = {
-        name: tensor.double().numpy()
-        for name, tensor in transformers.BertModel.from_pretrained(directory).state_dict().items()
-    }
-    tokenizer = load_scorer(str(directory), backend="onnx")._builder._tokenizer
-    pieces = [tokenizer.encode(text, add_special_tokens=False).ids for text in (QUERY, document)]
-    segments = [[2, *ids, 3] for ids in pieces]  # [CLS] text [SEP]
-    n_query, n = len(segments[0]), len(segments[0]) + len(segments[1])
-    table = "embeddings.{}_embeddings.weight"
-    positions = [*range(n_query), *range(n - n_query)]
-    states = weights[table.format("word")][segments[0] + segments[1]] + weights[table.format("position")][positions]
-    states = norm(states + weights[table.format("token_type")][0], weights, "embeddings.LayerNorm")
-    bias = np.zeros((n, n))
-    bias[:n_query, n_query:] = -2.0
-    bias[n_query:, :n_query] = -np.inf
-    for layer in range(2):
-        states = reference_layer(states, bias, weights, f"encoder.layer.{layer}")
-    query, text = states[:n_query].mean(axis=0), states[n_query:].mean(axis=0)
-    return float(20 * query @ text / np.linalg.norm(query) / np.linalg.norm(text))
-
-
-def reference_layer(states: np.ndarray, bias: np.ndarray, weights: dict[str, np.ndarray], name: str) -> np.ndarray:
-    query, key, value = (dense(states, weights, f"{name}.attention.self.{part}") for part in ("query", "key", "value"))
-    width = 8
-    context = np.zeros_like(states)
-    for start in range(0, states.shape[1], width):
-        head = slice(start, start + width)
-        weight = np.exp(query[:, head] @ key[:, head].T / width**0.5 + bias)
-        context[:, head] = weight / weight.sum(axis=1, keepdims=True) @ value[:, head]
-    states = norm(
-        states + dense(context, weights, f"{name}.attention.output.dense"),
-        weights,
-        f"{name}.attention.output.LayerNorm",
-    )
-    inner = torch.nn.functional.gelu(torch.from_numpy(dense(states, weights, f"{name}.intermediate.dense"))).numpy()
-    return norm(states + dense(inner, weights, f"{name}.output.dense"), weights, f"{name}.output.LayerNorm")
-
-
-def dense(states: np.ndarray, weights: dict[str, np.ndarray], name: str) -> np.ndarray:
-    return states @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-
-
-def norm(states: np.ndarray, weights: dict[str, np.ndarray], name: str) -> np.ndarray:
-    centred = states - states.mean(axis=1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-12)
-    return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
-
-
 def test_cross_bias_equals_its_definition() -> None:
     directory = DATA / "tiny-bert-cross-bias"
-    expected = [cross_bias_reference(directory, document) for document in DOCUMENTS[:5]]
+    expected = [defined(directory, QUERY, [document], BIASES) for document in DOCUMENTS[:5]]
     np.testing.assert_allclose(values(directory, "onnx")[:5], expected, atol=1e-4, rtol=0)
 
 
-def test_closed_on_both_sides_is_the_bi_encoder(tmp_path: Path) -> None:
-    from osrerank.training.export import ExportOptions, export_model
+@pytest.mark.parametrize("biases", [{}, {"query_bias": 0.5, "document_bias": -1.0, "other_bias": "closed"}])
+def test_pairs_in_cross_bias_equal_their_definition(tmp_path: Path, biases: dict[str, float | str]) -> None:
+    source = DATA / "tiny-bert-cross-bias"
+    options = ExportOptions(kind="duo", layout="cross-bias", keep_weights=True, **biases)
+    card = export_model(source, tmp_path / "duo", options)
+    pairs = [(0, 1), (1, 0), (2, 3), (4, 2)]
+    expected = [defined(source, QUERY, [DOCUMENTS[i], DOCUMENTS[j]], card.biases) for i, j in pairs]
+    assert np.ptp(expected) > 0.1
+    for backend in ("onnx", "torch"):
+        scorer = load_scorer(str(tmp_path / "duo"), backend=backend, threads=1, kind="duo")
+        np.testing.assert_allclose(scorer.score(QUERY, DOCUMENTS, pairs).values, expected, atol=1e-4, rtol=0)
 
+
+def test_closed_on_both_sides_is_the_bi_encoder(tmp_path: Path) -> None:
     source = DATA / "tiny-bert-cross-bias"
     options = ExportOptions(layout="cross-bias", query_bias="closed")
     export_model(source, tmp_path / "closed", options)

@@ -80,7 +80,9 @@ def test_kinds_are_told_apart():
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"layout": "cross-bias"}, "no place where two documents are compared"),
+        ({"layout": "cross-bias"}, "head is 'logits2'; a duo model has cosine in the layout cross-bias"),
+        ({"head": "cosine"}, "a duo model has logit1 or logits2 in the layout standard"),
+        ({"head": "cosine", "layout": "cross-bias", "max_tokens": 69}, "have no room beside the query"),
         ({"head": "next-sentence"}, "a duo model has logit1 or logits2"),
         ({"segment_rows": 2}, "tells query, first and second document apart"),
         ({"max_tokens": 69}, "have no room beside the query"),

@@ -7,7 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from osrerank.scoring.inputs import InputBuilder  # noqa: E402 - with their twins
+from osrerank.scoring.factory import load_scorer  # noqa: E402 - with their twins
+from osrerank.scoring.inputs import InputBuilder  # noqa: E402
 from osrerank.scoring.model import read_card  # noqa: E402
 from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.development import Development, Scoring  # noqa: E402
@@ -21,6 +22,7 @@ from osrerank.training.sources import open_source  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 START = ROOT / "tests" / "data" / "tiny-bert-two-labels"
+BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-cross-bias"
 RECIPE = replace(PRESETS["duobert"], steps=40, batch=8, rate=1e-3, warmup=0, max_tokens=96, max_query_tokens=16)
 
 
@@ -72,3 +74,22 @@ def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> N
     made = export_model(tmp_path / "made", tmp_path / "exported")
     assert (made.kind, made.segment_rows) == ("duo", 3)
     assert (tmp_path / "exported" / "onnx" / "model.onnx").exists()
+
+
+def test_a_duo_model_of_a_bi_encoders_weights_learns(examples: Path, tmp_path: Path) -> None:
+    source = open_source({"examples": str(examples)})
+    recipe = replace(RECIPE, layout="cross-bias")
+    request = Request(source=BI_ENCODER, output=tmp_path / "made", recipe=recipe, data=[source], development=source)
+    assert train(request, "duo") == tmp_path / "made"
+    losses = [float(row["loss"]) for row in read_curve(tmp_path / "made" / "curve.csv")]
+    assert np.mean(losses[-8:]) < 0.7 * np.mean(losses[:8])
+    card = read_card(tmp_path / "made")
+    assert (card.kind, card.layout, card.head) == ("duo", "cross-bias", "cosine")
+    assert card.biases["other"] == -4.0
+    lines = [json.loads(line) for line in examples.read_text().splitlines()]
+    export_model(tmp_path / "made", tmp_path / "exported")
+    for name, backend in (("made", "torch"), ("exported", "onnx")):
+        scorer = load_scorer(str(tmp_path / name), backend=backend, kind="duo")
+        pairs = [(3, other) for other in range(3)]
+        better = [scorer.score(one["query"], one["documents"], pairs).values > 0 for one in lines]
+        assert np.mean(better) > 0.8

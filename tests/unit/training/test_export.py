@@ -1,6 +1,8 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ BI_ENCODER = DATA / "tiny-bert-cross-bias"
 CLASSIFIER = DATA / "tiny-bert-one-label"
 DOCUMENTS = ["low blood pressure", "the wing of the engine", "", "heat " * 60]
 TUPLES = [(index,) for index in range(4)]
+PAIRS = list(permutations(range(4), 2))
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +53,57 @@ def test_int8_stays_near(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     assert not caplog.records
     exact = values(BI_ENCODER)
     assert np.abs(values(tmp_path / "made") - exact).max() < 0.25 * np.ptp(exact)
+
+
+def pairs_of(directory: Path) -> np.ndarray:
+    scorer = load_scorer(str(directory), backend="onnx", threads=1, kind="duo")
+    return scorer.score("low pressure", DOCUMENTS, PAIRS).values
+
+
+def test_a_bi_encoder_becomes_a_duo_model(tmp_path: Path) -> None:
+    options = ExportOptions(kind="duo", layout="cross-bias", other_bias="closed")
+    card = export_model(BI_ENCODER, tmp_path / "made", options)
+    assert (card.kind, card.layout, card.head, card.segment_rows) == ("duo", "cross-bias", "cosine", 2)
+    assert card.biases == {"query": -2.0, "document": "closed", "temperature": 20.0, "other": "closed"}
+    assert json.loads((tmp_path / "made" / "config.json").read_bytes())["type_vocab_size"] == 2
+    assert not (tmp_path / "made" / "model.safetensors").exists()
+    found = pairs_of(tmp_path / "made")
+    back = dict(zip(PAIRS, found, strict=True))
+    np.testing.assert_allclose(found, [-back[j, i] for i, j in PAIRS], atol=2e-5)
+
+
+def test_int8_pairs_stay_near(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = ExportOptions(kind="duo", layout="cross-bias")
+    for precision in ("fp32", "int8"):
+        export_model(BI_ENCODER, tmp_path / precision, replace(options, precision=precision))
+    assert not caplog.records
+    exact, coarse = pairs_of(tmp_path / "fp32"), pairs_of(tmp_path / "int8")
+    assert 0 < np.abs(coarse - exact).max() < 0.25 * np.ptp(exact)
+
+
+def test_a_mono_model_of_the_layout_becomes_a_duo_model_with_its_biases(tmp_path: Path) -> None:
+    mono = ExportOptions(layout="cross-bias", query_bias=-1.0, first_pass_weight=7.0, keep_weights=True)
+    export_model(BI_ENCODER, tmp_path / "mono", mono)
+    card = export_model(tmp_path / "mono", tmp_path / "duo", ExportOptions(kind="duo", other_bias=-3.0))
+    assert card.biases == {"query": -1.0, "document": "closed", "temperature": 20.0, "other": -3.0}
+    assert (card.kind, card.segment_rows, card.first_pass_weight) == ("duo", 2, 0.0)
+    same = ExportOptions(kind="duo", layout="cross-bias", query_bias=-1.0, other_bias=-3.0)
+    export_model(BI_ENCODER, tmp_path / "same", same)
+    np.testing.assert_array_equal(pairs_of(tmp_path / "duo"), pairs_of(tmp_path / "same"))
+
+
+def test_a_padded_graph_of_pairs(tmp_path: Path) -> None:
+    drawn = ExportOptions(kind="duo", layout="cross-bias")
+    export_model(BI_ENCODER, tmp_path / "drawn", drawn)
+    export_model(BI_ENCODER, tmp_path / "padded", replace(drawn, padded=True))
+    np.testing.assert_allclose(pairs_of(tmp_path / "padded"), pairs_of(tmp_path / "drawn"), atol=1e-4)
+
+
+def test_the_command_makes_a_duo_model_of_a_bi_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--kind", "duo", "--layout", "cross-bias", "--other-bias", "-1.5", "--precision", "int8"]
+    main(["export", str(BI_ENCODER), str(tmp_path / "duo"), *arguments])
+    assert "duo model, cross-bias layout, cosine head" in capsys.readouterr().out
+    assert load_scorer(str(tmp_path / "duo"), kind="duo").card.biases["other"] == -1.5
 
 
 def test_the_script_makes_the_committed_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

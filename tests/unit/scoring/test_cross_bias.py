@@ -1,0 +1,111 @@
+"""The network of the layout cross-bias for pairs of documents, against its definition and by hand."""
+
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.scoring.inputs import InputBuilder, Tokens, padded
+from osrerank.scoring.model import Kind, ModelCard, read_json
+from tests.cross_bias import defined
+
+torch = pytest.importorskip("torch")
+
+from osrerank.scoring.cross_bias import BLOCKED, CrossBias, CrossBiasEncoder, from_bert  # noqa: E402 - imports torch
+from osrerank.scoring.torch_scorer import read_weights  # noqa: E402 - likewise
+
+DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-cross-bias"
+QUERY = "what causes low blood pressure"
+DOCUMENTS = ("blood pressure is low when the heart is slow", "", "wing flow " * 40, "water & heat: 1,000!")
+PAIRS = list(permutations(range(len(DOCUMENTS)), 2))
+BIASES = [
+    CrossBias(), CrossBias(other="closed"), CrossBias(0.5, -1.0, other=-0.5), CrossBias("closed", 0.0, 5.0, other=1.0),
+]  # fmt: skip
+
+
+def network(bias: CrossBias, kind: Kind = "duo") -> CrossBiasEncoder:
+    return from_bert(read_weights(DIRECTORY), read_json(DIRECTORY / "config.json"), bias, kind=kind)
+
+
+def sequences(kind: Kind, tuples: Sequence[tuple[int, ...]]) -> list[Tokens]:
+    builder = InputBuilder.load(DIRECTORY, ModelCard("tiny", "cosine", kind=kind, layout="cross-bias"))
+    query = builder.query(QUERY)
+    texts = builder.documents(DOCUMENTS, query)
+    make = builder.duo if kind == "duo" else builder.mono
+    return [make(query, *(texts[place] for place in places)) for places in tuples]
+
+
+def values(encoder: CrossBiasEncoder, batch: Sequence[Tokens]) -> np.ndarray:
+    inputs = padded(batch)
+    with torch.inference_mode():
+        found = encoder(*(torch.from_numpy(getattr(inputs, name)) for name in inputs.__slots__))
+    assert found.shape == (len(batch), 1)
+    return found[:, 0].numpy()
+
+
+@pytest.mark.parametrize("bias", BIASES)
+def test_pairs_equal_the_definition(bias: CrossBias) -> None:
+    expected = [defined(DIRECTORY, QUERY, [DOCUMENTS[i], DOCUMENTS[j]], bias.for_card("duo")) for i, j in PAIRS]
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(values(network(bias), sequences("duo", PAIRS)), expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("bias", BIASES)
+def test_exchanged_documents_turn_the_sign(bias: CrossBias) -> None:
+    found = values(network(bias), sequences("duo", PAIRS))
+    back = values(network(bias), sequences("duo", [(j, i) for i, j in PAIRS]))
+    np.testing.assert_allclose(found, -back, atol=2e-5, rtol=0)
+    assert np.abs(values(network(bias), sequences("duo", [(0, 0), (2, 2)]))).max() < 2e-5
+
+
+def test_closed_it_is_the_difference_of_two_mono_scores() -> None:
+    closed = CrossBias("closed", "closed", other="closed")
+    alone = values(network(closed, "mono"), sequences("mono", [(place,) for place in range(len(DOCUMENTS))]))
+    expected = [alone[i] - alone[j] for i, j in PAIRS]
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(values(network(closed), sequences("duo", PAIRS)), expected, atol=2e-5, rtol=0)
+
+
+def test_one_document_sees_the_other_where_it_may() -> None:
+    shut, ajar = (values(network(CrossBias(other=other)), sequences("duo", PAIRS)) for other in ("closed", -4.0))
+    assert np.abs(shut - ajar).max() > 1e-3
+
+
+def test_padding_changes_nothing() -> None:
+    encoder, batch = network(CrossBias()), sequences("duo", PAIRS)
+    alone = np.concatenate([values(encoder, [tokens]) for tokens in batch])
+    np.testing.assert_allclose(values(encoder, batch), alone, atol=2e-5, rtol=0)
+
+
+def test_the_attention_bias_by_hand() -> None:
+    segments = torch.tensor([[0, 1, 2, 2]])
+    is_token = torch.tensor([[True, True, True, False]])
+    encoder = network(CrossBias(-1.0, -2.0, other=-3.0))
+    expected = [
+        [0, -1, -1, BLOCKED - 1], [-2, 0, -3, BLOCKED - 3], [-2, -3, 0, BLOCKED], [-2, -3, 0, BLOCKED],
+    ]  # fmt: skip
+    assert encoder.attention_bias(segments, is_token).tolist() == [[expected]]
+
+
+def test_positions_begin_anew_with_each_document() -> None:
+    encoder = network(CrossBias())
+    encoder.norm = torch.nn.Identity()
+    with torch.no_grad():
+        for table in (encoder.word, encoder.segment, encoder.position):
+            table.weight.zero_()
+        encoder.position.weight[:, 0] = torch.arange(512.0)
+    segments = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 1, 1, 1, 1, 2, 2]])
+    found = encoder.embed(torch.ones_like(segments), segments)[:, :, 0]
+    assert found.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2], [0, 1, 0, 1, 2, 3, 0, 1]]
+
+
+@pytest.mark.parametrize("kind", ["mono", "duo"])
+def test_nothing_in_it_depends_on_the_content(kind: Kind) -> None:
+    """What ``torch.compile`` needs to make one graph for every length."""
+    encoder = network(CrossBias(), kind)
+    traced = torch.compile(encoder, backend="eager", fullgraph=True, dynamic=True)
+    for tuples in ([(0, 1), (2, 3)], [(2, 1), (1, 0), (3, 0)]):
+        batch = sequences(kind, tuples if kind == "duo" else [(first,) for first, _ in tuples])
+        np.testing.assert_array_equal(values(traced, batch), values(encoder, batch))
