@@ -97,6 +97,11 @@ class ModelCard:
         if self.kind == "duo":
             self._check_duo()
 
+    @property
+    def is_antisymmetric(self) -> bool:
+        """Whether a duo model's score changes its sign, and nothing else, where the documents change places."""
+        return self.kind == "duo" and self.layout == "cross-bias"
+
     def _check_duo(self) -> None:
         heads = ("cosine",) if self.layout == "cross-bias" else ("logit1", "logits2")
         if self.head not in heads:

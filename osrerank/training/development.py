@@ -62,10 +62,13 @@ class Scoring:
         """Return s_i = sum over j of p_ij (arXiv 1910.14424, eq. 3)."""
         from osrerank.training.duo import ordered_pairs  # noqa: PLC0415 - it imports this
 
-        pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents)
+        both_orders = not trainee.card.is_antisymmetric
+        pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents, both_orders=both_orders)
         sums = [0.0] * len(example.documents)
-        for (first, _second), score in zip(pairs, self.scores(trainee, sequences), strict=True):
-            sums[first] += float(1 / (1 + np.exp(-np.clip(score, -700, 700))))
+        for (first, second), score in zip(pairs, self.scores(trainee, sequences), strict=True):
+            preferred = float(1 / (1 + np.exp(-np.clip(score, -700, 700))))
+            sums[first] += preferred
+            sums[second] += 0.0 if both_orders else 1 - preferred
         return sums
 
 

@@ -6,7 +6,7 @@ labels never occur.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.training.examples import Example
@@ -14,15 +14,22 @@ from osrerank.training.examples import Example
 
 @dataclass(frozen=True, slots=True)
 class DuoAssembly:
-    """``(q, d+, d-)`` with the target 1 and ``(q, d-, d+)`` with 0, for each relevant document and each other."""
+    """``(q, d+, d-)`` with the target 1 and ``(q, d-, d+)`` with 0, for each relevant document and each other.
+
+    Attributes:
+        builder: makes the sequences.
+        both_orders: false for a model that gives the second sequence of such a pair the first one's score with the
+            other sign, and so learns the same from either: then each pair has one order, the documents' own.
+    """
 
     builder: InputBuilder
+    both_orders: bool = True
 
     def count(self, example: Example) -> int:
-        return 2 * len(example.relevant) * len(example.others)
+        return (1 + self.both_orders) * len(example.relevant) * len(example.others)
 
     def sequences(self, example: Example) -> list[tuple[Tokens, int]]:
-        pairs, made = ordered_pairs(self.builder, example.query, example.documents)
+        pairs, made = ordered_pairs(self.builder, example.query, example.documents, both_orders=self.both_orders)
         grades = [grade > 0 for grade in example.relevance]
         return [
             (tokens, int(grades[first]))
@@ -32,10 +39,17 @@ class DuoAssembly:
 
 
 def ordered_pairs(
-    builder: InputBuilder, query: str, documents: Sequence[str]
+    builder: InputBuilder, query: str, documents: Sequence[str], *, both_orders: bool = True
 ) -> tuple[list[tuple[int, int]], list[Tokens]]:
-    """Return all ordered pairs of documents, and their sequences; each text is tokenised once."""
+    """Return the pairs of documents, and their sequences; each text is tokenised once.
+
+    Args:
+        builder: makes the sequences.
+        query: the query's text.
+        documents: texts.
+        both_orders: whether (j, i) is a pair beside (i, j), i < j.
+    """
     pieces = builder.query(query)
     texts = builder.documents(documents, pieces)
-    pairs = list(permutations(range(len(documents)), 2))
+    pairs = list((permutations if both_orders else combinations)(range(len(documents)), 2))
     return pairs, [builder.duo(pieces, texts[first], texts[second]) for first, second in pairs]

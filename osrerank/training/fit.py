@@ -153,7 +153,9 @@ def _as_it_is(recipe: Recipe) -> Recipe:
 
 def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee | None = None) -> Steps:
     """Return the maker of steps for a model, and its teacher where that reads its texts differently."""
-    assembly: Assembly = MonoAssembly(trainee.builder) if trainee.card.kind == "mono" else DuoAssembly(trainee.builder)
+    builder, card = trainee.builder, trainee.card
+    is_mono = card.kind == "mono"
+    assembly = MonoAssembly(builder) if is_mono else DuoAssembly(builder, both_orders=not card.is_antisymmetric)
     reads_alike = teacher is None or _reading(teacher) == _reading(trainee)
     return Steps(
         assembly,
