@@ -155,7 +155,7 @@ class Steps:
                 lists.own.append([tokens for tokens, _ in part])
                 lists.targets.append([target for _, target in part])
                 lists.teacher.append(twins[start : start + width])
-        lots = tuple(self._lot(lists, places) for places in plan(lists.own, self.budget_tokens))
+        lots = tuple(self._lot(lists, places) for places in plan(lists.own, self.budget_tokens, multiple=WIDTHS))
         lengths = [len(tokens.ids) for own in lists.own for tokens in own]
         return Step(lots, len(lengths), sum(lengths), tuple(dict.fromkeys(example.place for example in group)))
 
@@ -174,13 +174,20 @@ def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> Bat
     return padded(sequences, pad_id, multiple=WIDTHS, most=assembly.builder.max_tokens)
 
 
-def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int) -> Iterator[list[int]]:
-    """Yield places in ``lists`` that go together, longest first, each batch padded within the budget or one list."""
+def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int = 1) -> Iterator[list[int]]:
+    """Yield places in ``lists`` that go together, longest first, each batch padded within the budget or one list.
+
+    Args:
+        lists: of sequences.
+        budget_tokens: padded tokens of a batch.
+        multiple: as `padded` has it.
+    """
     longest = [max(len(tokens.ids) for tokens in one) for one in lists]
     chosen: list[int] = []
     rows = 0
     for place in sorted(range(len(lists)), key=lambda place: (-longest[place], place)):
-        if chosen and longest[chosen[0]] * (rows + len(lists[place])) > budget_tokens:
+        width = -(-longest[chosen[0]] // multiple) * multiple if chosen else 0
+        if chosen and width * (rows + len(lists[place])) > budget_tokens:
             yield chosen
             chosen, rows = [], 0
         chosen.append(place)

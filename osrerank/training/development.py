@@ -40,7 +40,7 @@ class Scoring:
         was_training = trainee.network.training
         trainee.network.eval()
         with torch.inference_mode(), self.autocast():
-            for places in plan([[tokens] for tokens in sequences], self.budget_tokens):
+            for places in plan([[tokens] for tokens in sequences], self.budget_tokens, multiple=WIDTHS):
                 some = [sequences[place] for place in places]
                 batch = padded(some, trainee.pad_id, multiple=WIDTHS, most=trainee.card.max_tokens)
                 logits = trainee.network(**on(self.device, batch)).float()
