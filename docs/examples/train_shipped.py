@@ -77,7 +77,7 @@ KNOWN = {
         "medquad": "MedQuAD, CC BY 4.0",
         "pubmedqa": "PubMedQA labelled, MIT",
     },
-    "choice_of_g": "g = -2 was chosen on TREC DL 2019 passages, before anything was trained: the measure on that set is "
+    "choice_of_g": "g = -2 was chosen on TREC DL 2019 passages, before any training: the measure on that set is "
     "optimistic",
     "calibration_data": "100 of the SQuAD and SciFact train queries kept aside, BM25's top 20",
     "licence": "Apache-2.0",

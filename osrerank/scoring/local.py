@@ -89,24 +89,27 @@ class LocalScorer:
         texts = _Texts(self._builder, query, documents)
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
-        reached = 0
+        reached = inferences = 0
         while reached < len(tuples):
             window = tuples[reached : reached + WINDOW]
-            outcome = self._compute(texts, window, deadline)
-            done = outcome.reached(len(window))
-            for at in range(done):
-                logit = self._logit(outcome.outputs[at]) if at in outcome.outputs else math.nan
+            different, places = self._different(window)
+            outcome = self._compute(texts, different, deadline)
+            computed = outcome.reached(len(different))
+            done = next((at for at, (place, _) in enumerate(places) if place >= computed), len(window))
+            for at, (place, sign) in enumerate(places[:done]):
+                logit = self._logit(sign * outcome.outputs[place]) if place in outcome.outputs else math.nan
                 if math.isfinite(logit):
                     values[reached + at] = logit
                 else:
                     reason = f"the score {logit} of {self.model} is not a finite number"
-                    failures[reached + at] = outcome.failures.get(at, reason)
+                    failures[reached + at] = outcome.failures.get(place, reason)
             reached += done
+            inferences += computed
             if done < len(window):
                 break
         truncated = texts.truncated(tuples[:reached])
         cut = texts.query.cut
-        return Scores(values, failures, reached, inferences=reached, truncated=truncated, query_truncated=cut)
+        return Scores(values, failures, reached, inferences=inferences, truncated=truncated, query_truncated=cut)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the logistic function of logits ``(n,)``, in float64: the values are calibrated already."""
@@ -124,6 +127,21 @@ class LocalScorer:
             raise ValueError("a mono model scores tuples of one document; for pairs of documents a duo model is needed")
         if self.card.kind == "duo" and any(len(indices) != 2 for indices in tuples):
             raise ValueError("a duo model scores pairs of documents; for single documents a mono model is needed")
+
+    def _different(self, tuples: Sequence[tuple[int, ...]]) -> tuple[Sequence[tuple[int, ...]], list[tuple[int, int]]]:
+        """Return the tuples to compute, and for each given one its place among them and its sign.
+
+        Of an antisymmetric model (j, i) is what (i, j) is, with the other sign.
+        """
+        if not self.card.is_antisymmetric:
+            return tuples, [(place, 1) for place in range(len(tuples))]
+        known: dict[tuple[int, ...], int] = {}
+        places = []
+        for one in tuples:
+            turned = one[::-1]
+            is_turned = turned in known
+            places.append((known[turned], -1) if is_turned else (known.setdefault(one, len(known)), 1))
+        return list(known), places
 
     def _compute(self, texts: "_Texts", tuples: Sequence[tuple[int, ...]], deadline: Deadline) -> Outcome:
         fitting = self.backend.budget_tokens // ORDINARY_TOKENS

@@ -1,6 +1,7 @@
 """Pairs through the scorer in this process: kinds, tokenising once, failures, deadlines, windows."""
 
 import time
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from osrerank.scoring import local
 from osrerank.scoring.factory import load_scorer
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.local import LocalScorer
-from osrerank.scoring.model import ModelCard
+from osrerank.scoring.model import Calibration, ModelCard
 from osrerank.types import Deadline
 from tests.rankings import ranking_of
 
@@ -129,3 +130,44 @@ def test_more_pairs_than_are_held_at_once(monkeypatch):
     wing = int(scorer_of(Differing())._builder.query("wing").ids[0])
     failing = scorer_of(Differing(bad=wing)).score("low", [*texts[:11], "wing"], pairs)
     assert {pairs[at] for at in failing.failures} == {pair for pair in pairs if 11 in pair}
+
+
+CROSS = replace(CARD, head="cosine", layout="cross-bias", calibration=Calibration(scale=2.0))
+
+
+class Lengths(Differing):
+    """The same as one number."""
+
+    def run(self, sequences):
+        both = super().run(sequences)
+        return both[:, 1:] - both[:, :1]
+
+
+def test_an_antisymmetric_model_computes_one_order():
+    texts = ["low " * (1 + n) for n in range(20)]
+    pairs = list(permutations(range(20), 2))
+    scores = LocalScorer(DUO, CROSS, InputBuilder.load(DUO, CROSS), Lengths()).score("low", texts, pairs)
+    assert scores.inferences == 190
+    assert scores.reached == 380
+    assert scores.values.tolist() == [2.0 * (first - second) for first, second in pairs]
+
+
+def test_an_antisymmetric_models_failure_is_that_of_both_orders():
+    builder = InputBuilder.load(DUO, CROSS)
+    wing = int(builder.query("wing").ids[0])
+    scorer = LocalScorer(DUO, CROSS, builder, Lengths(bad=wing))
+    pairs = [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]
+    scores = scorer.score("low", ["low", "wing", "low low"], pairs)
+    assert sorted(scores.failures) == [0, 1, 4, 5]
+    assert scores.values[2:4].tolist() == [-2.0, 2.0]
+    assert scores.reached == 6
+
+
+def test_an_antisymmetric_model_stops_at_a_prefix():
+    scorer = LocalScorer(DUO, CROSS, InputBuilder.load(DUO, CROSS), Lengths(pause_s=0.02))
+    pairs = [pair for newest in range(30) for older in range(newest) for pair in ((older, newest), (newest, older))]
+    scores = scorer.score("low", ["low " * (1 + n) for n in range(30)], pairs, deadline=Deadline.after_ms(150))
+    assert 0 < scores.reached < len(pairs)
+    done = scores.values[: scores.reached].tolist()
+    assert done == [2.0 * (first - second) for first, second in pairs[: scores.reached]]
+    assert np.isnan(scores.values[scores.reached :]).all()
