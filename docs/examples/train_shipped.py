@@ -79,6 +79,7 @@ KNOWN = {
     },
     "choice_of_g": "g = -2 was chosen on TREC DL 2019 passages, before any training: the measure on that set is "
     "optimistic",
+    "choice_of_share": "a half, as Wortsman et al. recommend (arXiv 2109.01903)",
     "calibration_data": "100 of the SQuAD and SciFact train queries kept aside, BM25's top 20",
     "licence": "Apache-2.0",
 }

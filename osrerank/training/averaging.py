@@ -47,8 +47,9 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
                     raise ConfigError(f"{model} has no {name} of the form that {models[0]} has", setting="models")
                 parameter.add_(others[name], alpha=share)
     parts = [{"model": model.name, "share": round(share, 4)} for model, share in zip(models, whole, strict=True)]
+    known = {name: value for name, value in first.provenance.items() if name != "measures"}  # not this model's
     with new_directory(output) as made:
-        card = replace(mean.card, provenance={**first.provenance, "average_of": parts})
+        card = replace(mean.card, provenance={**known, "average_of": parts})
         replace(mean, card=card).save(made)
     return output
 
