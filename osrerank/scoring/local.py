@@ -92,7 +92,7 @@ class LocalScorer:
         reached = inferences = 0
         while reached < len(tuples):
             window = tuples[reached : reached + WINDOW]
-            different, places = self._different(window)
+            different, places = self._different(documents, window)
             outcome = self._compute(texts, different, deadline)
             computed = outcome.reached(len(different))
             done = next((at for at, (place, _) in enumerate(places) if place >= computed), len(window))
@@ -128,19 +128,22 @@ class LocalScorer:
         if self.card.kind == "duo" and any(len(indices) != 2 for indices in tuples):
             raise ValueError("a duo model scores pairs of documents; for single documents a mono model is needed")
 
-    def _different(self, tuples: Sequence[tuple[int, ...]]) -> tuple[Sequence[tuple[int, ...]], list[tuple[int, int]]]:
+    def _different(
+        self, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]
+    ) -> tuple[Sequence[tuple[int, ...]], list[tuple[int, int]]]:
         """Return the tuples to compute, and for each given one its place among them and its sign.
 
-        Of an antisymmetric model (j, i) is what (i, j) is, with the other sign.
+        Of an antisymmetric model (j, i) is what (i, j) is, with the other sign. The order that is computed follows from
+        the texts, so that a score does not depend on what else is asked.
         """
         if not self.card.is_antisymmetric:
             return tuples, [(place, 1) for place in range(len(tuples))]
         known: dict[tuple[int, ...], int] = {}
         places = []
-        for one in tuples:
-            turned = one[::-1]
-            is_turned = turned in known
-            places.append((known[turned], -1) if is_turned else (known.setdefault(one, len(known)), 1))
+        for first, second in tuples:
+            is_turned = documents[second] < documents[first]
+            pair = (second, first) if is_turned else (first, second)
+            places.append((known.setdefault(pair, len(known)), -1 if is_turned else 1))
         return list(known), places
 
     def _compute(self, texts: "_Texts", tuples: Sequence[tuple[int, ...]], deadline: Deadline) -> Outcome:
