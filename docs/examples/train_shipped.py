@@ -92,7 +92,6 @@ ADAM = {"warmup": 0.1, "decay_from": "warmup", "bias_correction": True}
 SMALL = {
     **HERE,
     **ADAM,
-    "compiled": False,
     "layout": "",
     "name": "tinybert-listwise",
     "attention": False,
