@@ -13,20 +13,9 @@ from typing import Any
 
 import ir_measures
 import numpy as np
+from choose_first_pass_weight import MEASURE, blended
 
 from osrerank.evaluation.significance import paired_t_test
-
-MEASURE = ir_measures.parse_measure("nDCG@10")
-
-
-def blended(record: dict[str, Any], weight: float) -> dict[str, float]:
-    """Return the linear blend's score of each document that the model scored."""
-    best = max((candidate["first_pass"]["score"] for candidate in record["candidates"]), default=0) or 1
-    return {
-        candidate["doc_id"]: candidate["stages"]["mono"]["score"] + weight * candidate["first_pass"]["score"] / best
-        for candidate in record["candidates"]
-        if "mono" in candidate["stages"]
-    }
 
 
 def first_pass(record: dict[str, Any]) -> dict[str, float]:
