@@ -131,6 +131,10 @@ def in_process_orders(world: World, queries: list[str]) -> dict[str, list[str]]:
     return orders
 
 
+EVERY_S = 0.4
+"""Between a thread's searches, at least: one that fails at once must not count more often than one that succeeds."""
+
+
 def search_on(client: Client, queries: list[str], outcomes: list[Outcome], ended: threading.Event, seed: int) -> None:
     rng = random.Random(seed)
     while not ended.is_set():
@@ -141,7 +145,8 @@ def search_on(client: Client, queries: list[str], outcomes: list[Outcome], ended
             outcome.error = error
         outcome.ended = time.monotonic()
         outcomes.append(outcome)
-        time.sleep(0.02 if outcome.error is None else 1.0)
+        pause_s = outcome.started + EVERY_S - outcome.ended if outcome.error is None else 1.0
+        time.sleep(max(0.02, pause_s))
 
 
 def wreak(world: World, outcomes: list[Outcome], searches: int) -> None:
