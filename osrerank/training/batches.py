@@ -16,7 +16,7 @@ from osrerank.training.examples import Example
 AHEAD = 4
 """Steps that are made while the one before is computed."""
 WIDTHS = 16
-"""Batches are as wide as a multiple of this: libraries prepare a product for each shape anew, some for a second."""
+"""Batches are as wide as a multiple of this: libraries prepare a product for each shape anew."""
 Ids = npt.NDArray[np.int64]
 Item = TypeVar("Item")
 
