@@ -6,11 +6,11 @@ DATA has the folders ``squad`` (train-v1.1.json), ``nq-open-oracle``, ``scifact`
 ``pubmedqa-l``. Nothing of SQuAD's development set, SciFact's test claims or any other check set is read. 300 of the
 training queries are kept aside: 40 of them choose the weights, 100 calibrate. A call stops after ``--minutes``, and the
 next goes on; ``--questions 12 --steps 20 --batch 8 --depth 3`` is a trial. Products are in bfloat16 and the networks
-compiled: on two cores with AVX512-BF16 that is four times as fast as neither.
+compiled, which needs a C++ compiler.
 
 - ``mono``: the bi-encoder's weights in the layout cross-bias, by lists with the documents that it confuses most; then
   the mean of these weights and the start's.
-- ``mono-small``: three of its six layers with half of their feed-forward units, by Simplified TinyBERT over lists.
+- ``mono-small``: three of its six layers with 1,152 of 1,536 feed-forward units, by Simplified TinyBERT over lists.
 - ``duo``: pairs of documents in the layout cross-bias, from mono.
 - ``mono-standard``: an ordinary ``[CLS] q [SEP] d [SEP]`` classifier from the same start, by mono's logits and labels.
 """
