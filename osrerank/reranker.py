@@ -168,8 +168,14 @@ class Reranker:
             return {"search_pipeline": options.search_pipeline}
         scorer = self._mono.scorer(cached=False)
         blend = _blend(options, scorer)
-        duo = {"duo": self._duo.scorer(cached=False).identity} if options.pipeline == MONO_DUO else {}
-        return {"scorer": scorer.identity, "blend": None if blend is None else [blend.method, blend.weight], **duo}
+        depends: dict[str, object] = {
+            "scorer": scorer.identity,
+            "blend": None if blend is None else [blend.method, blend.weight],
+        }
+        if options.pipeline != MONO_DUO:
+            return depends
+        duo = self._duo.scorer(cached=False)
+        return {**depends, "duo": duo.identity, "duo_first_pass_weight": _pair_weight(options, duo)}
 
     def scorer(self, *, cached: bool = True) -> Scorer:
         """Return what scores candidates, loaded if it was not yet; the cache in front of it where there is one.
@@ -210,7 +216,8 @@ class Reranker:
             scorer = self._duo.scorer(cached=options.cache)
         except (ModelLoadError, MissingDependencyError) as error:
             return FailedStage("duo", depth, error)
-        return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms, options.duo_skip_margin)
+        weight = _pair_weight(options, scorer)
+        return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms, options.duo_skip_margin, weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,3 +272,10 @@ def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
             source="argument",
         )
     return BlendStage("linear", weight, options.depth)
+
+
+def _pair_weight(options: Rerank, scorer: Scorer) -> float:
+    """Return what the best first-pass score is worth beside the logits of a duo model's pairs."""
+    if options.blend not in ("card", "linear"):
+        return 0.0
+    return scorer.first_pass_weight if options.blend_weight is None else options.blend_weight

@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.stages.interpolate import first_pass_best, first_pass_share
 from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
 from osrerank.stages.pairs import PairPlan, Pairs, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
 
 STRANDED = "every candidate that it was to be compared with failed"
 Matrix = npt.NDArray[np.float64]
+Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class DuoStage:
         budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
         skip_margin: the lead heuristic, off when None: the stage is skipped where the first candidate's score is ahead
             of the second's by at least this much, in the unit of the stage before (monoBERT: logits).
+        first_pass_weight: what the best first-pass score is worth beside a pair's logit, to which this much of the
+            difference of the two candidates' shares of it is added; 0 for duoBERT as the paper has it.
         name: how the stage is called in traces and reports.
     """
 
@@ -47,6 +51,7 @@ class DuoStage:
     pairs: Pairs = field(default_factory=Pairs)
     budget_ms: float | None = None
     skip_margin: float | None = None
+    first_pass_weight: float = 0.0
     name: str = "duo"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
@@ -66,7 +71,9 @@ class DuoStage:
             return ranking.with_report(self._without_pairs(block, readable))
         plan = PairPlan.of([candidate.doc_id for candidate in readable], self.pairs)
         scores = self._score(ranking.query.text, readable, plan, deadline.within_ms(self.budget_ms))
-        probabilities = self._probabilities(scores, plan)
+        best = first_pass_best(ranking)
+        worth = np.array([self.first_pass_weight * first_pass_share(candidate, best) for candidate in readable])
+        probabilities = self._probabilities(scores, plan, worth)
         attempt = self._attempt(block, readable, plan, scores, probabilities)
         candidates = settle(ranking, self.name, attempt)
         took_ms = (time.perf_counter() - started) * 1000
@@ -103,8 +110,14 @@ class DuoStage:
             raise DeadlineExceeded(f"the deadline passed after {_share(scores, plan)}", stage=self.name)
         return scores
 
-    def _probabilities(self, scores: Scores, plan: PairPlan) -> Matrix:
-        """Return p_ij ``(n, n)``, NaN where it was not computed or failed."""
+    def _probabilities(self, scores: Scores, plan: PairPlan, worth: Vector) -> Matrix:
+        """Return p_ij ``(n, n)``, NaN where it was not computed or failed.
+
+        Args:
+            scores: the pairs' logits.
+            plan: which pairs.
+            worth: of each candidate's first-pass score, in logits ``(n,)``.
+        """
         matrix: Matrix = np.full((plan.size, plan.size), np.nan)
         scored = [at for at in range(scores.reached) if at not in scores.failures]
         logits = scores.values[scored]
@@ -113,7 +126,8 @@ class DuoStage:
             raise InferenceError(message, stage=self.name, model=self.model)
         if scored:
             first, second = np.array([plan.tuples[at] for at in scored]).T
-            matrix[first, second] = self.scorer.probabilities(logits)
+            blended = logits + (worth[first] - worth[second]).astype(np.float32)
+            matrix[first, second] = self.scorer.probabilities(blended)
         return matrix
 
     def _attempt(

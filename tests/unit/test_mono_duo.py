@@ -6,6 +6,7 @@ import pytest
 
 from osrerank import Pairs, Rerank, connect
 from osrerank.errors import ConfigError, InferenceError, ModelLoadError
+from osrerank.reranker import Reranker
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
@@ -45,6 +46,35 @@ def test_the_pairs_are_never_deeper_than_the_first_stage():
     response = search(client_for(), depth=2, duo_depth=4)
     assert response["rerank"]["stages"][1]["candidates"] == 2
     assert ids(response) == ["d0", "d1", "d2", "d3"]
+
+
+class Weighing(FunctionScorer):
+    """As its card says, the best first-pass score is worth 10 logits."""
+
+    __slots__ = ()
+    first_pass_weight = 10.0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["d0", "d1", "d2", "d3"]),  # 10, 7.5, 5 and 2.5 less 1, 3, 2 and 4
+        ({"blend": "replace"}, ["d0", "d2", "d1", "d3"]),
+        ({"blend": "rrf"}, ["d0", "d2", "d1", "d3"]),
+        ({"blend": "linear", "blend_weight": 4.8}, ["d0", "d1", "d2", "d3"]),  # 3.8, .6, .4 and -2.8
+        ({"blend": "linear", "blend_weight": 3.2}, ["d0", "d2", "d1", "d3"]),  # 2.2, -.6, -.4 and -3.2
+    ],
+)
+def test_the_duo_cards_weight_of_the_first_pass(options, expected):
+    client = client_for(duo_scorer=Weighing(lambda _query, text: -float(len(text))))
+    assert ids(search(client, **options)) == expected
+
+
+def test_the_identity_of_an_order_names_the_pairs_weight():
+    plain, replaced = (Rerank(pipeline="mono-duo", blend=blend) for blend in ("card", "replace"))
+    reranker = Reranker(Settings.load(), BY_LENGTH, Weighing())
+    assert reranker.identity(plain)["duo_first_pass_weight"] == 10.0
+    assert reranker.identity(replaced)["duo_first_pass_weight"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,23 @@ def test_three_candidates_by_hand(aggregation, expected):
     assert ranking.reports[0].applied is True
 
 
+def test_the_first_pass_is_worth_its_weight_in_a_pair():
+    table = {a + b: 0.5 for a in "abc" for b in "abc"}
+    ranking = DuoStage(Table(table), first_pass_weight=3.0).rerank(ranking_of("abc"))  # first-pass scores 3, 2, 1
+    probabilities = ranking.reports[0].pairs.probabilities
+    assert probabilities[0][1:] == (pytest.approx(1 / (1 + math.exp(-1))), pytest.approx(1 / (1 + math.exp(-2))))
+    assert probabilities[2][1] == pytest.approx(1 / (1 + math.exp(1)))
+    assert texts(ranking) == "abc"
+
+
+def test_a_pair_blend_of_score_differences_is_the_linear_blend():
+    mono, weight = BY_LENGTH, 2.5
+    ranking = MonoStage(mono).rerank(ranking_of(["ab", "abcd", "abc", "a", "abcde"]))
+    blended = BlendStage("linear", weight).rerank(ranking)
+    assert texts(DuoStage(mono, first_pass_weight=weight).rerank(ranking)) == texts(blended)
+    assert texts(blended) not in (texts(ranking), texts(DuoStage(mono).rerank(ranking)))
+
+
 def test_natural_values_and_the_kept_matrix():
     ranking = DuoStage(Table()).rerank(ranking_of("abc"))
     best = ranking.candidates[0].trace[-1]
