@@ -11,7 +11,7 @@ compiled, which needs a C++ compiler.
 - ``mono``: the bi-encoder's weights in the layout cross-bias, by lists with the documents that it confuses most; then
   the mean of these weights and the start's.
 - ``mono-small``: three of its six layers with 1,152 of 1,536 feed-forward units, by Simplified TinyBERT over lists.
-- ``duo``: pairs of documents in the layout cross-bias, from mono.
+- ``duo``: pairs of documents in the layout cross-bias, from mono; then the mean of its weights and mono's.
 - ``mono-standard``: an ordinary ``[CLS] q [SEP] d [SEP]`` classifier from the same start, by mono's logits and labels.
 """
 
@@ -48,8 +48,8 @@ from osrerank.types import Qrels, Query
 
 KEPT_ASIDE = {"squad": 200, "scifact": 100}
 CHOOSING, CALIBRATING = 40, 100
-FIRST_PASS_WEIGHT = 8.0
-"""Of mono and mono-small, chosen on the queries kept aside (docs/models.md)."""
+FIRST_PASS_WEIGHTS = {"mono": 8.0}
+"""Chosen on the queries kept aside (docs/models.md)."""
 LEARNT = {"squad": 7000, "nq": 1500, "scifact": 709, "medquad": 600, "pubmedqa": 700}
 """Examples of a set that are learnt from."""
 SQUAD_LABELS = 3000
@@ -61,7 +61,7 @@ PAIRS = ("squad-labels", "nq", "scifact", "scifact", "pubmedqa")
 SETS = {
     "mono-trained": (*PAIRS, "medquad"),
     "mono-small": ("squad", *PAIRS[1:], "medquad"),
-    "duo": PAIRS,
+    "duo-trained": PAIRS,
     "mono-standard": ("squad", *PAIRS[1:], "medquad"),
 }
 """What a pass reads; a small set twice."""
@@ -87,7 +87,7 @@ FAST = {"precision": "bf16", "compiled": True, "budget_tokens": 4096, "seed": 1,
 HERE = {**FAST, "layout": "cross-bias", "freeze": "embeddings", "mine_at": 0.0}
 MONO = {**HERE, "batch": 64, "depth": 14, "max_tokens": 192, "rate": 3e-5, "steps": 520, "evaluate_every": 260}
 SHARE = 0.5
-"""Of the trained weights in mono, the rest being the start's: what Wortsman et al. recommend where nothing tells."""
+"""Of the trained weights in mono and duo, the rest the start's: what Wortsman et al. recommend where nothing tells."""
 ADAM = {"warmup": 0.1, "decay_from": "warmup", "bias_correction": True}
 SMALL = {
     **HERE,
@@ -99,8 +99,8 @@ SMALL = {
     "depth": 14,
     "max_tokens": 160,
     "rate": 3e-4,
-    "steps": 460,
-    "evaluate_every": 154,
+    "steps": 700,
+    "evaluate_every": 350,
 }
 LAYERS, INNER = 3, 1152
 DUO = {
@@ -298,7 +298,7 @@ def request(options: argparse.Namespace, source: Path, name: str, recipe: dict[s
         recipe=Recipe.of({**recipe, **trial}, "modern"),
         data=[open_source({"examples": str(file)}) for file in files],
         development=open_source({"examples": str(work / "choosing.jsonl")}),
-        depth=min(5, options.depth) if name == "duo" else options.depth,
+        depth=min(5, options.depth) if name == "duo-trained" else options.depth,
         max_minutes=minutes,
         say=lambda line: print(f"{name}: {line}", flush=True),
     )
@@ -327,9 +327,14 @@ def make_standard(options: argparse.Namespace, minutes: float) -> bool:
 
 
 def make_duo(options: argparse.Namespace, minutes: float) -> bool:
-    """Train duo from mono; return whether it is done."""
-    wanted = request(options, options.work / "mono", "duo", DUO, minutes)
-    return wanted.output.exists() or train(wanted, "duo") is not None
+    """Train duo from mono and average the two; return whether it is done."""
+    mono = options.work / "mono"
+    wanted = request(options, mono, "duo-trained", DUO, minutes)
+    if not wanted.output.exists() and train(wanted, "duo") is None:
+        return False
+    if not (options.work / "duo").exists():
+        average([wanted.output, mono], [SHARE, 1 - SHARE], options.work / "duo")
+    return True
 
 
 MODELS: dict[str, Callable[[argparse.Namespace, float], bool]] = {
@@ -345,7 +350,7 @@ def finish(work: Path, name: str) -> None:
     card = read_card(work / name)
     write_card(work / name, replace(card, max_tokens=SHIPPED_TOKENS))
     provenance = {**card.provenance, **KNOWN}
-    weight = FIRST_PASS_WEIGHT if card.kind == "mono" else 0.0
+    weight = FIRST_PASS_WEIGHTS.get(name, 0.0)
     options = ExportOptions(
         name=f"osrerank/{name}", kind=card.kind, precision="int8", first_pass_weight=weight, provenance=provenance
     )

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from osrerank.errors import EvaluationError
-from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, Kind, digest, weight_files
+from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, Kind, digest, read_card, weight_files
 from osrerank.stages.splitting import Windows
 from osrerank.training.batches import Assembly, MonoAssembly, Steps
 from osrerank.training.card import write_model
@@ -99,7 +100,7 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
 
 
 def distill(request: Request, *, layers: int = 0, inner: int = 0, student: Path | None = None) -> Path | None:
-    """Train a smaller student from the teacher ``request.source``; otherwise as `train`.
+    """Train a student, smaller or not, from the teacher ``request.source`` and of its kind; otherwise as `train`.
 
     Args:
         request: the training.
@@ -109,9 +110,10 @@ def distill(request: Request, *, layers: int = 0, inner: int = 0, student: Path 
     """
     refuse_existing(request.output)
     machine = Machine(request.recipe.precision)
-    teacher = load_trainee(request.source, _as_it_is(request.recipe), name=request.source.name)
+    kind = read_card(request.source).kind
+    teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
     if student is not None:
-        trainee = load_trainee(student, request.recipe, name=request.output.name)
+        trainee = load_trainee(student, request.recipe, kind=kind, name=request.output.name)
     else:
         kept = layer_map(int(teacher.config["num_hidden_layers"]), layers)
         trainee = select_layers(teacher, kept, request.output.name, inner=inner)
@@ -153,17 +155,19 @@ def _as_it_is(recipe: Recipe) -> Recipe:
 
 def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee | None = None) -> Steps:
     """Return the maker of steps for a model, and its teacher where that reads its texts differently."""
-    builder, card = trainee.builder, trainee.card
-    is_mono = card.kind == "mono"
-    assembly = MonoAssembly(builder) if is_mono else DuoAssembly(builder, both_orders=not card.is_antisymmetric)
+
+    def assembly(builder: InputBuilder) -> Assembly:
+        is_mono = trainee.card.kind == "mono"
+        return MonoAssembly(builder) if is_mono else DuoAssembly(builder, both_orders=not trainee.card.is_antisymmetric)
+
     reads_alike = teacher is None or _reading(teacher) == _reading(trainee)
     return Steps(
-        assembly,
+        assembly(trainee.builder),
         recipe.batch,
         recipe.budget_tokens or machine.budget_tokens,
         trainee.pad_id,
         lists=recipe.loss == "listwise",
-        teacher=None if teacher is None or reads_alike else MonoAssembly(teacher.builder),
+        teacher=None if teacher is None or reads_alike else assembly(teacher.builder),
         teacher_pad_id=0 if teacher is None else teacher.pad_id,
     )
 

@@ -14,8 +14,8 @@ from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.development import Development, Scoring  # noqa: E402
 from osrerank.training.duo import DuoAssembly, ordered_pairs  # noqa: E402
 from osrerank.training.examples import Example  # noqa: E402
-from osrerank.training.export import export_model  # noqa: E402
-from osrerank.training.fit import Request, train  # noqa: E402
+from osrerank.training.export import ExportOptions, export_model  # noqa: E402
+from osrerank.training.fit import Request, distill, train  # noqa: E402
 from osrerank.training.models import load_trainee  # noqa: E402
 from osrerank.training.recipes import PRESETS  # noqa: E402
 from osrerank.training.sources import open_source  # noqa: E402
@@ -74,6 +74,19 @@ def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> N
     made = export_model(tmp_path / "made", tmp_path / "exported")
     assert (made.kind, made.segment_rows) == ("duo", 3)
     assert (tmp_path / "exported" / "onnx" / "model.onnx").exists()
+
+
+def test_a_duo_model_learns_from_a_duo_teacher(examples: Path, tmp_path: Path) -> None:
+    source = open_source({"examples": str(examples)})
+    closed = ExportOptions(kind="duo", other_bias="closed", precision="fp32", keep_weights=True)
+    export_model(BI_ENCODER, tmp_path / "closed", closed)
+    recipe = replace(RECIPE, method="logits", head="", layout="cross-bias", steps=20)
+    request = Request(tmp_path / "closed", tmp_path / "made", recipe, data=[source], development=source)
+    assert distill(request, student=BI_ENCODER) == tmp_path / "made"
+    card = read_card(tmp_path / "made")
+    assert (card.kind, card.biases["other"]) == ("duo", -4.0)
+    rows = read_curve(tmp_path / "made" / "curve.csv")
+    assert all(float(row["soft"]) > 0 and float(row["hard"]) > 0 for row in rows)
 
 
 def test_a_duo_model_of_a_bi_encoders_weights_learns(examples: Path, tmp_path: Path) -> None:
