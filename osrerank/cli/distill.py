@@ -10,11 +10,15 @@ from osrerank.cli.train import MODEL, request_of, told, training_options
 
 @click.command()
 @training_options
-@click.option("--layers", type=click.IntRange(1), help="Layers of the student, which starts from the teacher's own.")
+@click.option(
+    "--layers",
+    callback=lambda _context, _option, value: None if value is None else _layers(value),
+    help="Layers of the student, which starts from the teacher's: how many, or which, as 1,2,5,6.",
+)
 @click.option("--inner", default=0, type=click.IntRange(0), help="With --layers: feed-forward units of a layer.")
 @click.option("--student", type=MODEL, help="Checkpoint that the student starts from instead.")
-def distill(layers: int | None, inner: int, student: Path | None, **options: Any) -> None:
-    """Distil a mono model, the teacher given by --init-from, into a smaller one.
+def distill(layers: int | tuple[int, ...] | None, inner: int, student: Path | None, **options: Any) -> None:
+    """Distil a model, the teacher given by --init-from, into a smaller one of its kind.
 
     \b
     osrerank distill --init-from mono --layers 3 --recipe tinybert-listwise --data examples=squad.jsonl --output small
@@ -27,3 +31,13 @@ def distill(layers: int | None, inner: int, student: Path | None, **options: Any
     if (layers is None) == (student is None):
         raise click.UsageError("give one of --layers and --student")
     told(fit(request_of(options, "simplified-tinybert"), layers=layers or 0, inner=inner, student=student))
+
+
+def _layers(value: str) -> int | tuple[int, ...]:
+    try:
+        layers = tuple(int(part) for part in value.split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no number of layers and no list of them, as 1,2,5,6") from error
+    if layers[0] < 1 or list(layers) != sorted(set(layers)):
+        raise click.BadParameter(f"{value!r}: layers are numbered from 1, in order, each once")
+    return layers if len(layers) > 1 else layers[0]

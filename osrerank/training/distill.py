@@ -32,12 +32,15 @@ class DistillationObjective(Objective):
         student: to be trained.
         teacher: stays as it is, without dropout.
         recipe: method, loss, temperature.
+        watched: the teacher's layer, from 0, for each of the student's; None for the last of each block of N / M.
 
     Raises:
         ConfigError: teacher and student cannot be compared layer by layer.
     """
 
-    def __init__(self, student: Trainee, teacher: Trainee, recipe: Recipe) -> None:
+    def __init__(
+        self, student: Trainee, teacher: Trainee, recipe: Recipe, watched: tuple[int, ...] | None = None
+    ) -> None:
         super().__init__(student.network)
         if recipe.method not in METHODS:
             raise ConfigError(f"recipe: method is {recipe.method!r}; it must be one of {', '.join(METHODS)}")
@@ -46,7 +49,7 @@ class DistillationObjective(Objective):
         self._recipe = recipe
         self.watches = recipe.method == "simplified-tinybert"
         if self.watches:
-            self._compare(student, teacher)
+            self._compare(student, teacher, watched)
 
     @property
     def teacher(self) -> nn.Module:
@@ -82,12 +85,12 @@ class DistillationObjective(Objective):
             return {"soft": soft}
         return {"soft": soft, "hard": hard_loss(found, lot, self._heads[0], self._recipe.loss)}
 
-    def _compare(self, student: Trainee, teacher: Trainee) -> None:
+    def _compare(self, student: Trainee, teacher: Trainee, watched: tuple[int, ...] | None) -> None:
         self._probe, self._teacher_probe = Probe(student.network), Probe(teacher.network)
         if student.card.layout != teacher.card.layout or self._probe.heads != self._teacher_probe.heads:
             reason = "teacher and student need the same layout and number of attention heads; or use method=logits"
             raise ConfigError(reason, setting="recipe.method")
-        self._map = layer_map(self._teacher_probe.layers, self._probe.layers)
+        self._map = watched or layer_map(self._teacher_probe.layers, self._probe.layers)
         own, wanted = (int(model.config["hidden_size"]) for model in (student, teacher))
         self.projection = nn.Linear(own, wanted)
         if own == wanted:

@@ -26,7 +26,7 @@ from osrerank.training.duo import DuoAssembly
 from osrerank.training.export import refuse_existing
 from osrerank.training.loop import Machine, Plan, Training
 from osrerank.training.mining import mine
-from osrerank.training.models import Trainee, check_loss, layer_map, load_trainee, select_layers
+from osrerank.training.models import Trainee, check_loss, layer_map, load_trainee, select_layers, stand_ins
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
 from osrerank.training.sampling import drawn, passes
@@ -99,12 +99,15 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
     return _fit(request, trainee, objective, machine, _steps(request.recipe, trainee, machine))
 
 
-def distill(request: Request, *, layers: int = 0, inner: int = 0, student: Path | None = None) -> Path | None:
+def distill(
+    request: Request, *, layers: int | Sequence[int] = 0, inner: int = 0, student: Path | None = None
+) -> Path | None:
     """Train a student, smaller or not, from the teacher ``request.source`` and of its kind; otherwise as `train`.
 
     Args:
         request: the training.
-        layers: of the student, which starts as the teacher's last layers of each block of N / M.
+        layers: of the student, which starts as the teacher's last layers of each block of N / M; or the teacher's
+            layers themselves, from 1, in order, of which each then learns to do the dropped ones' work behind it.
         inner: width of the student's feed-forward products, of which the teacher's strongest units stay; 0 for all.
         student: a checkpoint that the student starts from instead.
     """
@@ -112,13 +115,16 @@ def distill(request: Request, *, layers: int = 0, inner: int = 0, student: Path 
     machine = Machine(request.recipe.precision)
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
+    watched = None
     if student is not None:
         trainee = load_trainee(student, request.recipe, kind=kind, name=request.output.name)
     else:
-        kept = layer_map(int(teacher.config["num_hidden_layers"]), layers)
+        count = int(teacher.config["num_hidden_layers"])
+        kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
+        watched = None if isinstance(layers, int) else stand_ins(count, kept)
         trainee = select_layers(teacher, kept, request.output.name, inner=inner)
     torch.manual_seed(request.recipe.seed)
-    objective = DistillationObjective(trainee, teacher, request.recipe)
+    objective = DistillationObjective(trainee, teacher, request.recipe, watched)
     if request.recipe.compiled:
         for network in (trainee.network, teacher.network):
             network.compile(dynamic=True)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,14 @@ def layer_map(teacher: int, student: int) -> tuple[int, ...]:
         raise ConfigError(f"{student} layers do not divide the teacher's {teacher}", setting="layers")
     ratio = teacher // student
     return tuple(range(ratio - 1, teacher, ratio))
+
+
+def stand_ins(teacher: int, kept: Sequence[int]) -> tuple[int, ...]:
+    """Return the teacher's layer, from 0, whose states each kept layer is to give: the last before the next one kept.
+
+    So a kept layer does the work of the dropped ones behind it, and the next one sees what it saw in the teacher.
+    """
+    return (*(following - 1 for following in kept[1:]), teacher - 1)
 
 
 def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:

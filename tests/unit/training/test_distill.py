@@ -11,7 +11,7 @@ from osrerank.training.batches import Lot, MonoAssembly, Steps  # noqa: E402
 from osrerank.training.distill import DistillationObjective  # noqa: E402
 from osrerank.training.examples import Example  # noqa: E402
 from osrerank.training.losses import soft_cross_entropy  # noqa: E402
-from osrerank.training.models import Trainee, layer_map, load_trainee, select_layers, weights_of  # noqa: E402
+from osrerank.training.models import Trainee, layer_map, load_trainee, select_layers, stand_ins, weights_of  # noqa: E402
 from osrerank.training.objective import on  # noqa: E402
 from osrerank.training.probe import Probe, forward  # noqa: E402
 from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
@@ -78,6 +78,13 @@ def test_the_teacher_learns_nothing_and_drops_nothing() -> None:
 )
 def test_each_layer_learns_from_the_last_of_its_block(teacher: int, student: int, expected: tuple[int, ...]) -> None:
     assert layer_map(teacher, student) == expected
+
+
+@pytest.mark.parametrize(("kept", "expected"), [((0, 1, 4, 5), (0, 3, 4, 5)), ((2,), (5,)), ((0, 2), (1, 5))])
+def test_a_layer_that_is_kept_stands_in_for_those_dropped_behind_it(
+    kept: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    assert stand_ins(6, kept) == expected
 
 
 def test_layers_that_do_not_divide_are_refused() -> None:
