@@ -21,7 +21,7 @@ from pathlib import Path
 from osrerank.training.examples import Example, read_examples, write_examples
 
 KEPT, DEPTH = 200, 12
-SETS = ("squad-labels", "nq", "scifact", "pubmedqa", "medquad")
+SETS = ("squad-labels", "nq-labels", "scifact", "pubmedqa", "medquad-labels")
 BM25 = tuple(f"{name}.bm25" for name in SETS)
 SIZES = (100, 400, 1600)
 SHORT = {"steps": "100", "batch": "32", "depth": "14", "max_tokens": "128", "rate": "5e-5", "freeze": "embeddings"}
@@ -92,7 +92,7 @@ GROUPS = {
             "squad": Ablation("SQuAD alone", LISTS, ("squad-labels",)),
             "scifact": Ablation("SciFact alone", LISTS, ("scifact",)),
             "others": Ablation(
-                "without SQuAD and SciFact, whose queries are kept", LISTS, ("nq", "pubmedqa", "medquad")
+                "without SQuAD and SciFact, whose queries are kept", LISTS, ("nq-labels", "pubmedqa", "medquad-labels")
             ),
         },
     ),

@@ -10,8 +10,9 @@ compiled, which needs a C++ compiler.
 
 - ``mono``: the bi-encoder's weights in the layout cross-bias, by lists with the documents that it confuses most; then
   the mean of these weights and the start's.
-- ``mono-small``: three of its six layers with 1,152 of 1,536 feed-forward units, by Simplified TinyBERT over lists.
-- ``duo``: pairs of documents in the layout cross-bias, from mono; then the mean of its weights and mono's.
+- ``mono-small``: four of its six layers with 384 of 1,536 feed-forward units, by states and soft labels of lists.
+- ``duo``: pairs of documents in the layout cross-bias, from mono, by labels and the differences of mono's scores; then
+  the mean of its weights and mono's.
 - ``mono-standard``: an ordinary ``[CLS] q [SEP] d [SEP]`` classifier from the same start, by mono's logits and labels.
 """
 
@@ -50,19 +51,19 @@ KEPT_ASIDE = {"squad": 200, "scifact": 100}
 CHOOSING, CALIBRATING = 40, 100
 FIRST_PASS_WEIGHTS = {"mono": 8.0}
 """Chosen on the queries kept aside (docs/models.md)."""
-LEARNT = {"squad": 7000, "nq": 1500, "scifact": 709, "medquad": 600, "pubmedqa": 700}
+LEARNT = {"squad": 7000, "nq": 2500, "scifact": 709, "medquad": 3850, "pubmedqa": 700}
 """Examples of a set that are learnt from."""
-SQUAD_LABELS = 3000
-"""Those of SQuAD that the labels are learnt from; distillation has all."""
+LABELS = {"squad": 3000, "nq": 1500, "medquad": 600}
+"""Those of them whose labels are learnt from, in files of their own; mono-small has all."""
 MARGINS = {"squad": 9.0, "scifact": 9.0, "nq": 0.97, "pubmedqa": 0.95}
 """Others that the bi-encoder finds this much as like the query as a relevant document, or more, are left out: they may
 be relevant too. A set that is not here keeps BM25's order."""
-PAIRS = ("squad-labels", "nq", "scifact", "scifact", "pubmedqa")
+LABELLED = ("squad-labels", "nq-labels", "scifact", "scifact", "pubmedqa", "medquad-labels")
 SETS = {
-    "mono-trained": (*PAIRS, "medquad"),
-    "mono-small": ("squad", *PAIRS[1:], "medquad"),
-    "duo-trained": PAIRS,
-    "mono-standard": ("squad", *PAIRS[1:], "medquad"),
+    "mono-trained": LABELLED,
+    "mono-small": ("squad", "nq", "nq", "scifact", "pubmedqa", "medquad"),
+    "duo-trained": LABELLED,
+    "mono-standard": LABELLED,
 }
 """What a pass reads; a small set twice."""
 KNOWN = {
@@ -95,26 +96,28 @@ SMALL = {
     "layout": "",
     "name": "tinybert-listwise",
     "attention": False,
+    "hard": False,
     "batch": 64,
     "depth": 14,
-    "max_tokens": 160,
-    "rate": 3e-4,
-    "steps": 700,
-    "evaluate_every": 350,
+    "max_tokens": 144,
+    "rate": 4e-4,
+    "steps": 1000,
+    "evaluate_every": 1000,
 }
-LAYERS, INNER = 3, 1152
+KEPT_LAYERS, INNER = (1, 2, 5, 6), 384
 DUO = {
     **HERE,
     **ADAM,
     "name": "duobert",
+    "method": "logits",
     "draw": "list",
     "negatives": 3,
     "depth": 8,
     "batch": 48,
-    "max_tokens": 352,
-    "rate": 3e-5,
-    "steps": 200,
-    "evaluate_every": 100,
+    "max_tokens": 288,
+    "rate": 2e-5,
+    "steps": 160,
+    "evaluate_every": 160,
 }
 STANDARD = {**FAST, "name": "logits", "layout": "standard", "batch": 64, "depth": 14, "max_tokens": 160, "rate": 1e-4}
 SHIPPED_TOKENS = 512
@@ -185,8 +188,9 @@ def prepare(data: Path, start: Path, work: Path, questions: int) -> None:
             some = examples[kept:][: LEARNT[name]]
             learnt = closest_first(some, start, MARGINS[name]) if name in MARGINS else iter(some)
             print(f"{name}: {write_examples(file, learnt)} examples, {kept} kept aside", flush=True)
-    labels = itertools.islice(read_examples(work / "squad.jsonl"), SQUAD_LABELS)
-    write_examples(work / "squad-labels.jsonl", labels)
+    for name, count in LABELS.items():
+        labels = itertools.islice(read_examples(work / f"{name}.jsonl"), count)
+        write_examples(work / f"{name}-labels.jsonl", labels)
     random.Random(3).shuffle(aside)
     write_examples(work / "dev.jsonl", aside)
     write_examples(work / "choosing.jsonl", aside[:CHOOSING])
@@ -315,9 +319,9 @@ def make_mono(options: argparse.Namespace, minutes: float) -> bool:
 
 
 def make_small(options: argparse.Namespace, minutes: float) -> bool:
-    """Distil mono into three narrower layers; return whether it is done."""
+    """Distil mono into fewer and narrower layers; return whether it is done."""
     wanted = request(options, options.work / "mono", "mono-small", SMALL, minutes)
-    return wanted.output.exists() or distill(wanted, layers=LAYERS, inner=INNER) is not None
+    return wanted.output.exists() or distill(wanted, layers=KEPT_LAYERS, inner=INNER) is not None
 
 
 def make_standard(options: argparse.Namespace, minutes: float) -> bool:
@@ -328,9 +332,11 @@ def make_standard(options: argparse.Namespace, minutes: float) -> bool:
 
 def make_duo(options: argparse.Namespace, minutes: float) -> bool:
     """Train duo from mono and average the two; return whether it is done."""
-    mono = options.work / "mono"
-    wanted = request(options, mono, "duo-trained", DUO, minutes)
-    if not wanted.output.exists() and train(wanted, "duo") is None:
+    mono, closed = options.work / "mono", options.work / "mono-closed"
+    if not closed.exists():  # a duo model whose logits are the differences of mono's
+        export_model(mono, closed, ExportOptions(kind="duo", other_bias="closed", precision="fp32", keep_weights=True))
+    wanted = request(options, closed, "duo-trained", DUO, minutes)
+    if not wanted.output.exists() and distill(wanted, student=mono) is None:
         return False
     if not (options.work / "duo").exists():
         average([wanted.output, mono], [SHARE, 1 - SHARE], options.work / "duo")
