@@ -61,7 +61,7 @@ class Rerank:
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model alone; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` blend in the first pass (``osrerank.stages.interpolate``).
         blend_weight: of the first pass: logits for its best score in a linear blend (the card's when None), a share in
-            [0, 1] in a weighted one (half when None). Pairs are blended linearly or, with the other blends, not at all.
+            [0, 1] in a weighted one (half when None).
         passages: None scores a document by its beginning, as far as the model reads; ``"maxp"``, ``"firstp"``,
             ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores its passages.
         sentences: True, a dict of options or ``Sentences`` scores documents by their best sentences, as Birch does,

@@ -175,7 +175,7 @@ class Reranker:
         if options.pipeline != MONO_DUO:
             return depends
         duo = self._duo.scorer(cached=False)
-        return {**depends, "duo": duo.identity, "duo_first_pass_weight": _pair_weight(options, duo)}
+        return {**depends, "duo": duo.identity, "prior_share": _prior_share(options, duo)}
 
     def scorer(self, *, cached: bool = True) -> Scorer:
         """Return what scores candidates, loaded if it was not yet; the cache in front of it where there is one.
@@ -216,8 +216,8 @@ class Reranker:
             scorer = self._duo.scorer(cached=options.cache)
         except (ModelLoadError, MissingDependencyError) as error:
             return FailedStage("duo", depth, error)
-        weight = _pair_weight(options, scorer)
-        return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms, options.duo_skip_margin, weight)
+        share = _prior_share(options, scorer)
+        return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms, options.duo_skip_margin, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +274,7 @@ def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
     return BlendStage("linear", weight, options.depth)
 
 
-def _pair_weight(options: Rerank, scorer: Scorer) -> float:
-    """Return what the best first-pass score is worth beside the logits of a duo model's pairs."""
-    if options.blend not in ("card", "linear"):
-        return 0.0
-    return scorer.first_pass_weight if options.blend_weight is None else options.blend_weight
+def _prior_share(options: Rerank, scorer: Scorer) -> float:
+    """Return the share in a duo model's logits of the scores before: the card's, 0 where those are no logits."""
+    in_logits = options.sentences is None and options.blend not in ("weighted", "rrf")
+    return scorer.prior_share if in_logits else 0.0

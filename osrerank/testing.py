@@ -47,6 +47,10 @@ class FunctionScorer:
     def first_pass_weight(self) -> float:
         return 0.0
 
+    @property
+    def prior_share(self) -> float:
+        return 0.0
+
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:

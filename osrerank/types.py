@@ -325,6 +325,10 @@ class Scorer(Protocol):
     def first_pass_weight(self) -> float:
         """What the best first-pass score is worth beside this model's logits; 0 for a model that orders by itself."""
 
+    @property
+    def prior_share(self) -> float:
+        """Of the scores before it in the logits of a duo model's pairs; 0 for a model that orders by itself."""
+
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:

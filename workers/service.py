@@ -169,6 +169,7 @@ class Service:
             model=self.scorer.model,
             identity=self.scorer.identity,
             first_pass_weight=self.scorer.first_pass_weight,
+            prior_share=self.scorer.prior_share,
             taking=self._taking,
             held=held,
             seconds_per_chunk=self._seconds_per_chunk,

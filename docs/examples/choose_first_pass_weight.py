@@ -3,13 +3,10 @@
 osrerank rerank --candidates squad.jsonl --blend replace --depth 100 --output squad.run
 python docs/examples/choose_first_pass_weight.py squad.run.jsonl:squad.qrels scifact.run.jsonl:scifact.qrels
 
-Each set is a side file of `osrerank run` or `osrerank rerank`, made with `--blend replace`, and its judgments. Of a run
-with `--pipeline mono-duo`, whose duo model's card has no weight yet, it is the duo model's that is chosen: the
-documents that were compared stay on top, however the order before them was blended.
+Each set is a side file of `osrerank run` or `osrerank rerank`, made with `--blend replace`, and its judgments.
 """
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,32 +18,13 @@ MEASURE = ir_measures.parse_measure("nDCG@10")
 
 
 def blended(record: dict[str, Any], weight: float) -> dict[str, float]:
-    """Return the linear blend's score of each document that the model scored, where pairs were, of their sums."""
+    """Return the linear blend's score of each document that the model scored."""
     best = max((candidate["first_pass"]["score"] for candidate in record["candidates"]), default=0) or 1
-    if "pairs" in record:
-        return compared(record, weight / best)
     return {
         candidate["doc_id"]: candidate["stages"]["mono"]["score"] + weight * candidate["first_pass"]["score"] / best
         for candidate in record["candidates"]
         if "mono" in candidate["stages"]
     }
-
-
-def compared(record: dict[str, Any], weight: float) -> dict[str, float]:
-    """Return the sums of the pairs' probabilities, and less than any for what was not compared, in its order."""
-    first_pass = {candidate["doc_id"]: candidate["first_pass"]["score"] for candidate in record["candidates"]}
-    scores = {candidate["doc_id"]: -float(place) for place, candidate in enumerate(record["candidates"], start=1)}
-    ids = record["pairs"]["doc_ids"]
-    for one, row in zip(ids, record["pairs"]["probabilities"], strict=True):
-        logits = ((other, logit(p)) for other, p in zip(ids, row, strict=True) if p is not None)
-        blends = (value + weight * (first_pass[one] - first_pass[other]) for other, value in logits)
-        scores[one] = math.fsum(1 / (1 + math.exp(-value)) for value in blends)
-    return scores
-
-
-def logit(probability: float) -> float:
-    """Return the log-odds, within what a float tells from 0 and 1."""
-    return math.log(max(probability, 1e-15) / max(1 - probability, 1e-15))
 
 
 def main(pairs: list[str]) -> None:

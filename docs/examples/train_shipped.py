@@ -87,6 +87,8 @@ KNOWN = {
 FAST = {"precision": "bf16", "compiled": True, "budget_tokens": 4096, "seed": 1, "measure": "nDCG@10"}
 HERE = {**FAST, "layout": "cross-bias", "freeze": "embeddings", "mine_at": 0.0}
 MONO = {**HERE, "batch": 64, "depth": 14, "max_tokens": 192, "rate": 3e-5, "steps": 520, "evaluate_every": 260}
+PRIOR_SHARE = 0.5
+"""Of mono's scores in duo's logits: one of two opinions."""
 SHARE = 0.5
 """Of the trained weights in mono and duo, the rest the start's: what Wortsman et al. recommend where nothing tells."""
 ADAM = {"warmup": 0.1, "decay_from": "warmup", "bias_correction": True}
@@ -354,7 +356,8 @@ MODELS: dict[str, Callable[[argparse.Namespace, float], bool]] = {
 def finish(work: Path, name: str) -> None:
     """Export a trained model as int8 that reads 512 tokens, mono ones with a map to probabilities."""
     card = read_card(work / name)
-    write_card(work / name, replace(card, max_tokens=SHIPPED_TOKENS))
+    prior = PRIOR_SHARE if card.kind == "duo" else 0.0
+    write_card(work / name, replace(card, max_tokens=SHIPPED_TOKENS, prior_share=prior))
     provenance = {**card.provenance, **KNOWN}
     weight = FIRST_PASS_WEIGHTS.get(name, 0.0)
     options = ExportOptions(

@@ -60,6 +60,10 @@ class CachedScorer:
     def first_pass_weight(self) -> float:
         return self._scorer.first_pass_weight
 
+    @property
+    def prior_share(self) -> float:
+        return self._scorer.prior_share
+
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:

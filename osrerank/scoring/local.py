@@ -59,6 +59,10 @@ class LocalScorer:
         return self.card.first_pass_weight
 
     @property
+    def prior_share(self) -> float:
+        return self.card.prior_share
+
+    @property
     def backend(self) -> Backend:
         """What computes the sequences.
 

@@ -139,6 +139,7 @@ class WorkerCard:
         model: the name that reports give.
         identity: of the model (`Scorer.identity`).
         first_pass_weight: the model's.
+        prior_share: the model's.
         taking: whether it takes chunks; not while it stops.
         held: the chunks that it has and has not answered.
         seconds_per_chunk: what one has cost it lately; 0 as long as it has scored none.
@@ -152,6 +153,7 @@ class WorkerCard:
     model: str
     identity: str
     first_pass_weight: float
+    prior_share: float
     taking: bool
     held: tuple[str, ...]
     seconds_per_chunk: float
@@ -177,6 +179,7 @@ class WorkerCard:
             model=_checked(content, "model", _is_name),
             identity=_checked(content, "identity", _is_name),
             first_pass_weight=_checked(content, "first_pass_weight", _is_number),
+            prior_share=_checked(content, "prior_share", _is_number),
             seconds_per_chunk=_checked(content, "seconds_per_chunk", _is_number),
             probed_s=_checked(content, "probed_s", _is_number),
             taking=_checked(content, "taking", lambda value: isinstance(value, bool)),

@@ -67,6 +67,8 @@ class ModelCard:
         calibration: raw score -> logit.
         first_pass_weight: what the best first-pass score is worth beside the logits, where the model orders better with
             its help (`osrerank.stages.interpolate`, "linear"); 0 where it orders by itself, as the papers' models do.
+        prior_share: of a duo model, the share in a pair's logit of the difference of the two scores before it, where it
+            orders better with their help (`osrerank.stages.duo`); 0 for duoBERT as the paper has it.
         onnx: precision (``int8``, ``fp32``) -> file, relative to the directory.
         biases: for ``cross-bias``, the numbers of `osrerank.scoring.cross_bias.CrossBias`; ``other`` for duo alone.
         provenance: base model, training data, recipe, licence, measures.
@@ -82,6 +84,7 @@ class ModelCard:
     segment_rows: int = 2
     calibration: Calibration = field(default_factory=Calibration)
     first_pass_weight: float = 0.0
+    prior_share: float = 0.0
     onnx: Mapping[str, str] = field(default_factory=dict)
     biases: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -94,6 +97,8 @@ class ModelCard:
             raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and below max_tokens")
         if not self.first_pass_weight >= 0:
             raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
+        if not 0 <= self.prior_share < 1:
+            raise ValueError(f"prior_share is {self.prior_share}; it must be 0 or above and below 1")
         if self.kind == "duo":
             self._check_duo()
 

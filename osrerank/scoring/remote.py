@@ -105,6 +105,10 @@ class RemoteScorer:
     def first_pass_weight(self) -> float:
         return self.crew().one.first_pass_weight
 
+    @property
+    def prior_share(self) -> float:
+        return self.crew().one.prior_share
+
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.stages.interpolate import first_pass_best, first_pass_share
 from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
 from osrerank.stages.pairs import PairPlan, Pairs, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
@@ -41,8 +40,9 @@ class DuoStage:
         budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
         skip_margin: the lead heuristic, off when None: the stage is skipped where the first candidate's score is ahead
             of the second's by at least this much, in the unit of the stage before (monoBERT: logits).
-        first_pass_weight: what the best first-pass score is worth beside a pair's logit, to which this much of the
-            difference of the two candidates' shares of it is added; 0 for duoBERT as the paper has it.
+        prior_share: s in [0, 1): a pair's logit is (1 - s) times the model's and s times the difference of the two
+            candidates' scores before this stage, which must be logits: a log-linear pool of what was known and what the
+            comparison says. 0 is duoBERT as the paper has it.
         name: how the stage is called in traces and reports.
     """
 
@@ -51,7 +51,7 @@ class DuoStage:
     pairs: Pairs = field(default_factory=Pairs)
     budget_ms: float | None = None
     skip_margin: float | None = None
-    first_pass_weight: float = 0.0
+    prior_share: float = 0.0
     name: str = "duo"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
@@ -71,9 +71,7 @@ class DuoStage:
             return ranking.with_report(self._without_pairs(block, readable))
         plan = PairPlan.of([candidate.doc_id for candidate in readable], self.pairs)
         scores = self._score(ranking.query.text, readable, plan, deadline.within_ms(self.budget_ms))
-        best = first_pass_best(ranking)
-        worth = np.array([self.first_pass_weight * first_pass_share(candidate, best) for candidate in readable])
-        probabilities = self._probabilities(scores, plan, worth)
+        probabilities = self._probabilities(scores, plan, _priors(block, readable))
         attempt = self._attempt(block, readable, plan, scores, probabilities)
         candidates = settle(ranking, self.name, attempt)
         took_ms = (time.perf_counter() - started) * 1000
@@ -110,13 +108,13 @@ class DuoStage:
             raise DeadlineExceeded(f"the deadline passed after {_share(scores, plan)}", stage=self.name)
         return scores
 
-    def _probabilities(self, scores: Scores, plan: PairPlan, worth: Vector) -> Matrix:
+    def _probabilities(self, scores: Scores, plan: PairPlan, priors: Vector) -> Matrix:
         """Return p_ij ``(n, n)``, NaN where it was not computed or failed.
 
         Args:
             scores: the pairs' logits.
             plan: which pairs.
-            worth: of each candidate's first-pass score, in logits ``(n,)``.
+            priors: the candidates' scores before the stage ``(n,)``.
         """
         matrix: Matrix = np.full((plan.size, plan.size), np.nan)
         scored = [at for at in range(scores.reached) if at not in scores.failures]
@@ -126,8 +124,9 @@ class DuoStage:
             raise InferenceError(message, stage=self.name, model=self.model)
         if scored:
             first, second = np.array([plan.tuples[at] for at in scored]).T
-            blended = logits + (worth[first] - worth[second]).astype(np.float32)
-            matrix[first, second] = self.scorer.probabilities(blended)
+            prior = (priors[first] - priors[second]).astype(np.float32)
+            pooled = (1 - self.prior_share) * logits + self.prior_share * prior if self.prior_share else logits
+            matrix[first, second] = self.scorer.probabilities(pooled)
         return matrix
 
     def _attempt(
@@ -191,6 +190,13 @@ class DuoStage:
             took_ms=took_ms,
             pairs=kept,
         )
+
+
+def _priors(block: Sequence[Candidate], readable: Sequence[Candidate]) -> Vector:
+    """Return the readable candidates' scores ``(n,)``, the least one for those that the stage before did not score."""
+    passed = max(len(candidate.trace) for candidate in block)
+    known = [candidate.score for candidate in block if len(candidate.trace) == passed]
+    return np.array([candidate.score if len(candidate.trace) == passed else min(known) for candidate in readable])
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:

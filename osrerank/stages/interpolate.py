@@ -48,7 +48,7 @@ class BlendStage:
         passed = len(ranking.candidates[0].trace) if ranking.candidates else 0
         scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == passed]
         rest = ranking.candidates[len(scored) :]
-        best = first_pass_best(ranking)
+        best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0)
         keys = self._keys(scored, best)
         judged = [
             Judged(candidate, key, min(self._unit(key), BELOW_ONE)) for candidate, key in zip(scored, keys, strict=True)
@@ -59,7 +59,8 @@ class BlendStage:
 
     def _keys(self, scored: Sequence[Candidate], best: float) -> list[float]:
         if self.method == "linear":
-            return [candidate.score + self.weight * first_pass_share(candidate, best) for candidate in scored]
+            share = self.weight / best if best > 0 else 0.0
+            return [candidate.score + share * max(candidate.trace[0].score, 0.0) for candidate in scored]
         if self.method == "rrf":
             return _fused(scored)
         first = _scaled([candidate.trace[0].score for candidate in scored])
@@ -70,16 +71,6 @@ class BlendStage:
         if self.method != "linear":
             return key
         return 1 / (1 + math.exp(min(self.weight - key, 700.0)))
-
-
-def first_pass_best(ranking: Ranking) -> float:
-    """Return the best first-pass score of a ranking; 0 of an empty one."""
-    return max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0)
-
-
-def first_pass_share(candidate: Candidate, best: float) -> float:
-    """Return a candidate's first-pass score as a share of the best one, in [0, 1]; 0 where that is not positive."""
-    return max(candidate.trace[0].score, 0.0) / best if best > 0 else 0.0
 
 
 def _scaled(values: Sequence[float]) -> list[float]:

@@ -48,33 +48,30 @@ def test_the_pairs_are_never_deeper_than_the_first_stage():
     assert ids(response) == ["d0", "d1", "d2", "d3"]
 
 
-class Weighing(FunctionScorer):
-    """As its card says, the best first-pass score is worth 10 logits."""
+class Pooling(FunctionScorer):
+    """As its card says, nine tenths of a pair's logit are what was known before."""
 
     __slots__ = ()
-    first_pass_weight = 10.0
+    prior_share = 0.9
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, ["d0", "d1", "d2", "d3"]),  # 10, 7.5, 5 and 2.5 less 1, 3, 2 and 4
-        ({"blend": "replace"}, ["d0", "d2", "d1", "d3"]),
-        ({"blend": "rrf"}, ["d0", "d2", "d1", "d3"]),
-        ({"blend": "linear", "blend_weight": 4.8}, ["d0", "d1", "d2", "d3"]),  # 3.8, .6, .4 and -2.8
-        ({"blend": "linear", "blend_weight": 3.2}, ["d0", "d2", "d1", "d3"]),  # 2.2, -.6, -.4 and -3.2
+        ({}, ["d3", "d1", "d2", "d0"]),  # mono's order
+        ({"blend": "linear", "blend_weight": 8.0}, ["d0", "d1", "d2", "d3"]),  # from 9, 9, 6 and 6
+        ({"blend": "rrf"}, ["d0", "d2", "d1", "d3"]),  # no logits: the model's own order
     ],
 )
-def test_the_duo_cards_weight_of_the_first_pass(options, expected):
-    client = client_for(duo_scorer=Weighing(lambda _query, text: -float(len(text))))
+def test_the_share_that_a_duo_card_leaves_to_what_was_known(options, expected):
+    client = client_for(duo_scorer=Pooling(lambda _query, text: -float(len(text))))
     assert ids(search(client, **options)) == expected
 
 
-def test_the_identity_of_an_order_names_the_pairs_weight():
-    plain, replaced = (Rerank(pipeline="mono-duo", blend=blend) for blend in ("card", "replace"))
-    reranker = Reranker(Settings.load(), BY_LENGTH, Weighing())
-    assert reranker.identity(plain)["duo_first_pass_weight"] == 10.0
-    assert reranker.identity(replaced)["duo_first_pass_weight"] == 0.0
+def test_the_identity_of_an_order_names_the_share():
+    reranker = Reranker(Settings.load(), BY_LENGTH, Pooling())
+    shares = [reranker.identity(Rerank(pipeline="mono-duo", blend=blend))["prior_share"] for blend in ("card", "rrf")]
+    assert shares == [0.9, 0.0]
 
 
 @pytest.mark.parametrize(

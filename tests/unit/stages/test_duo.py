@@ -77,21 +77,30 @@ def test_three_candidates_by_hand(aggregation, expected):
     assert ranking.reports[0].applied is True
 
 
-def test_the_first_pass_is_worth_its_weight_in_a_pair():
-    table = {a + b: 0.5 for a in "abc" for b in "abc"}
-    ranking = DuoStage(Table(table), first_pass_weight=3.0).rerank(ranking_of("abc"))  # first-pass scores 3, 2, 1
+def test_a_pair_pools_the_models_logit_with_the_scores_before():
+    table = {"ab": 0.5, "ba": 0.5, "ac": 0.5, "ca": 0.5, "bc": 0.5, "cb": 0.5}
+    ranking = DuoStage(Table(table), prior_share=0.25).rerank(ranking_of("abc"))  # first-pass scores 3, 2, 1
     probabilities = ranking.reports[0].pairs.probabilities
-    assert probabilities[0][1:] == (pytest.approx(1 / (1 + math.exp(-1))), pytest.approx(1 / (1 + math.exp(-2))))
-    assert probabilities[2][1] == pytest.approx(1 / (1 + math.exp(1)))
+    assert probabilities[0][1:] == (pytest.approx(1 / (1 + math.exp(-0.25))), pytest.approx(1 / (1 + math.exp(-0.5))))
+    assert probabilities[2][1] == pytest.approx(1 / (1 + math.exp(0.25)))
     assert texts(ranking) == "abc"
 
 
-def test_a_pair_blend_of_score_differences_is_the_linear_blend():
-    mono, weight = BY_LENGTH, 2.5
-    ranking = MonoStage(mono).rerank(ranking_of(["ab", "abcd", "abc", "a", "abcde"]))
-    blended = BlendStage("linear", weight).rerank(ranking)
-    assert texts(DuoStage(mono, first_pass_weight=weight).rerank(ranking)) == texts(blended)
-    assert texts(blended) not in (texts(ranking), texts(DuoStage(mono).rerank(ranking)))
+def test_the_share_of_the_prior_decides_between_it_and_the_model():
+    before = MonoStage(BY_LENGTH).rerank(ranking_of(["ab", "abcd", "abc", "a", "abcde"]))
+    shorter = FunctionScorer(lambda _query, text: -float(len(text)))
+    orders = [texts(DuoStage(shorter, prior_share=share).rerank(before)) for share in (0.0, 0.4, 0.6)]
+    assert orders == ["aababcabcdabcde", "aababcabcdabcde", texts(before)]
+
+
+def test_a_candidate_that_the_stage_before_could_not_score_has_the_least_prior():
+    mono = FunctionScorer(BY_LENGTH.function, unscorable=frozenset({"abcdef"}))
+    before = MonoStage(mono).rerank(ranking_of(["abcdef", "ab", "abc"]))
+    ranking = DuoStage(FunctionScorer(lambda _query, _text: 0.0), prior_share=0.5).rerank(before)
+    kept = ranking.reports[-1].pairs
+    failed, least = kept.doc_ids.index("d0"), kept.doc_ids.index("d1")
+    assert kept.probabilities[failed][least] == 0.5
+    assert texts(ranking) == "abcababcdef"
 
 
 def test_natural_values_and_the_kept_matrix():
