@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,7 +136,11 @@ def test_the_card_round_trips() -> None:
     directory = DATA / "tiny-bert-cross-bias"
     card = read_card(directory)
     assert card.biases == {"query": -2.0, "document": "closed", "temperature": 20.0}
-    assert json.loads((directory / "osrerank.json").read_text()) == card.to_json()
+    written = json.loads((directory / "osrerank.json").read_text())
+    assert card.to_json() == {**written, "prior_share": 0.0}  # a card from before there was one
+    assert card.prior_share == 0
+    with pytest.raises(ValueError, match="prior_share is 1; it must be 0 or above and below 1"):
+        replace(card, prior_share=1)
 
 
 def test_the_digest_is_that_of_the_files_named(directory: Path) -> None:
