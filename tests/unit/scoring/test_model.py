@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from dataclasses import replace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
