@@ -11,8 +11,8 @@ compiled, which needs a C++ compiler.
 - ``mono``: the bi-encoder's weights in the layout cross-bias, by lists with the documents that it confuses most; then
   the mean of these weights and the start's.
 - ``mono-small``: four of its six layers with 384 of 1,536 feed-forward units, by states and soft labels of lists.
-- ``duo``: pairs of documents in the layout cross-bias, from mono, by labels and the differences of mono's scores; then
-  the mean of its weights and mono's.
+- ``duo``: pairs of documents in the layout cross-bias, from mono, once by labels and once by labels and the differences
+  of mono's scores; then the mean of both trainings' weights and mono's.
 - ``mono-standard``: an ordinary ``[CLS] q [SEP] d [SEP]`` classifier from the same start, by mono's logits and labels.
 """
 
@@ -62,7 +62,8 @@ LABELLED = ("squad-labels", "nq-labels", "scifact", "scifact", "pubmedqa", "medq
 SETS = {
     "mono-trained": LABELLED,
     "mono-small": ("squad", "nq", "nq", "scifact", "pubmedqa", "medquad"),
-    "duo-trained": LABELLED,
+    "duo-labels": LABELLED[:-1],
+    "duo-taught": LABELLED,
     "mono-standard": LABELLED,
 }
 """What a pass reads; a small set twice."""
@@ -111,16 +112,18 @@ DUO = {
     **HERE,
     **ADAM,
     "name": "duobert",
-    "method": "logits",
     "draw": "list",
     "negatives": 3,
     "depth": 8,
     "batch": 48,
-    "max_tokens": 288,
-    "rate": 2e-5,
-    "steps": 160,
-    "evaluate_every": 160,
+    "max_tokens": 352,
+    "rate": 3e-5,
+    "steps": 200,
+    "evaluate_every": 100,
 }
+TAUGHT = {**DUO, "method": "logits", "max_tokens": 288, "rate": 2e-5, "steps": 160, "evaluate_every": 160}
+DUO_SHARES = (0.25, 0.25, 0.5)
+"""Of both trainings and mono."""
 STANDARD = {**FAST, "name": "logits", "layout": "standard", "batch": 64, "depth": 14, "max_tokens": 160, "rate": 1e-4}
 SHIPPED_TOKENS = 512
 
@@ -304,7 +307,7 @@ def request(options: argparse.Namespace, source: Path, name: str, recipe: dict[s
         recipe=Recipe.of({**recipe, **trial}, "modern"),
         data=[open_source({"examples": str(file)}) for file in files],
         development=open_source({"examples": str(work / "choosing.jsonl")}),
-        depth=min(5, options.depth) if name == "duo-trained" else options.depth,
+        depth=min(5, options.depth) if name.startswith("duo") else options.depth,
         max_minutes=minutes,
         say=lambda line: print(f"{name}: {line}", flush=True),
     )
@@ -333,15 +336,20 @@ def make_standard(options: argparse.Namespace, minutes: float) -> bool:
 
 
 def make_duo(options: argparse.Namespace, minutes: float) -> bool:
-    """Train duo from mono and average the two; return whether it is done."""
+    """Train duo from mono in both ways and average the three; return whether it is done."""
     mono, closed = options.work / "mono", options.work / "mono-closed"
     if not closed.exists():  # a duo model whose logits are the differences of mono's
         export_model(mono, closed, ExportOptions(kind="duo", other_bias="closed", precision="fp32", keep_weights=True))
-    wanted = request(options, closed, "duo-trained", DUO, minutes)
-    if not wanted.output.exists() and distill(wanted, student=mono) is None:
+    started = time.monotonic()
+    labels = request(options, mono, "duo-labels", DUO, minutes)
+    if not labels.output.exists() and train(labels, "duo") is None:
+        return False
+    left = max(minutes - (time.monotonic() - started) / 60, 0.1)
+    taught = request(options, closed, "duo-taught", TAUGHT, left)
+    if not taught.output.exists() and distill(taught, student=mono) is None:
         return False
     if not (options.work / "duo").exists():
-        average([wanted.output, mono], [SHARE, 1 - SHARE], options.work / "duo")
+        average([labels.output, taught.output, mono], DUO_SHARES, options.work / "duo")
     return True
 
 
