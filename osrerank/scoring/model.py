@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,6 +123,14 @@ class ModelCard:
         content = {name: getattr(self, name) for name in self.__slots__ if name != "calibration"}
         calibration = {"scale": self.calibration.scale, "offset": self.calibration.offset}
         return {"version": CARD_VERSION, **content, "calibration": calibration}
+
+
+def beside_another(query_bias: float | str) -> float | str:
+    """Return a mono model's bias of query rows on document columns as a duo model's: less by log 2.
+
+    So the two documents together weigh what the one did, where they are alike: a softmax adds up exponentials.
+    """
+    return query_bias if isinstance(query_bias, str) else query_bias - math.log(2)
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:

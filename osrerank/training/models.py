@@ -24,6 +24,7 @@ from osrerank.scoring.model import (
     Calibration,
     Kind,
     ModelCard,
+    beside_another,
     read_card,
     read_json,
 )
@@ -187,7 +188,7 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
             calibration=base.calibration if base.kind == kind else Calibration(),
             first_pass_weight=base.first_pass_weight if base.kind == kind else 0.0,
             onnx={},
-            biases=CrossBias(**base.biases).for_card(kind) if layout == "cross-bias" else {},
+            biases=_biases(known, kind) if layout == "cross-bias" else {},
             provenance={},
         )
     except ValueError as error:
@@ -204,6 +205,14 @@ def check_loss(card: ModelCard, recipe: Recipe) -> None:
     if card.head == "cosine" and card.kind == "mono" and recipe.loss == "pointwise":
         reason = "a cosine is no logit, it learns from lists: set loss=listwise,draw=list in the recipe"
         raise ConfigError(reason, setting="recipe.loss")
+
+
+def _biases(known: ModelCard | None, kind: Kind) -> dict[str, Any]:
+    """Return the biases of a model that starts from a mono or duo model of the layout, or from a bi-encoder."""
+    biases = CrossBias(**known.biases) if known else CrossBias()
+    if kind == "duo" and not (known and known.kind == "duo"):
+        biases = replace(biases, query=beside_another(biases.query))
+    return biases.for_card(kind)
 
 
 def _least_rows(kind: Kind, layout: str) -> int:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.factory import load_scorer
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model import Calibration, ModelCard, digest, read_card
+from osrerank.scoring.model import Calibration, ModelCard, beside_another, digest, read_card
 from osrerank.settings import DEFAULT_MODEL
 
 DATA = Path(__file__).parents[2] / "data"
@@ -171,3 +172,9 @@ def test_names_that_are_nothing(name: str) -> None:
 def test_a_backend_must_be_one(directory: Path) -> None:
     with pytest.raises(ValueError, match="auto, onnx, torch"):
         load_scorer(str(directory), backend="tpu")
+
+
+def test_two_equal_documents_weigh_what_the_one_did() -> None:
+    one, both = np.exp(-2.0 + 1.5), 2 * np.exp(beside_another(-2.0) + 1.5)
+    assert both == pytest.approx(one)
+    assert beside_another("closed") == "closed"

@@ -1,4 +1,5 @@
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -64,7 +65,7 @@ def test_a_bi_encoder_becomes_a_duo_model(tmp_path: Path) -> None:
     options = ExportOptions(kind="duo", layout="cross-bias", other_bias="closed")
     card = export_model(BI_ENCODER, tmp_path / "made", options)
     assert (card.kind, card.layout, card.head, card.segment_rows) == ("duo", "cross-bias", "cosine", 2)
-    assert card.biases == {"query": -2.0, "document": "closed", "temperature": 20.0, "other": "closed"}
+    assert card.biases == {"query": -2.0 - math.log(2), "document": "closed", "temperature": 20.0, "other": "closed"}
     assert json.loads((tmp_path / "made" / "config.json").read_bytes())["type_vocab_size"] == 2
     assert not (tmp_path / "made" / "model.safetensors").exists()
     found = pairs_of(tmp_path / "made")
@@ -85,7 +86,7 @@ def test_a_mono_model_of_the_layout_becomes_a_duo_model_with_its_biases(tmp_path
     mono = ExportOptions(layout="cross-bias", query_bias=-1.0, first_pass_weight=7.0, keep_weights=True)
     export_model(BI_ENCODER, tmp_path / "mono", mono)
     card = export_model(tmp_path / "mono", tmp_path / "duo", ExportOptions(kind="duo", other_bias=-3.0))
-    assert card.biases == {"query": -1.0, "document": "closed", "temperature": 20.0, "other": -3.0}
+    assert card.biases == {"query": -1.0 - math.log(2), "document": "closed", "temperature": 20.0, "other": -3.0}
     assert (card.kind, card.segment_rows, card.first_pass_weight) == ("duo", 2, 0.0)
     same = ExportOptions(kind="duo", layout="cross-bias", query_bias=-1.0, other_bias=-3.0)
     export_model(BI_ENCODER, tmp_path / "same", same)

@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +64,8 @@ def test_a_bi_encoder_becomes_a_duo_model(tmp_path: Path) -> None:
     trainee = load_trainee(start, replace(RECIPE, layout="cross-bias"), kind="duo")
     card = trainee.card
     assert (card.kind, card.layout, card.head, card.segment_rows) == ("duo", "cross-bias", "cosine", 2)
-    assert card.biases == {"query": -2.0, "document": "closed", "temperature": 20.0, "other": -4.0}
+    shared = pytest.approx(-2.0 - math.log(2))
+    assert card.biases == {"query": shared, "document": "closed", "temperature": 20.0, "other": -4.0}
     before = load_file(start / "model.safetensors")
     assert all(torch.equal(before[name], tensor) for name, tensor in weights_of(trainee.network).items())
 
@@ -74,7 +76,7 @@ def test_a_mono_model_becomes_a_duo_model_with_its_biases_and_without_its_calibr
     card = replace(read_card(DATA / "tiny-bert-cross-bias"), biases=biases, calibration=Calibration(0.5, 1.0))
     write_card(mono, replace(card, first_pass_weight=7.0))
     duo = load_trainee(mono, RECIPE, kind="duo").card
-    assert (duo.kind, duo.biases) == ("duo", {**biases, "other": -4.0})
+    assert (duo.kind, duo.biases) == ("duo", {**biases, "query": -1.0 - math.log(2), "other": -4.0})
     assert (duo.calibration, duo.first_pass_weight) == (Calibration(), 0.0)
     again = load_trainee(mono, RECIPE).card
     assert (again.kind, again.biases, again.calibration) == ("mono", biases, Calibration(0.5, 1.0))
