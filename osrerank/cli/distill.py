@@ -28,8 +28,10 @@ def distill(layers: int | tuple[int, ...] | None, inner: int, student: Path | No
     """
     from osrerank.training.fit import distill as fit  # noqa: PLC0415 - imports torch
 
-    if (layers is None) == (student is None):
-        raise click.UsageError("give one of --layers and --student")
+    if layers is None and student is None:
+        raise click.UsageError("give --layers or --student")
+    if isinstance(layers, int) and student is not None:
+        raise click.UsageError("a --student has its own layers; name the teacher's that it learns from, as 1,2,5,6")
     told(fit(request_of(options, "simplified-tinybert"), layers=layers or 0, inner=inner, student=student))
 
 

@@ -91,6 +91,9 @@ class DistillationObjective(Objective):
             reason = "teacher and student need the same layout and number of attention heads; or use method=logits"
             raise ConfigError(reason, setting="recipe.method")
         self._map = watched or layer_map(self._teacher_probe.layers, self._probe.layers)
+        if len(self._map) != self._probe.layers:
+            reason = f"the student has {self._probe.layers} layers; {len(self._map)} of the teacher's were named"
+            raise ConfigError(reason, setting="layers")
         own, wanted = (int(model.config["hidden_size"]) for model in (student, teacher))
         self.projection = nn.Linear(own, wanted)
         if own == wanted:

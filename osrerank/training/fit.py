@@ -109,19 +109,22 @@ def distill(
         layers: of the student, which starts as the teacher's last layers of each block of N / M; or the teacher's
             layers themselves, from 1, in order, of which each then learns to do the dropped ones' work behind it.
         inner: width of the student's feed-forward products, of which the teacher's strongest units stay; 0 for all.
-        student: a checkpoint that the student starts from instead.
+        student: a checkpoint that the student starts from instead; with layers named one by one it is to give their
+            states, as a student that was made of them and learns on.
+
+    Raises:
+        ConfigError: also where the layers are not the student's in number.
     """
     refuse_existing(request.output)
     machine = Machine(request.recipe.precision)
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
-    watched = None
+    count = int(teacher.config["num_hidden_layers"])
+    watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
     if student is not None:
         trainee = load_trainee(student, request.recipe, kind=kind, name=request.output.name)
     else:
-        count = int(teacher.config["num_hidden_layers"])
         kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
-        watched = None if isinstance(layers, int) else stand_ins(count, kept)
         trainee = select_layers(teacher, kept, request.output.name, inner=inner)
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, watched)

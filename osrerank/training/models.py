@@ -110,11 +110,11 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
 
 
 def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: int = 0) -> Trainee:
-    """Return a copy with some of the layers, numbered from 0: the way a student starts from its teacher.
+    """Return a copy with some of the layers: the way a student starts from its teacher.
 
     Args:
         trainee: the teacher.
-        kept: its layers, in order.
+        kept: its layers, from 0, in order; messages count them from 1.
         name: the student's.
         inner: width between the two feed-forward products, of which the strongest units stay; 0 for all.
 
@@ -122,8 +122,7 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: 
         ConfigError: there is no such layer, or there are not so many units.
     """
     count = int(trainee.config["num_hidden_layers"])
-    if not kept or any(not 0 <= layer < count for layer in kept):
-        raise ConfigError(f"layers are numbered 0 to {count - 1}; asked for {kept}", setting="layers")
+    _check_layers(count, kept)
     config = {**trainee.config, "num_hidden_layers": len(kept)}
     weights = dict(_renumbered(weights_of(trainee.network), kept))
     if inner:
@@ -139,6 +138,12 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: 
         network = Classifier(build_network(_architecture(card), config))
         put_weights(network.network, weights, trainee.source)
     return replace(trainee, network=network, card=card, config=config)
+
+
+def _check_layers(count: int, kept: Sequence[int]) -> None:
+    if not kept or any(not 0 <= layer < count for layer in kept):
+        asked = ", ".join(str(layer + 1) for layer in kept) or "none"
+        raise ConfigError(f"layers are numbered 1 to {count}; asked for {asked}", setting="layers")
 
 
 def layer_map(teacher: int, student: int) -> tuple[int, ...]:
@@ -157,7 +162,11 @@ def stand_ins(teacher: int, kept: Sequence[int]) -> tuple[int, ...]:
     """Return the teacher's layer, from 0, whose states each kept layer is to give: the last before the next one kept.
 
     So a kept layer does the work of the dropped ones behind it, and the next one sees what it saw in the teacher.
+
+    Raises:
+        ConfigError: there is no such layer.
     """
+    _check_layers(teacher, kept)
     return (*(following - 1 for following in kept[1:]), teacher - 1)
 
 

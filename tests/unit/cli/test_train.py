@@ -78,8 +78,13 @@ def test_what_cannot_be_done_is_bad_usage(
 def test_a_student_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("distill", "--init-from", MODEL, "--data", f"examples={examples}", "--output", tmp_path / "out")
     assert run(*command) == 2
+    assert "give --layers or --student" in capsys.readouterr().err
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
-    assert "give one of --layers and --student" in capsys.readouterr().err
+    assert "a --student has its own layers" in capsys.readouterr().err
+    assert run(*command, "--layers", "2,1") == 2
+    assert "numbered from 1, in order, each once" in capsys.readouterr().err
+    assert run(*command, "--layers", "all") == 2
+    assert "'all' is no number of layers" in capsys.readouterr().err
 
 
 def test_pretraining_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,14 @@ def test_a_layer_that_is_kept_stands_in_for_those_dropped_behind_it(
     assert stand_ins(6, kept) == expected
 
 
+def test_layers_are_as_many_as_the_students() -> None:
+    teacher = load_trainee(BI_ENCODER, LISTWISE)
+    with pytest.raises(ConfigError, match="the student has 2 layers; 1 of the teacher's were named"):
+        DistillationObjective(load_trainee(BI_ENCODER, LISTWISE), teacher, LISTWISE, (1,))
+    with pytest.raises(ConfigError, match="layers are numbered 1 to 6; asked for 2, 7"):
+        stand_ins(6, (1, 6))
+
+
 def test_layers_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError, match="4 layers do not divide the teacher's 6"):
         layer_map(6, 4)
