@@ -11,8 +11,8 @@ compiled, which needs a C++ compiler.
 - ``mono``: the bi-encoder's weights in the layout cross-bias, by lists with the documents that it confuses most; then
   the mean of these weights and the start's.
 - ``mono-small``: four of its six layers with 384 of 1,536 feed-forward units, by states and soft labels of lists.
-- ``duo``: pairs of documents in the layout cross-bias, from mono, once by labels and once by labels and the differences
-  of mono's scores; then the mean of both trainings' weights and mono's.
+- ``duo``: pairs of documents in the layout cross-bias, from mono, by labels and by what the untrained duo model says of
+  them; then the mean of its weights and mono's.
 - ``mono-standard``: an ordinary ``[CLS] q [SEP] d [SEP]`` classifier from the same start, by mono's logits and labels.
 """
 
@@ -62,8 +62,7 @@ LABELLED = ("squad-labels", "nq-labels", "scifact", "scifact", "pubmedqa", "medq
 SETS = {
     "mono-trained": LABELLED,
     "mono-small": ("squad", "nq", "nq", "scifact", "pubmedqa", "medquad"),
-    "duo-labels": LABELLED[:-1],
-    "duo-taught": LABELLED,
+    "duo-trained": LABELLED,
     "mono-standard": LABELLED,
 }
 """What a pass reads; a small set twice."""
@@ -112,18 +111,16 @@ DUO = {
     **HERE,
     **ADAM,
     "name": "duobert",
+    "method": "logits",
     "draw": "list",
     "negatives": 3,
     "depth": 8,
     "batch": 48,
-    "max_tokens": 352,
-    "rate": 3e-5,
-    "steps": 200,
-    "evaluate_every": 100,
+    "max_tokens": 288,
+    "rate": 2e-5,
+    "steps": 120,
+    "evaluate_every": 120,
 }
-TAUGHT = {**DUO, "method": "logits", "max_tokens": 288, "rate": 2e-5, "steps": 160, "evaluate_every": 160}
-DUO_SHARES = (0.25, 0.25, 0.5)
-"""Of both trainings and mono."""
 STANDARD = {**FAST, "name": "logits", "layout": "standard", "batch": 64, "depth": 14, "max_tokens": 160, "rate": 1e-4}
 SHIPPED_TOKENS = 512
 
@@ -336,20 +333,15 @@ def make_standard(options: argparse.Namespace, minutes: float) -> bool:
 
 
 def make_duo(options: argparse.Namespace, minutes: float) -> bool:
-    """Train duo from mono in both ways and average the three; return whether it is done."""
-    mono, closed = options.work / "mono", options.work / "mono-closed"
-    if not closed.exists():  # a duo model whose logits are the differences of mono's
-        export_model(mono, closed, ExportOptions(kind="duo", other_bias="closed", precision="fp32", keep_weights=True))
-    started = time.monotonic()
-    labels = request(options, mono, "duo-labels", DUO, minutes)
-    if not labels.output.exists() and train(labels, "duo") is None:
-        return False
-    left = max(minutes - (time.monotonic() - started) / 60, 0.1)
-    taught = request(options, closed, "duo-taught", TAUGHT, left)
-    if not taught.output.exists() and distill(taught, student=mono) is None:
+    """Train duo from mono and average the two; return whether it is done."""
+    mono, untrained = options.work / "mono", options.work / "duo-untrained"
+    if not untrained.exists():
+        export_model(mono, untrained, ExportOptions(kind="duo", precision="fp32", keep_weights=True))
+    wanted = request(options, untrained, "duo-trained", DUO, minutes)
+    if not wanted.output.exists() and distill(wanted, student=mono) is None:
         return False
     if not (options.work / "duo").exists():
-        average([labels.output, taught.output, mono], DUO_SHARES, options.work / "duo")
+        average([wanted.output, mono], [SHARE, 1 - SHARE], options.work / "duo")
     return True
 
 
