@@ -9,15 +9,15 @@ reads, of the 12 best documents of BM25 in the order of the last weights.
 """
 
 import argparse
-import csv
 import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from osrerank.training.curve import read_curve
 from osrerank.training.examples import Example, read_examples, write_examples
 
 KEPT, DEPTH = 200, 12
@@ -63,7 +63,7 @@ class Group:
     """
 
     title: str
-    members: dict[str, Ablation] = field(default_factory=dict)
+    members: dict[str, Ablation]
 
 
 BASE = Ablation("the base: lists of 1 + 7, bi-encoder's negatives, all five sets", LISTS)
@@ -180,7 +180,7 @@ def run(options: argparse.Namespace, name: str, ablation: Ablation) -> tuple[str
         osrerank(*ablation.command, "--init-from", start(options, ablation), *sources,
                  "--dev", f"examples={folder / 'kept.jsonl'}", "--dev-depth", DEPTH,
                  "--recipe", spelled(recipe), "--output", output)  # fmt: skip
-    rows = list(csv.DictReader((output / "curve.csv").open(encoding="utf-8")))
+    rows = read_curve(output / "curve.csv")
     return ablation.what, float(next(row["measure"] for row in reversed(rows) if row["measure"]))
 
 

@@ -133,6 +133,11 @@ def beside_another(query_bias: float | str) -> float | str:
     return query_bias if isinstance(query_bias, str) else query_bias - math.log(2)
 
 
+def as_duo(biases: Mapping[str, Any], other: float | str) -> dict[str, Any]:
+    """Return a mono model's biases as a duo model's, with the one between the documents."""
+    return {**biases, "query": beside_another(biases["query"]), "other": other}
+
+
 def read_card(directory: Path, *, name: str = "") -> ModelCard:
     """Return the directory's card: its ``osrerank.json``, or what its ``config.json`` says of a mono model.
 

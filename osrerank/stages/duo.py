@@ -195,8 +195,9 @@ class DuoStage:
 def _priors(block: Sequence[Candidate], readable: Sequence[Candidate]) -> Vector:
     """Return the readable candidates' scores ``(n,)``, the least one for those that the stage before did not score."""
     passed = max(len(candidate.trace) for candidate in block)
-    known = [candidate.score for candidate in block if len(candidate.trace) == passed]
-    return np.array([candidate.score if len(candidate.trace) == passed else min(known) for candidate in readable])
+    known = {candidate.doc_id: candidate.score for candidate in block if len(candidate.trace) == passed}
+    least = min(known.values())
+    return np.array([known.get(candidate.doc_id, least) for candidate in readable])
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:

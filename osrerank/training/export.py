@@ -27,7 +27,7 @@ from osrerank.scoring.model import (
     Kind,
     Layout,
     ModelCard,
-    beside_another,
+    as_duo,
     read_card,
     read_json,
     weight_files,
@@ -55,7 +55,7 @@ class ExportOptions:
         layout: ``cross-bias`` makes a pair scorer of a bi-encoder; ``standard`` takes a reranker as it is, whatever its
             card's layout.
         query_bias: for ``cross-bias``: added where the query looks at the document; a number or ``closed``. A duo
-            model's is less by log 2 (`beside_another`).
+            model's is less by log 2 (`osrerank.scoring.model.beside_another`).
         document_bias: for ``cross-bias``: the other direction.
         other_bias: for ``cross-bias`` with the kind ``duo``: added where one document looks at the other.
         precision: ``fp32`` or ``int8``.
@@ -184,6 +184,7 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
     if config.get("model_type") != "bert":
         reason = f"{source / CONFIG_FILE}: model_type is {config.get('model_type')!r}; the layout cross-bias needs bert"
         raise ModelLoadError(reason, model=name, path=str(source))
+    biases = {"query": options.query_bias, "document": options.document_bias, "temperature": 20.0}
     return ModelCard(
         name=options.name or name,
         head="cosine",
@@ -192,25 +193,16 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
         max_tokens=min(512, int(config["max_position_embeddings"])),
         segment_rows=int(config["type_vocab_size"]),
         onnx=onnx,
-        biases={
-            "query": options.query_bias if options.kind == "mono" else beside_another(options.query_bias),
-            "document": options.document_bias,
-            "temperature": 20.0,
-            **({"other": options.other_bias} if options.kind == "duo" else {}),
-        },
+        biases=as_duo(biases, options.other_bias) if options.kind == "duo" else biases,
         first_pass_weight=options.first_pass_weight,
         provenance=options.provenance,
     )
 
 
-def _for_duo(biases: Mapping[str, Any], options: ExportOptions) -> dict[str, Any]:
-    return {**biases, "query": beside_another(biases["query"]), "other": options.other_bias}
-
-
 def _compared(card: ModelCard, options: ExportOptions) -> ModelCard:
     """Return a mono model's card as a duo model's."""
     if card.layout == "cross-bias":
-        rows, biases = card.segment_rows, _for_duo(card.biases, options)
+        rows, biases = card.segment_rows, as_duo(card.biases, options.other_bias)
     else:
         rows, biases = card.segment_rows + (card.segment_rows == 2), {}
     return replace(card, kind="duo", segment_rows=rows, calibration=Calibration(), first_pass_weight=0.0, biases=biases)

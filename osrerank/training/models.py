@@ -24,7 +24,7 @@ from osrerank.scoring.model import (
     Calibration,
     Kind,
     ModelCard,
-    beside_another,
+    as_duo,
     read_card,
     read_json,
 )
@@ -220,7 +220,7 @@ def _biases(known: ModelCard | None, kind: Kind) -> dict[str, Any]:
     """Return the biases of a model that starts from a mono or duo model of the layout, or from a bi-encoder."""
     biases = CrossBias(**known.biases) if known else CrossBias()
     if kind == "duo" and not (known and known.kind == "duo"):
-        biases = replace(biases, query=beside_another(biases.query))
+        return as_duo(biases.for_card("mono"), biases.other)
     return biases.for_card(kind)
 
 
