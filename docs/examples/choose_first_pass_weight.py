@@ -27,16 +27,25 @@ def blended(record: dict[str, Any], weight: float) -> dict[str, float]:
     }
 
 
+def records_of(side_file: str) -> list[dict[str, Any]]:
+    """Return a side file's queries."""
+    lines = map(json.loads, Path(side_file).read_text("utf-8").splitlines())
+    return [line for line in lines if "candidates" in line]
+
+
+def judged_of(qrels: str, records: list[dict[str, Any]]) -> list[Any]:
+    """Return the judgments of the queries that were asked."""
+    asked = {record["query_id"] for record in records}
+    return [line for line in ir_measures.read_trec_qrels(qrels) if line.query_id in asked]
+
+
 def main(pairs: list[str]) -> None:
     """Print a table of weights and sets."""
     sets = []
     for pair in pairs:
         side_file, _, qrels = pair.partition(":")
-        lines = Path(side_file).read_text("utf-8").splitlines()
-        records = [record for record in map(json.loads, lines) if "candidates" in record]
-        asked = {record["query_id"] for record in records}
-        judged = [line for line in ir_measures.read_trec_qrels(qrels) if line.query_id in asked]
-        sets.append((records, judged))
+        records = records_of(side_file)
+        sets.append((records, judged_of(qrels, records)))
     print("weight", *(Path(pair.partition(":")[0]).stem for pair in pairs), "mean", sep="\t")
     for weight in WEIGHTS:
         values = [

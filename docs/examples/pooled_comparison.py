@@ -6,14 +6,12 @@ The numbers are the weight of the best first-pass score beside each model's logi
 those of ``osrerank run`` and ``osrerank rerank`` with ``--blend replace``; a query of which one found nothing counts 0.
 """
 
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import ir_measures
 import numpy as np
-from choose_first_pass_weight import MEASURE, blended
+from choose_first_pass_weight import MEASURE, blended, judged_of, records_of
 
 from osrerank.evaluation.significance import paired_t_test
 
@@ -21,12 +19,6 @@ from osrerank.evaluation.significance import paired_t_test
 def first_pass(record: dict[str, Any]) -> dict[str, float]:
     """Return the first pass's scores."""
     return {candidate["doc_id"]: candidate["first_pass"]["score"] for candidate in record["candidates"]}
-
-
-def records(side_file: str) -> list[dict[str, Any]]:
-    """Return a side file's queries."""
-    lines = map(json.loads, Path(side_file).read_text("utf-8").splitlines())
-    return [line for line in lines if "candidates" in line]
 
 
 def values(run: dict[str, dict[str, float]], judged: list[Any]) -> dict[str, float]:
@@ -41,9 +33,8 @@ def main(arguments: list[str]) -> None:
     pooled: list[np.ndarray] = []
     for triple in arguments[2:]:
         qrels, *side_files = triple.split(":")
-        both = [records(file) for file in side_files]
-        asked = {record["query_id"] for record in both[0]}
-        judged = [line for line in ir_measures.read_trec_qrels(qrels) if line.query_id in asked]
+        both = [records_of(file) for file in side_files]
+        judged = judged_of(qrels, both[0])
         runs = [{one["query_id"]: first_pass(one) for one in both[0]}]
         runs += [
             {one["query_id"]: blended(one, weight) for one in some} for some, weight in zip(both, weights, strict=True)
