@@ -23,15 +23,15 @@ from osrerank.training.examples import Example, read_examples, write_examples
 KEPT, DEPTH = 200, 12
 SETS = ("squad-labels", "nq-labels", "scifact", "pubmedqa", "medquad-labels")
 BM25 = tuple(f"{name}.bm25" for name in SETS)
-SIZES = (100, 400, 1600)
-SHORT = {"steps": "100", "batch": "32", "depth": "14", "max_tokens": "128", "rate": "5e-5", "freeze": "embeddings"}
+SIZES = (25, 100, 400)
+SHORT = {"steps": "100", "batch": "32", "depth": "14", "max_tokens": "96", "rate": "5e-5", "freeze": "embeddings"}
 QUICK = {"precision": "bf16", "compiled": "true", "budget_tokens": "4096", "measure": "nDCG@10"}
 LISTS = {"preset": "modern", "layout": "cross-bias", "mine_at": "0", **SHORT, **QUICK}
 STANDARD = {**LISTS, "layout": "standard"}
 PAIRS = {"preset": "monobert", "head": "", "layout": "standard", "warmup": "0.1", "decay_from": "warmup"}
 STUDENT = {"preset": "tinybert-listwise", **SHORT, **QUICK, "rate": "3e-4", "attention": "false"}
 STUDENT |= {"warmup": "0.1", "decay_from": "warmup", "bias_correction": "true"}
-MASKED = {"preset": "masked", "steps": "100", "batch": "32", "max_tokens": "128", "freeze": "embeddings"}
+MASKED = {"preset": "masked", "steps": "100", "batch": "32", "max_tokens": "96", "freeze": "embeddings"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,9 @@ GROUPS = {
             "attended": Ablation("attention logits as well", {**STUDENT, "attention": "true"}, command=DISTIL),
             "labels": Ablation("soft and hard labels", {**STUDENT, "hidden": "false"}, command=DISTIL),
             "soft": Ablation("hidden states and soft labels", {**STUDENT, "hard": "false"}, command=DISTIL),
+            "refitted": Ablation(
+                "the same, refitted before", {**STUDENT, "hard": "false"}, command=(*DISTIL, "--refit", "600")
+            ),
         },
     ),
 }
@@ -190,7 +193,7 @@ def start(options: argparse.Namespace, ablation: Ablation) -> Path:
     teacher: Path = options.teacher or options.work / "mono"
     made: Path = options.work / "ablations" / ablation.start
     if not ablation.start:
-        return teacher if ablation.command == DISTIL else begun
+        return teacher if ablation.command[0] == DISTIL[0] else begun
     if not made.exists():
         corpus = made.parent / "corpus.jsonl"
         if not corpus.exists():

@@ -16,8 +16,14 @@ from osrerank.cli.train import MODEL, request_of, told, training_options
     help="Layers of the student, which starts from the teacher's: how many, or which, as 1,2,5,6.",
 )
 @click.option("--inner", default=0, type=click.IntRange(0), help="With --layers: feed-forward units of a layer.")
+@click.option(
+    "--refit",
+    default=0,
+    type=click.IntRange(0),
+    help="With --layers: sequences that the student's matrices are fitted to by least squares before the training.",
+)
 @click.option("--student", type=MODEL, help="Checkpoint that the student starts from instead.")
-def distill(layers: int | tuple[int, ...] | None, inner: int, student: Path | None, **options: Any) -> None:
+def distill(layers: int | tuple[int, ...] | None, inner: int, refit: int, student: Path | None, **options: Any) -> None:
     """Distil a model, the teacher given by --init-from, into a smaller one of its kind.
 
     \b
@@ -32,7 +38,10 @@ def distill(layers: int | tuple[int, ...] | None, inner: int, student: Path | No
         raise click.UsageError("give --layers or --student")
     if isinstance(layers, int) and student is not None:
         raise click.UsageError("a --student has its own layers; name the teacher's that it learns from, as 1,2,5,6")
-    told(fit(request_of(options, "simplified-tinybert"), layers=layers or 0, inner=inner, student=student))
+    if refit and student is not None:
+        raise click.UsageError("--refit is for a student that is made of its teacher's --layers, not for a --student")
+    request = request_of(options, "simplified-tinybert")
+    told(fit(request, layers=layers or 0, inner=inner, student=student, refitted=refit))
 
 
 def _layers(value: str) -> int | tuple[int, ...]:

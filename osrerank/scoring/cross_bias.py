@@ -145,14 +145,18 @@ class Layer(nn.Module):
 
     def forward(self, states: Tensor, attention_bias: Tensor) -> Tensor:
         """Return the next states ``(n, tokens, hidden)``."""
+        states = self.attended_norm(states + self.attended(self.context(states, attention_bias)))
+        narrowed: Tensor = self.norm(states + self.narrow(functional.gelu(self.widen(states))))
+        return narrowed
+
+    def context(self, states: Tensor, attention_bias: Tensor) -> Tensor:
+        """Return the values that each token attends to, heads side by side ``(n, tokens, hidden)``."""
         rows, tokens, hidden = states.shape
         projected = self.projections(states).view(rows, tokens, 3, self.heads, self.width)
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each (n, heads, tokens, width)
         logits = query @ key.transpose(2, 3) * self.width**-0.5 + attention_bias
-        context = (logits.softmax(dim=3) @ value).transpose(1, 2).reshape(rows, tokens, hidden)
-        states = self.attended_norm(states + self.attended(context))
-        narrowed: Tensor = self.norm(states + self.narrow(functional.gelu(self.widen(states))))
-        return narrowed
+        context: Tensor = (logits.softmax(dim=3) @ value).transpose(1, 2).reshape(rows, tokens, hidden)
+        return context
 
 
 def mean(states: Tensor, mask: Tensor) -> Tensor:

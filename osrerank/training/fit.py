@@ -7,19 +7,20 @@ import logging
 import math
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from osrerank.errors import EvaluationError
-from osrerank.scoring.inputs import InputBuilder
+from osrerank.errors import ConfigError, EvaluationError
+from osrerank.scoring.inputs import Batch, InputBuilder
 from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, Kind, digest, read_card, weight_files
 from osrerank.stages.splitting import Windows
 from osrerank.training.batches import Assembly, MonoAssembly, Steps
 from osrerank.training.card import write_model
+from osrerank.training.checkpoint import Checkpoints
 from osrerank.training.development import Development, Scoring
 from osrerank.training.distill import DistillationObjective
 from osrerank.training.duo import DuoAssembly
@@ -29,6 +30,7 @@ from osrerank.training.mining import mine
 from osrerank.training.models import Trainee, check_loss, layer_map, load_trainee, select_layers, stand_ins
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
+from osrerank.training.refit import refit
 from osrerank.training.sampling import drawn, passes
 from osrerank.training.sources import Source
 
@@ -100,7 +102,12 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
 
 
 def distill(
-    request: Request, *, layers: int | Sequence[int] = 0, inner: int = 0, student: Path | None = None
+    request: Request,
+    *,
+    layers: int | Sequence[int] = 0,
+    inner: int = 0,
+    student: Path | None = None,
+    refitted: int = 0,
 ) -> Path | None:
     """Train a student, smaller or not, from the teacher ``request.source`` and of its kind; otherwise as `train`.
 
@@ -111,28 +118,37 @@ def distill(
         inner: width of the student's feed-forward products, of which the teacher's strongest units stay; 0 for all.
         student: a checkpoint that the student starts from instead; with layers named one by one it is to give their
             states, as a student that was made of them and learns on.
+        refitted: sequences that the student's matrices are fitted to before the training, see `refit`; 0 for none. It
+            then chooses the units.
 
     Raises:
-        ConfigError: also where the layers are not the student's in number.
+        ConfigError: also where the layers are not the student's in number, or a refit is asked for that cannot be.
     """
     refuse_existing(request.output)
     machine = Machine(request.recipe.precision)
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
     count = int(teacher.config["num_hidden_layers"])
+    if student is not None and refitted:
+        raise ConfigError("a refit is of a student that is made of its teacher's layers", setting="refitted")
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
+    kept: tuple[int, ...] = ()
     if student is not None:
         trainee = load_trainee(student, request.recipe, kind=kind, name=request.output.name)
     else:
         kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
         trainee = select_layers(teacher, kept, request.output.name, inner=inner)
+    steps = _steps(request.recipe, trainee, machine, teacher)
+    if refitted and not Checkpoints(request.folder, _fingerprint(request)).newest():
+        left = refit(teacher, trainee, kept, watched or kept, _first_batches(request, steps, refitted))
+        request.say(f"refitted; of each layer's sums is left: {', '.join(f'{share:.3f}' for share in left)}")
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, watched)
     if request.recipe.compiled:
         for network in (trainee.network, teacher.network):
             network.compile(dynamic=True)
     objective.teacher.to(machine.device)
-    return _fit(request, trainee, objective, machine, _steps(request.recipe, trainee, machine, teacher))
+    return _fit(request, trainee, objective, machine, steps)
 
 
 def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amount:
@@ -155,6 +171,17 @@ def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amou
         need = "relevant documents and others" if recipe.draw in {"balanced", "list"} else "documents"
         raise EvaluationError(f"there is nothing to learn from in {names}: no example has {need}")
     return Amount(tuple(examples), sequences)
+
+
+def _first_batches(request: Request, steps: Steps, sequences: int) -> Iterator[Batch]:
+    """Yield the batches that a training begins with, until they have so many sequences."""
+    counts = _counted(request, steps.assembly).examples
+    taken = 0
+    for step in steps.made(passes([source.read for source in request.data], counts, request.recipe)):
+        yield from (lot.inputs for lot in step.lots)
+        taken += step.sequences
+        if taken >= sequences:
+            return
 
 
 def _as_it_is(recipe: Recipe) -> Recipe:
