@@ -14,7 +14,7 @@ from osrerank.scoring.cross_bias import CrossBiasEncoder
 
 
 class Probe:
-    """Keeps the states and attention logits of a network's last forward pass.
+    """Keeps the states and attention logits of a network's last pass by `forward`; of other passes it keeps nothing.
 
     Args:
         network: a `Classifier` of the BERT family, or a `CrossBiasEncoder`.
@@ -27,6 +27,7 @@ class Probe:
         self.states: list[Tensor] = []
         self.attention: list[Tensor] = []
         self._projected: list[Tensor] = []
+        self.is_watching = False
         if isinstance(network, CrossBiasEncoder):
             first: Any = network.layers[0]
             self.heads, self.width = int(first.heads), int(first.width)
@@ -43,10 +44,16 @@ class Probe:
         self.layers = len(layers)
         network.norm.register_forward_hook(self._keep_state)
         for layer in layers:
-            layer.projections.register_forward_hook(lambda _module, _inputs, made: self._projected.append(made))
+            layer.projections.register_forward_hook(self._keep_projected)
             layer.register_forward_hook(self._keep_layer)
 
+    def _keep_projected(self, _module: nn.Module, _inputs: Any, made: Tensor) -> None:
+        if self.is_watching:
+            self._projected.append(made)
+
     def _keep_layer(self, _layer: nn.Module, inputs: tuple[Tensor, Tensor], made: Tensor) -> None:
+        if not self.is_watching:
+            return
         query, key, _value = self._projected.pop().chunk(3, dim=2)
         self.attention.append(self._logits(query, key) + inputs[1])
         self.states.append(made)
@@ -64,18 +71,21 @@ class Probe:
             raise ConfigError(reason, setting="recipe.method") from None
         encoder.embeddings.register_forward_hook(self._keep_state)
         for query, key in projections:
-            query.register_forward_hook(lambda _module, _inputs, made: self._projected.append(made))
-            key.register_forward_hook(lambda _module, _inputs, made: self._projected.append(made))
+            query.register_forward_hook(self._keep_projected)
+            key.register_forward_hook(self._keep_projected)
         for layer in layers:
             layer.register_forward_hook(self._keep_bert_layer)
 
     def _keep_bert_layer(self, _layer: nn.Module, _inputs: Any, made: Any) -> None:
+        if not self.is_watching:
+            return
         key, query = self._projected.pop(), self._projected.pop()
         self.attention.append(self._logits(query, key))
         self.states.append(made[0] if isinstance(made, tuple) else made)
 
     def _keep_state(self, _module: nn.Module, _inputs: Any, made: Tensor) -> None:
-        self.states.append(made)
+        if self.is_watching:
+            self.states.append(made)
 
     def _logits(self, query: Tensor, key: Tensor) -> Tensor:
         """Return scaled logits ``(n, heads, tokens, tokens)``; padding is not masked here, it counts for nothing."""
@@ -87,6 +97,10 @@ class Probe:
 def forward(network: nn.Module, probe: Probe, inputs: dict[str, Tensor], *, learn: bool) -> Tensor:
     """Run the network with its probe cleared, with or without a gradient, and return its logits."""
     probe.clear()
-    with torch.set_grad_enabled(learn):
-        logits: Tensor = network(**inputs)
+    probe.is_watching = True
+    try:
+        with torch.set_grad_enabled(learn):
+            logits: Tensor = network(**inputs)
+    finally:
+        probe.is_watching = False
     return logits
