@@ -52,6 +52,8 @@ class Request:
         windows: how the development set's documents are cut; None for short ones.
         max_minutes: after so long it stops, and the same request goes on; None for never.
         say: is told the progress, one line at a time.
+        start: what a distillation's student is made of beside ``source``; `distill` sets it, so that a training that
+            was stopped goes on with the same student or is refused.
     """
 
     source: Path
@@ -63,6 +65,7 @@ class Request:
     windows: Windows | None = None
     max_minutes: float | None = None
     say: Callable[[str], None] = logger.info
+    start: str = ""
 
     @property
     def folder(self) -> Path:
@@ -131,6 +134,8 @@ def distill(
     count = int(teacher.config["num_hidden_layers"])
     if student is not None and refitted:
         raise ConfigError("a refit is of a student that is made of its teacher's layers", setting="refitted")
+    made_of = {"layers": layers, "inner": inner, "student": _weights(student) if student else "", "refitted": refitted}
+    request = replace(request, start=json.dumps(made_of))
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
     kept: tuple[int, ...] = ()
     if student is not None:
@@ -276,10 +281,15 @@ def _counted(request: Request, assembly: Assembly) -> Amount:
 def _fingerprint(request: Request) -> str:
     """Return what the outcome depends on, hashed; where it is computed is not among it."""
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
-    files = [name for name in (CARD_FILE, CONFIG_FILE) if (request.source / name).exists()]
-    start = digest(request.source, [*files, *weight_files(request.source)])
     data = [(source.name, source.sizes) for source in request.data]
-    return hashlib.sha256(json.dumps([recipe, start, data], sort_keys=True).encode()).hexdigest()
+    content = [recipe, _weights(request.source), data, request.start]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _weights(source: Path) -> str:
+    """Return a checkpoint's weights and description, hashed."""
+    files = [name for name in (CARD_FILE, CONFIG_FILE) if (source / name).exists()]
+    return digest(source, [*files, *weight_files(source)])
 
 
 def _finish(request: Request, trainee: Trainee, training: Training, amount: Amount) -> Path:
