@@ -82,7 +82,6 @@ GROUPS = {
             "base": BASE,
             "bm25": Ablation("BM25's top 30", {**LISTS, "depth": "30"}, BM25),
             "mined": Ablation("BM25's top 30, mined after half", {**LISTS, "depth": "30", "mine_at": "0.5"}, BM25),
-            "three": Ablation("the bi-encoder's, lists of 1 + 3", {**LISTS, "negatives": "3"}),
         },
     ),
     "data": Group(
