@@ -7,7 +7,8 @@ import pytest
 from osrerank import Pairs, Rerank, connect
 from osrerank.errors import ConfigError, InferenceError, ModelLoadError
 from osrerank.reranker import Reranker
-from osrerank.settings import Settings
+from osrerank.scoring.factory import load_scorer
+from osrerank.settings import DEFAULT_DUO_MODEL, Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
 from tests.servers import ROOT
@@ -113,6 +114,32 @@ def test_no_duo_model_leaves_the_mono_order_and_mono_alone_needs_none():
     assert client.search("low", index="i", rerank=True)["rerank"]["applied"] is True
     with pytest.raises(ModelLoadError, match="--duo-model"):
         search(client, on_failure="raise")
+
+
+def test_the_models_in_the_package_need_no_names():
+    texts = [
+        "Aspirin is sold in packs of twenty.",
+        "Penguins cannot fly; their wings are flippers that they swim with.",
+        "A flightless bird has wings.",
+        "Paris is the capital of France.",
+    ]
+    client = client_for(texts, scorer=None, duo_scorer=None)
+    response = client.search("why can penguins not fly", index="i", rerank={"pipeline": "mono-duo", "blend": "replace"})
+    assert ids(response)[:2] == ["d1", "d2"]
+    assert response["rerank"]["applied"] is True
+    assert [stage["model"] for stage in response["rerank"]["stages"]] == ["osrerank/mono", "osrerank/duo"]
+    client.close()
+
+
+def test_the_shipped_duo_model_changes_its_sign_with_the_order():
+    scorer = load_scorer(DEFAULT_DUO_MODEL, kind="duo")
+    texts = ["Salt raises the pressure of the blood.", "The wing of an aeroplane.", "Blood pressure falls with age."]
+    pairs = [(i, j) for i in range(3) for j in range(3) if i != j]
+    values = dict(zip(pairs, scorer.score("does salt raise blood pressure", texts, pairs).values.tolist(), strict=True))
+    assert all(values[i, j] == -values[j, i] for i, j in pairs)
+    assert values[0, 1] > 1
+    assert values[0, 2] > 0
+    assert 0 < scorer.prior_share < 1
 
 
 def test_a_mono_model_is_no_duo_model():
