@@ -15,7 +15,7 @@ from osrerank.scoring.factory import load_scorer  # noqa: E402
 from osrerank.scoring.model import Calibration, read_card  # noqa: E402
 from osrerank.training.export import ExportOptions, export_model, write_card  # noqa: E402
 from osrerank.training.models import TYPE_TABLE, load_trainee, select_layers, weights_of  # noqa: E402
-from osrerank.training.probe import Probe  # noqa: E402
+from osrerank.training.probe import Probe, forward  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
@@ -97,10 +97,12 @@ def test_layers_of_a_duo_model_are_selected(tmp_path: Path) -> None:
     assert (small.card.kind, small.network.segments, len(small.network.layers)) == ("duo", 3, 1)
     probe = Probe(small.network)
     ids = torch.full((1, 6), 5)
-    logits = small.network(ids, torch.ones_like(ids), torch.tensor([[0, 0, 1, 1, 2, 2]]))
+    segments = torch.tensor([[0, 0, 1, 1, 2, 2]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": segments}
+    logits = forward(small.network, probe, inputs, learn=False)
     assert logits.shape == (1, 1)
     assert [tuple(kept.shape) for kept in (*probe.states, *probe.attention)] == [(1, 6, 32), (1, 6, 32), (1, 4, 6, 6)]
-    assert float(probe.attention[0].detach()[0, 0, 2, 0]) < -9000  # a document does not see the query
+    assert float(probe.attention[0][0, 0, 2, 0]) < -9000  # a document does not see the query
 
 
 @pytest.mark.parametrize(("row", "expected"), [("zeros", 0.0), ("frozen", 0.0), ("copy", None)])
