@@ -1,6 +1,7 @@
 """The layout cross-bias from its definition: sequence by sequence in float64, under an explicit mask."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -27,12 +28,27 @@ def defined(directory: Path, query: str, documents: Sequence[str], biases: Mappi
     table = "embeddings.{}_embeddings.weight"
     states = weights[table.format("word")][np.concatenate(texts)] + weights[table.format("position")][position]
     states = norm(states + weights[table.format("token_type")][0], weights, "embeddings.LayerNorm")
+    states, part = pooled(states, part, biases.get("pool_factor", 1.0))
     bias = attention_bias(part, biases)
     for index in range(layers):
         states = layer(states, bias, weights, f"encoder.layer.{index}")
     means = [states[part == index].mean(axis=0) for index in range(len(texts))]
     cosines = [means[0] @ mean / np.linalg.norm(means[0]) / np.linalg.norm(mean) for mean in means[1:]]
     return float(biases["temperature"] * (cosines[0] - sum(cosines[1:])))
+
+
+def pooled(states: np.ndarray, part: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return means of runs, and which part each is of; a document's runs end where neighbours are least alike."""
+    unit = states / np.linalg.norm(states, axis=1, keepdims=True)
+    rows, parts = [], []
+    for one in np.unique(part):
+        (places,) = np.nonzero(part == one)
+        count = len(places) if one == 0 else math.ceil(len(places) / factor)
+        borders = sorted(places[1:], key=lambda place: float(unit[place] @ unit[place - 1]))[: count - 1]
+        for run in np.split(places, np.searchsorted(places, sorted(borders))):
+            rows.append(states[run].mean(axis=0))
+            parts.append(one)
+    return np.array(rows), np.array(parts)
 
 
 def attention_bias(part: np.ndarray, biases: Mapping[str, Any]) -> np.ndarray:

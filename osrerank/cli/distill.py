@@ -17,17 +17,30 @@ from osrerank.cli.train import MODEL, request_of, told, training_options
 )
 @click.option("--inner", default=0, type=click.IntRange(0), help="With --layers: feed-forward units of a layer.")
 @click.option(
+    "--pool-factor",
+    type=click.FloatRange(min=1),
+    help="With --layers: a document's pieces for each of the student's states; neighbours that are alike share one.",
+)
+@click.option(
     "--refit",
     default=0,
     type=click.IntRange(0),
     help="With --layers: sequences that the student's matrices are fitted to by least squares before the training.",
 )
 @click.option("--student", type=MODEL, help="Checkpoint that the student starts from instead.")
-def distill(layers: int | tuple[int, ...] | None, inner: int, refit: int, student: Path | None, **options: Any) -> None:
+def distill(
+    layers: int | tuple[int, ...] | None,
+    inner: int,
+    pool_factor: float | None,
+    refit: int,
+    student: Path | None,
+    **options: Any,
+) -> None:
     """Distil a model, the teacher given by --init-from, into a smaller one of its kind.
 
     \b
     osrerank distill --init-from mono --layers 3 --recipe tinybert-listwise --data examples=squad.jsonl --output small
+    osrerank distill --init-from mono --layers 6 --pool-factor 3 --recipe logits --data examples=nq.jsonl --output fast
     osrerank distill --init-from mono --student small --recipe logits --data examples=squad.jsonl --output small-mono
 
     Recipes: simplified-tinybert (the default; hard=false is its one-step variant), tinybert-listwise, logits.
@@ -40,8 +53,11 @@ def distill(layers: int | tuple[int, ...] | None, inner: int, refit: int, studen
         raise click.UsageError("a --student has its own layers; name the teacher's that it learns from, as 1,2,5,6")
     if refit and student is not None:
         raise click.UsageError("--refit is for a student that is made of its teacher's --layers, not for a --student")
+    if pool_factor and student is not None:
+        raise click.UsageError("a --student has its own pool factor; --pool-factor is for one that is made of --layers")
     request = request_of(options, "simplified-tinybert")
-    told(fit(request, layers=layers or 0, inner=inner, student=student, refitted=refit))
+    pools = pool_factor or 0.0
+    told(fit(request, layers=layers or 0, inner=inner, pool_factor=pools, student=student, refitted=refit))
 
 
 def _layers(value: str) -> int | tuple[int, ...]:

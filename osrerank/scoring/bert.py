@@ -20,7 +20,7 @@ from torch.nn import functional
 from osrerank.errors import InferenceError
 from osrerank.scoring.attention import Attention, Bounds, merged
 from osrerank.scoring.bert_weights import PARTS, encoder_weights, plain_names
-from osrerank.scoring.cross_bias import SEGMENTS, CrossBias
+from osrerank.scoring.cross_bias import BEYOND, SEGMENTS, CrossBias, likeness, pooled_length
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.model import Kind, ModelCard
 from osrerank.scoring.packing import Numbers, Packed, offsets, pack, pack_by_segment
@@ -254,7 +254,8 @@ class PackedCrossBias(PackedNetwork):
     """The ``cross-bias`` layout (`osrerank.scoring.cross_bias`): queries, then documents, then second documents.
 
     Each layer attends within every query and every document in one call, then from one block to another where the card
-    opens it; all that a row sees is merged by its log-sum-exps, the biases added to those of other blocks.
+    opens it; all that a row sees is merged by its log-sum-exps, the biases added to those of other blocks. Where the
+    card says so, documents are pooled before.
 
     Args:
         encoder: the encoder.
@@ -270,19 +271,47 @@ class PackedCrossBias(PackedNetwork):
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
         packed = pack_by_segment(sequences, self.segments)
-        bounds = [offsets(lengths) for lengths in (*np.split(packed.lengths, self.segments), packed.lengths)]
-        return [*self.encoder.rows(packed), *bounds, packed.lengths]
+        lengths = packed.lengths
+        pooled = np.concatenate([lengths[: len(sequences)], self._pooled_lengths(lengths[len(sequences) :])])
+        bounds = [offsets(part) for part in (*np.split(pooled, self.segments), pooled)]
+        return [*self.encoder.rows(packed), lengths, *bounds, pooled]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        ids, positions, segments, *block_offsets, part_offsets, part_lengths = inputs
+        ids, positions, segments, pieces, *block_offsets, part_offsets, part_lengths = inputs
         block_lengths = np.split(lengths, self.segments)
         bounds = [Bounds(begins, tokens) for begins, tokens in zip(block_offsets, block_lengths, strict=True)]
         attend = partial(self._attend, parts=Bounds(part_offsets, lengths), blocks=_blocks(bounds))
         states = self.encoder.embed(ids, positions, segments)
+        if self.bias.pool_factor != 1:
+            states = self._pooled(states, pieces, part_lengths, int(lengths.sum()))
         for layer in self.encoder.stack:
             states = layer(states, attend)
         means = torch.segment_reduce(states.float(), "mean", lengths=part_lengths.long(), unsafe=True)
         return self.bias.raw(*means.chunk(self.segments))  # each (n, hidden)
+
+    def _pooled_lengths(self, pieces: Numbers) -> Numbers:
+        return pooled_length(torch.from_numpy(pieces), self.bias.pool_factor).numpy().astype(np.int32)
+
+    def _pooled(self, states: Tensor, pieces: Tensor, wanted: Tensor, rows: int) -> Tensor:
+        """Return the means of alike neighbours in documents, as `osrerank.scoring.cross_bias.Pool` has it.
+
+        Args:
+            states: ``(tokens, hidden)``.
+            pieces: of each part ``(parts,)``, queries first.
+            wanted: how many states each part is to have ``(parts,)``.
+            rows: the sum of that.
+        """
+        part = torch.repeat_interleave(torch.arange(len(pieces), device=states.device), pieces, output_size=len(states))
+        begins = (pieces.cumsum(0) - pieces).long()
+        like = functional.pad(likeness(states), (1, 0)).index_fill(0, begins, -BEYOND)
+        order = like.argsort(stable=True)
+        order = order[part[order].argsort(stable=True)]
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(states), device=states.device) - begins[part]
+        run = (place < wanted[part]).cumsum(0) - 1
+        sizes = torch.zeros(rows, dtype=torch.long, device=states.device).index_add_(0, run, torch.ones_like(run))
+        means = torch.segment_reduce(states.float(), "mean", lengths=sizes, unsafe=True)
+        return means.to(states.dtype)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, *, parts: Bounds, blocks: Sequence[Block]) -> Tensor:
         """Return the context of all tokens ``(tokens, heads, width)``."""

@@ -11,11 +11,16 @@ A duo model reads ``[CLS] q [SEP] [CLS] d_i [SEP] [CLS] d_j [SEP]``, segments 0,
 Query and documents see each other by the same biases as above, and one document sees the other by a third. The raw
 score t * (cos(q, d_i) - cos(q, d_j)) is the logit that d_i is the more relevant one. Both documents are read alike, so
 exchanging them changes its sign and nothing else, up to rounding.
+
+With a pool factor r a document of n pieces goes through the layers as ceil(n / r) states: after the embeddings the
+runs of neighbours that are most alike become their means. What follows takes no notice of how long a run was. Token
+merging by likeness: Bolya et al. 2023 (arXiv 2210.09461); pooling of a retriever's document states by a factor: Clavié,
+Chaffin, Adams 2024 (arXiv 2409.14683); pooled neighbours: Dai et al. 2020 (Funnel-Transformer, arXiv 2006.03236).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +34,8 @@ SEGMENTS = {"mono": 2, "duo": 3}
 """Segments of a sequence: the query, and one or two documents."""
 BLOCKED = -1e4
 """Added to a logit that must not count: exp of it is 0 in float32 and float16, and it overflows in neither."""
+BEYOND = 2.0
+"""More than any cosine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +47,18 @@ class CrossBias:
         document: added to the logits of document rows on query columns.
         temperature: factor t of the cosine.
         other: added to the logits of one document's rows on the other's columns; of no account for mono.
+        pool_factor: pieces of a document for each of its states, on average; 1 for a state each.
     """
 
     query: float | str = -2.0
     document: float | str = CLOSED
     temperature: float = 20.0
     other: float | str = -4.0
+    pool_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.pool_factor >= 1:
+            raise ValueError(f"pool_factor is {self.pool_factor}; it must be 1 or above")
 
     def amounts(self) -> tuple[float, float, float]:
         """Return the biases ``query``, ``document`` and ``other`` as numbers."""
@@ -62,7 +75,8 @@ class CrossBias:
     def for_card(self, kind: Kind) -> dict[str, Any]:
         """Return the biases that a card of this kind has."""
         named = {"query": self.query, "document": self.document, "temperature": self.temperature}
-        return {**named, "other": self.other} if kind == "duo" else named
+        pooled = {} if self.pool_factor == 1 else {"pool_factor": self.pool_factor}
+        return {**named, **pooled, **({"other": self.other} if kind == "duo" else {})}
 
     def raw(self, query: Tensor, *documents: Tensor) -> Tensor:
         """Return raw scores ``(n, 1)`` of a document, or of the first against the second, of means ``(n, hidden)``."""
@@ -88,6 +102,7 @@ class CrossBiasEncoder(nn.Module):
         self.position = nn.Embedding(config["max_position_embeddings"], hidden)
         self.segment = nn.Embedding(config["type_vocab_size"], hidden)
         self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+        self.pool = Pool(bias.pool_factor, self.segments)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -99,11 +114,12 @@ class CrossBiasEncoder(nn.Module):
             token_type_ids: int64 ``(n, tokens)``, 0 on the query's segment, 1 on the document's, for duo 2 on the
                 second document's; on padding as on the last token.
         """
-        states = self.embed(input_ids, token_type_ids)
-        attention_bias = self.attention_bias(token_type_ids, attention_mask == 1)
+        pooled = self.pool(self.embed(input_ids, token_type_ids), token_type_ids, attention_mask)
+        states, mask = pooled.states, pooled.attention_mask
+        attention_bias = self.attention_bias(pooled.token_type_ids, mask == 1)
         for layer in self.layers:
             states = layer(states, attention_bias)
-        segments = (attention_mask * (token_type_ids == segment) for segment in range(self.segments))
+        segments = (mask * (pooled.token_type_ids == segment) for segment in range(self.segments))
         query, *documents = (mean(states, mask) for mask in segments)
         return self.bias.raw(query, *documents)
 
@@ -128,6 +144,92 @@ class CrossBiasEncoder(nn.Module):
         return (between + BLOCKED * (~is_token).unsqueeze(1)).unsqueeze(1)
 
 
+class Pooled(NamedTuple):
+    """What goes through the layers.
+
+    Attributes:
+        states: ``(n, rows, hidden)``.
+        token_type_ids: int64 ``(n, rows)``, 0 on padding.
+        attention_mask: int64 ``(n, rows)``.
+        shares: of each token in each row ``(n, rows, tokens)``, 0 on padding; None where every token is a row.
+    """
+
+    states: Tensor
+    token_type_ids: Tensor
+    attention_mask: Tensor
+    shares: Tensor | None
+
+
+class Pool(nn.Module):
+    """Makes one state of neighbours in a document that are alike; it has no weights.
+
+    Args:
+        factor: pieces for each state, on average.
+        segments: of a sequence; the first, the query, keeps its pieces.
+    """
+
+    def __init__(self, factor: float, segments: int) -> None:
+        super().__init__()
+        self.factor = factor
+        self.segments = segments
+
+    def forward(self, states: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Pooled:
+        """Return the pooled states; arguments as `CrossBiasEncoder.forward` has them, states ``(n, tokens, hidden)``.
+
+        A run ends before each of the ceil(m / factor) - 1 pieces that are least like the one before it by the cosine of
+        their states, of a document's m; of equal ones before the first.
+        """
+        if self.factor == 1:
+            return Pooled(states, token_type_ids, attention_mask, None)
+        is_token = attention_mask == 1
+        begins = is_token & (token_type_ids == 0)
+        rows = begins.sum(dim=1)
+        like = functional.pad(likeness(states), (1, 0))
+        for segment in range(1, self.segments):
+            inside = is_token & (token_type_ids == segment)
+            count = pooled_length(inside.sum(dim=1), self.factor)
+            begins = begins | (inside & (_place(like, inside) < count.unsqueeze(1)))
+            rows = rows + count
+        run = begins.long().cumsum(dim=1) - 1
+        most: Any = rows.max()  # stays a tensor, so that a traced graph counts anew
+        numbers = torch.arange(most, device=states.device).view(1, -1, 1)
+        members = ((run.unsqueeze(1) == numbers) & is_token.unsqueeze(1)).float()
+        sizes = members.sum(dim=2, keepdim=True)
+        shares = members / sizes.clamp(min=1)
+        segment_of = (members * token_type_ids.unsqueeze(1)).amax(dim=2).long()
+        return Pooled(shares.to(states.dtype) @ states, segment_of, (sizes.squeeze(2) > 0).long(), shares)
+
+
+def likeness(states: Tensor) -> Tensor:
+    """Return the cosine of each state with the one before it, fp32 ``(..., tokens - 1)``.
+
+    Args:
+        states: ``(..., tokens, hidden)``.
+    """
+    normed = functional.normalize(states.float(), dim=-1)
+    return (normed[..., 1:, :] * normed[..., :-1, :]).sum(dim=-1)
+
+
+def pooled_length(pieces: Tensor, factor: float) -> Tensor:
+    """Return how many states documents of so many pieces get, int64."""
+    return torch.ceil(pieces / factor).long()
+
+
+def _place(like: Tensor, inside: Tensor) -> Tensor:
+    """Return each piece's place among a document's, the least like first; the document's first piece has place 0.
+
+    Args:
+        like: cosine with the piece before ``(n, tokens)``.
+        inside: which pieces are of the document ``(n, tokens)``.
+    """
+    is_first = inside & (inside.long().cumsum(dim=1) == 1)
+    key = like.masked_fill(~inside, BEYOND).masked_fill(is_first, -BEYOND)
+    before, after = key.unsqueeze(1), key.unsqueeze(2)
+    tokens = torch.arange(key.shape[1], device=key.device)
+    is_earlier = tokens.unsqueeze(0) < tokens.unsqueeze(1)
+    return ((before < after) | (before == after) & is_earlier).sum(dim=2)
+
+
 class Layer(nn.Module):
     """One BERT layer; query, key and value projections are one matrix."""
 
@@ -146,8 +248,13 @@ class Layer(nn.Module):
     def forward(self, states: Tensor, attention_bias: Tensor) -> Tensor:
         """Return the next states ``(n, tokens, hidden)``."""
         states = self.attended_norm(states + self.attended(self.context(states, attention_bias)))
-        narrowed: Tensor = self.norm(states + self.narrow(functional.gelu(self.widen(states))))
-        return narrowed
+        normed: Tensor = self.norm(self.fed_forward(states))
+        return normed
+
+    def fed_forward(self, states: Tensor) -> Tensor:
+        """Return the sum behind the two feed-forward products, before the last norm ``(n, tokens, hidden)``."""
+        summed: Tensor = states + self.narrow(functional.gelu(self.widen(states)))
+        return summed
 
     def context(self, states: Tensor, attention_bias: Tensor) -> Tensor:
         """Return the values that each token attends to, heads side by side ``(n, tokens, hidden)``."""

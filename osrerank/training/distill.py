@@ -68,7 +68,8 @@ class DistillationObjective(Objective):
             return self._ends(self.network(**inputs).float(), wanted, lot)
         wanted = forward(self.teacher, self._teacher_probe, teacher_inputs, learn=False).float()
         found = forward(self.network, self._probe, inputs, learn=torch.is_grad_enabled()).float()
-        mask = inputs["attention_mask"].float()
+        pooled = self._probe.pooled
+        mask = (inputs["attention_mask"] if pooled is None else pooled.attention_mask).float()
         compared = {"attention": self._attention, "hidden": self._hidden}
         parts = {name: distance(mask) for name, distance in compared.items() if getattr(self._recipe, name)}
         return {**parts, **self._ends(found, wanted, lot)}
@@ -90,6 +91,10 @@ class DistillationObjective(Objective):
         if student.card.layout != teacher.card.layout or self._probe.heads != self._teacher_probe.heads:
             reason = "teacher and student need the same layout and number of attention heads; or use method=logits"
             raise ConfigError(reason, setting="recipe.method")
+        self._pools = _pool_factor(student) != _pool_factor(teacher)
+        if self._pools and self._recipe.attention:
+            reason = "a student that pools its documents has no attention that is its teacher's; set attention=false"
+            raise ConfigError(reason, setting="recipe.attention")
         self._map = watched or layer_map(self._teacher_probe.layers, self._probe.layers)
         if len(self._map) != self._probe.layers:
             reason = f"the student has {self._probe.layers} layers; {len(self._map)} of the teacher's were named"
@@ -106,7 +111,13 @@ class DistillationObjective(Objective):
 
     def _hidden(self, mask: Tensor) -> Tensor:
         wanted = [self._teacher_probe.states[0], *(self._teacher_probe.states[layer + 1] for layer in self._map)]
+        if self._pools:
+            wanted = [self._probe.pool(states) for states in wanted]
         pairs = zip(self._probe.states, wanted, strict=True)
         return torch.stack(
             [losses.hidden_distance(self.projection(a).float(), b.float(), mask) for a, b in pairs]
         ).sum()
+
+
+def _pool_factor(model: Trainee) -> float:
+    return float(model.card.biases.get("pool_factor", 1.0))

@@ -7,7 +7,7 @@ import logging
 import math
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,6 @@ class Request:
         windows: how the development set's documents are cut; None for short ones.
         max_minutes: after so long it stops, and the same request goes on; None for never.
         say: is told the progress, one line at a time.
-        start: what a distillation's student is made of beside ``source``; `distill` sets it, so that a training that
-            was stopped goes on with the same student or is refused.
     """
 
     source: Path
@@ -65,7 +63,6 @@ class Request:
     windows: Windows | None = None
     max_minutes: float | None = None
     say: Callable[[str], None] = logger.info
-    start: str = ""
 
     @property
     def folder(self) -> Path:
@@ -101,7 +98,8 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
     if request.recipe.compiled:
         trainee.network.compile(dynamic=True)
     objective = RankingObjective(trainee.network, trainee.card.head, request.recipe.loss)
-    return _fit(request, trainee, objective, machine, _steps(request.recipe, trainee, machine))
+    steps = _steps(request.recipe, trainee, machine)
+    return _fit(request, trainee, objective, machine, steps, _fingerprint(request))
 
 
 def distill(
@@ -109,6 +107,7 @@ def distill(
     *,
     layers: int | Sequence[int] = 0,
     inner: int = 0,
+    pool_factor: float = 0.0,
     student: Path | None = None,
     refitted: int = 0,
 ) -> Path | None:
@@ -119,6 +118,8 @@ def distill(
         layers: of the student, which starts as the teacher's last layers of each block of N / M; or the teacher's
             layers themselves, from 1, in order, of which each then learns to do the dropped ones' work behind it.
         inner: width of the student's feed-forward products, of which the teacher's strongest units stay; 0 for all.
+        pool_factor: a document's pieces for each of the student's states of it, on average, see
+            `osrerank.scoring.cross_bias`; 0 for the teacher's.
         student: a checkpoint that the student starts from instead; with layers named one by one it is to give their
             states, as a student that was made of them and learns on.
         refitted: sequences that the student's matrices are fitted to before the training, see `refit`; 0 for none. It
@@ -128,24 +129,31 @@ def distill(
         ConfigError: also where the layers are not the student's in number, or a refit is asked for that cannot be.
     """
     refuse_existing(request.output)
+    if student is not None and refitted:
+        raise ConfigError("a refit is of a student that is made of its teacher's layers", setting="refitted")
     machine = Machine(request.recipe.precision)
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
     count = int(teacher.config["num_hidden_layers"])
-    if student is not None and refitted:
-        raise ConfigError("a refit is of a student that is made of its teacher's layers", setting="refitted")
-    made_of = {"layers": layers, "inner": inner, "student": _weights(student) if student else "", "refitted": refitted}
-    request = replace(request, start=json.dumps(made_of))
+    made_of = {
+        "layers": layers,
+        "inner": inner,
+        "pool_factor": pool_factor,
+        "student": _weights(student) if student else "",
+        "refitted": refitted,
+    }
+    fingerprint = _fingerprint(request, made_of)
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
     kept: tuple[int, ...] = ()
     if student is not None:
         trainee = load_trainee(student, request.recipe, kind=kind, name=request.output.name)
     else:
         kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
-        trainee = select_layers(teacher, kept, request.output.name, inner=inner)
+        trainee = select_layers(teacher, kept, request.output.name, inner=inner, pool_factor=pool_factor)
     steps = _steps(request.recipe, trainee, machine, teacher)
-    if refitted and not Checkpoints(request.folder, _fingerprint(request)).newest():
-        left = refit(teacher, trainee, kept, watched or kept, _first_batches(request, steps, refitted))
+    if refitted and not Checkpoints(request.folder, fingerprint).newest():
+        batches = _first_batches(request, steps, refitted, fingerprint)
+        left = refit(teacher, trainee, kept, watched or kept, batches)
         request.say(f"refitted; of each layer's sums is left: {', '.join(f'{share:.3f}' for share in left)}")
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, watched)
@@ -153,7 +161,7 @@ def distill(
         for network in (trainee.network, teacher.network):
             network.compile(dynamic=True)
     objective.teacher.to(machine.device)
-    return _fit(request, trainee, objective, machine, steps)
+    return _fit(request, trainee, objective, machine, steps, fingerprint)
 
 
 def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amount:
@@ -178,9 +186,9 @@ def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amou
     return Amount(tuple(examples), sequences)
 
 
-def _first_batches(request: Request, steps: Steps, sequences: int) -> Iterator[Batch]:
+def _first_batches(request: Request, steps: Steps, sequences: int, fingerprint: str) -> Iterator[Batch]:
     """Yield the batches that a training begins with, until they have so many sequences."""
-    counts = _counted(request, steps.assembly).examples
+    counts = _counted(request, steps.assembly, fingerprint).examples
     taken = 0
     for step in steps.made(passes([source.read for source in request.data], counts, request.recipe)):
         yield from (lot.inputs for lot in step.lots)
@@ -220,14 +228,16 @@ def _reading(trainee: Trainee) -> tuple[Any, ...]:
     return tokenizer, card.layout, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
 
 
-def _fit(request: Request, trainee: Trainee, objective: Objective, machine: Machine, steps: Steps) -> Path | None:
+def _fit(
+    request: Request, trainee: Trainee, objective: Objective, machine: Machine, steps: Steps, fingerprint: str
+) -> Path | None:
     """Run the loop in its one or two parts, and write the model."""
     recipe = request.recipe
     check_loss(trainee.card, recipe)
-    amount = _counted(request, steps.assembly)
+    amount = _counted(request, steps.assembly, fingerprint)
     total = recipe.steps or math.ceil(recipe.epochs * amount.sequences / recipe.batch)
     request.say(f"{sum(amount.examples)} examples, {amount.sequences} sequences a pass, {total} steps")
-    plan = Plan(recipe, total, request.folder, _fingerprint(request), request.max_minutes, say=request.say)
+    plan = Plan(recipe, total, request.folder, fingerprint, request.max_minutes, say=request.say)
     training = Training(objective, plan, machine)
     scoring = Scoring(machine.device, 4 * steps.budget_tokens, machine.autocast)
     measure = _measure(request, trainee, scoring, training)
@@ -264,25 +274,30 @@ def _measure(request: Request, trainee: Trainee, scoring: Scoring, training: Tra
     return lambda: development.value(trainee, scoring)
 
 
-def _counted(request: Request, assembly: Assembly) -> Amount:
+def _counted(request: Request, assembly: Assembly, fingerprint: str) -> Amount:
     """Count the data, or read what an earlier call counted."""
     file = request.folder / DATA_FILE
     if file.exists():
         known = json.loads(file.read_text(encoding="utf-8"))
-        if known.pop("fingerprint") == _fingerprint(request):
+        if known.pop("fingerprint") == fingerprint:
             return Amount(tuple(known["examples"]), known["sequences"])
     amount = count(request.data, request.recipe, assembly)
     request.folder.mkdir(parents=True, exist_ok=True)
-    content = {"fingerprint": _fingerprint(request), "examples": amount.examples, "sequences": amount.sequences}
+    content = {"fingerprint": fingerprint, "examples": amount.examples, "sequences": amount.sequences}
     file.write_text(f"{json.dumps(content)}\n", encoding="utf-8")
     return amount
 
 
-def _fingerprint(request: Request) -> str:
-    """Return what the outcome depends on, hashed; where it is computed is not among it."""
+def _fingerprint(request: Request, student: Mapping[str, Any] | None = None) -> str:
+    """Return what the outcome depends on, hashed; where it is computed is not among it.
+
+    Args:
+        request: the training.
+        student: what a distillation's student is made of beside the teacher.
+    """
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]
-    content = [recipe, _weights(request.source), data, request.start]
+    content = [recipe, _weights(request.source), data, student]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

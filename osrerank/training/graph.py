@@ -22,7 +22,8 @@ IR_VERSION = 9
 RUNTIME = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 BLOCKED = -1e4
-"""As in `osrerank.scoring.cross_bias`."""
+BEYOND = 2.0
+"""Both as in `osrerank.scoring.cross_bias`."""
 
 Array = npt.NDArray[Any]
 Weights = Mapping[str, npt.NDArray[np.float32]]
@@ -138,7 +139,12 @@ class _Bert:
         parts = self._parts()
         row = self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
         states = self._embedded(self._table("position", self._restarted()), row)
-        bias = self._attention_bias(*parts)
+        factor = self._card.biases.get("pool_factor", 1.0)
+        if factor == 1:
+            bias = self._attention_bias(*parts)
+        else:
+            states, parts = self._pooled(states, parts, factor)
+            bias = self._attention_bias(*parts, has_padding=True)
         for layer in range(self._layers):
             states = self._layer(states, layer, bias=bias)
         query, *documents = (
@@ -147,6 +153,52 @@ class _Bert:
         cosines = [self._cosine(query, document) for document in documents]
         score = add("Sub", cosines) if self._card.kind == "duo" else cosines[0]
         return add("Mul", [score, self._number("temperature", self._card.biases["temperature"])])
+
+    def _pooled(self, states: str, parts: Sequence[str], factor: float) -> tuple[str, list[str]]:
+        """Return what `osrerank.scoring.cross_bias.Pool` does of the states, and which rows are of each part.
+
+        Rows beyond a sequence's own are of none.
+        """
+        add = self.graph.add
+        like, begins = self._likeness(states), parts[0]
+        for document in parts[1:]:
+            tokens = add("ReduceSum", [document, self._axis(1)])
+            count = add("Ceil", [add("Div", [tokens, self._number("pool_factor", factor)])])
+            early = add("Cast", [add("Less", [self._place(like, document), count])], to=1)
+            begins = add("Add", [begins, add("Mul", [early, document])])
+        run = add("CumSum", [begins, self.graph.constant("axis", np.array(1))])
+        rows = add("ReduceMax", [add("ReduceSum", [begins, self._axis(1)])], keepdims=0)
+        end = add("Add", [rows, self._number("one.fp32", 1.0)])
+        numbers = add("Range", [self._number("one.fp32", 1.0), end, self._number("one.fp32", 1.0)])
+        numbers = add("Unsqueeze", [numbers, self.graph.constant("axes.0.2", np.array([0, 2]))])
+        members = add("Cast", [add("Equal", [add("Unsqueeze", [run, self._axis(1)]), numbers])], to=1)
+        sizes = add("Max", [add("ReduceSum", [members, self._axis(2)]), self._number("one.fp32", 1.0)])
+        tokens_of = [add("Mul", [members, add("Unsqueeze", [part, self._axis(1)])]) for part in parts]
+        rows_of = [add("ReduceMax", [tokens, self._axis(2)], keepdims=0) for tokens in tokens_of]
+        return add("MatMul", [add("Div", [members, sizes]), states], "pool"), rows_of
+
+    def _likeness(self, states: str) -> str:
+        """Return the cosine of each state with the one before it, 0 for the first ``(n, tokens)``."""
+        add, constant = self.graph.add, self.graph.constant
+        normed = add("LpNormalization", [states], axis=2, p=2)
+        last, end = constant("last", np.array([-1])), constant("end", np.array([np.iinfo(np.int64).max]))
+        later = add("Slice", [normed, self._axis(1), end, self._axis(1)])
+        earlier = add("Slice", [normed, self._axis(0), last, self._axis(1)])
+        cosines = add("ReduceSum", [add("Mul", [later, earlier]), self._axis(2)], keepdims=0)
+        return add("Pad", [cosines, constant("one.before", np.array([0, 1, 0, 0]))])
+
+    def _place(self, like: str, document: str) -> str:
+        """Return each piece's place among a document's, the least like first: fp32 ``(n, tokens)``."""
+        add = self.graph.add
+        inside = add("Cast", [document], to=9)
+        so_far = add("CumSum", [document, self.graph.constant("axis", np.array(1))])
+        is_first = add("And", [inside, add("Equal", [so_far, self._number("one.fp32", 1.0)])])
+        key = add("Where", [inside, like, self._number("beyond", BEYOND)])
+        key = add("Where", [is_first, self._number("beyond.first", -BEYOND), key])
+        tokens = add("Shape", ["input_ids"], start=1, end=2)
+        for _ in range(2):
+            _, key = self.graph.split("TopK", [key, tokens], 2, axis=1, largest=0)
+        return add("Cast", [key], to=1)
 
     def _cosine(self, one: str, other: str) -> str:
         """Return the cosine of two vectors ``(n, hidden)``, ``(n, 1)``."""
@@ -221,12 +273,19 @@ class _Bert:
         one = self.graph.constant("one", np.array(1))
         return self.graph.add("ReduceSum", [self.graph.add("Sub", [one, "token_type_ids"]), self._axis(1)])
 
-    def _attention_bias(self, query: str, *documents: str) -> str:
-        """Return what is added to the attention logits ``(n, 1, tokens, tokens)``: rows look at columns."""
+    def _attention_bias(self, query: str, *documents: str, has_padding: bool = False) -> str:
+        """Return what is added to the attention logits ``(n, 1, tokens, tokens)``: rows look at columns.
+
+        Padding is of no part.
+        """
         sides = [("query", query, document) for document in documents]
         sides += [("document", document, query) for document in documents]
         sides += [("other", *pair) for pair in permutations(documents, 2)]
         added = [self._between(side, rows, columns) for side, rows, columns in sides]
+        if has_padding:
+            padding = self._not(self.graph.add("Sum", [query, *documents]))
+            row = self.graph.add("Unsqueeze", [padding, self._axis(1)])
+            added.append(self.graph.add("Mul", [row, self._number("blocked", BLOCKED)]))
         return self.graph.add("Unsqueeze", [self.graph.add("Sum", added), self._axis(1)])
 
     def _between(self, side: str, rows: str, columns: str) -> str:

@@ -109,7 +109,9 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in named.items()}
 
 
-def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: int = 0) -> Trainee:
+def select_layers(
+    trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: int = 0, pool_factor: float = 0.0
+) -> Trainee:
     """Return a copy with some of the layers: the way a student starts from its teacher.
 
     Args:
@@ -117,9 +119,10 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: 
         kept: its layers, from 0, in order; messages count them from 1.
         name: the student's.
         inner: width between the two feed-forward products, of which the strongest units stay; 0 for all.
+        pool_factor: a document's pieces for each of its states, see `CrossBias`; 0 for the teacher's.
 
     Raises:
-        ConfigError: there is no such layer, or there are not so many units.
+        ConfigError: there is no such layer, there are not so many units, or documents cannot be pooled so.
     """
     count = int(trainee.config["num_hidden_layers"])
     _check_layers(count, kept)
@@ -132,12 +135,28 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: 
         config["intermediate_size"] = inner
         weights = _narrowed(weights, inner)
     card = replace(trainee.card, name=name, onnx={})
+    if pool_factor:
+        card = replace(card, biases=_pooling(trainee, pool_factor).for_card(card.kind))
     if card.layout == "cross-bias":
         network: nn.Module = from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
     else:
         network = Classifier(build_network(_architecture(card), config))
         put_weights(network.network, weights, trainee.source)
     return replace(trainee, network=network, card=card, config=config)
+
+
+def _pooling(teacher: Trainee, factor: float) -> CrossBias:
+    """Return the teacher's biases with another pool factor."""
+    if teacher.card.layout != "cross-bias":
+        raise ConfigError("documents are pooled in the layout cross-bias alone", setting="pool_factor")
+    biases = CrossBias(**teacher.card.biases)
+    if biases.pool_factor not in {1, factor}:
+        reason = f"the teacher's pool factor is {biases.pool_factor}; a student's can be the same, not {factor}"
+        raise ConfigError(reason, setting="pool_factor")
+    try:
+        return replace(biases, pool_factor=factor)
+    except ValueError as error:
+        raise ConfigError(str(error), setting="pool_factor") from None
 
 
 def _check_layers(count: int, kept: Sequence[int]) -> None:

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.cross_bias import CrossBiasEncoder
+from osrerank.scoring.cross_bias import CrossBiasEncoder, Pooled
 
 
 class Probe:
     """Keeps the states and attention logits of a network's last pass by `forward`; of other passes it keeps nothing.
+
+    Of the layout ``cross-bias`` it keeps what the network pooled, too: the states are of those rows.
 
     Args:
         network: a `Classifier` of the BERT family, or a `CrossBiasEncoder`.
@@ -26,6 +28,7 @@ class Probe:
     def __init__(self, network: nn.Module) -> None:
         self.states: list[Tensor] = []
         self.attention: list[Tensor] = []
+        self.pooled: Pooled | None = None
         self._projected: list[Tensor] = []
         self.is_watching = False
         if isinstance(network, CrossBiasEncoder):
@@ -37,15 +40,25 @@ class Probe:
 
     def clear(self) -> None:
         """Forget the last forward pass."""
-        self.states, self.attention, self._projected = [], [], []
+        self.states, self.attention, self.pooled, self._projected = [], [], None, []
+
+    def pool(self, states: Tensor) -> Tensor:
+        """Return states of another network ``(n, tokens, hidden)`` pooled as this one's were in its last pass."""
+        shares = None if self.pooled is None else self.pooled.shares
+        return states if shares is None else shares @ states.float()
 
     def _watch_cross_bias(self, network: CrossBiasEncoder) -> None:
         layers: list[Any] = list(network.layers)
         self.layers = len(layers)
-        network.norm.register_forward_hook(self._keep_state)
+        network.pool.register_forward_hook(self._keep_pooled)
         for layer in layers:
             layer.projections.register_forward_hook(self._keep_projected)
             layer.register_forward_hook(self._keep_layer)
+
+    def _keep_pooled(self, _module: nn.Module, _inputs: Any, made: Pooled) -> None:
+        if self.is_watching:
+            self.pooled = made
+            self.states.append(made.states)
 
     def _keep_projected(self, _module: nn.Module, _inputs: Any, made: Tensor) -> None:
         if self.is_watching:

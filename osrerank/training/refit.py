@@ -19,6 +19,7 @@ from osrerank.errors import ConfigError
 from osrerank.scoring.cross_bias import CrossBiasEncoder
 from osrerank.scoring.inputs import Batch
 from osrerank.training.models import Trainee
+from osrerank.training.objective import on
 
 QUERY_WEIGHT = 3.0
 """Of a query's token beside a document's: few tokens, and half of the score."""
@@ -94,25 +95,33 @@ def spared_least(sums: Sums, count: int) -> Tensor:
 
 @dataclass(slots=True)
 class _Place:
-    """A batch on its way through teacher and student.
+    """A batch on its way through teacher and student, which has fewer rows than tokens where it pools them.
 
     Attributes:
         teacher: the teacher's states ``(n, tokens, hidden)``.
-        student: the student's.
-        bias: on the attention logits.
-        weights: of each token ``(n, tokens)``, 0 on padding.
+        teacher_bias: on its attention logits.
+        student: the student's states ``(n, rows, hidden)``.
+        student_bias: on its attention logits.
+        shares: of each of the teacher's tokens in each row, as `Pooled` has them.
+        weights: of each row ``(n, rows)``, 0 on padding.
         attended: what the student's attention gives, before its matrix; after the fit its states behind it.
-        wanted_attended: the teacher's sum behind the attention of the layer that is kept.
-        wanted: the teacher's sum at the end of the layer that is stood in for.
+        wanted_attended: the teacher's sum behind the attention of the layer that is kept, in the student's rows.
+        wanted: the teacher's sum at the end of the layer that is stood in for, in the student's rows.
     """
 
     teacher: Tensor
+    teacher_bias: Tensor
     student: Tensor
-    bias: Tensor
+    student_bias: Tensor
+    shares: Tensor | None
     weights: Tensor
-    attended: Tensor = field(default_factory=lambda: torch.empty(0))
-    wanted_attended: Tensor = field(default_factory=lambda: torch.empty(0))
-    wanted: Tensor = field(default_factory=lambda: torch.empty(0))
+    attended: Tensor = field(init=False)
+    wanted_attended: Tensor = field(init=False)
+    wanted: Tensor = field(init=False)
+
+    def pooled(self, states: Tensor) -> Tensor:
+        """Return the teacher's states in the student's rows."""
+        return states if self.shares is None else self.shares @ states
 
 
 @torch.no_grad()
@@ -122,7 +131,7 @@ def refit(
     """Fit a student that was made of its teacher's layers; return what of each layer's sums is left unexplained.
 
     That is the weighted share of the wanted sums' variance in the last layer's place, one number from 0 for each layer.
-    All sequences are kept in memory: 6 KB a token with 384 hidden units.
+    All sequences are kept in memory: five states of fp32, 8 KB a token with 384 hidden units, and the biases.
 
     Args:
         teacher: of the layout ``cross-bias``.
@@ -135,13 +144,12 @@ def refit(
     Raises:
         ConfigError: the layout is another one.
     """
-    networks = (teacher.network, student.network)
-    if not all(isinstance(network, CrossBiasEncoder) for network in networks):
+    theirs, ours = teacher.network, student.network
+    if not (isinstance(theirs, CrossBiasEncoder) and isinstance(ours, CrossBiasEncoder)):
         raise ConfigError("a refit is for models of the layout cross-bias", setting="refit")
-    theirs, ours = networks
-    own: list[Any] = list(ours.layers)  # type: ignore[arg-type] # modules of a list
-    known: list[Any] = list(theirs.layers)  # type: ignore[arg-type] # likewise
-    places = list(_begun(theirs, batches))
+    own: list[Any] = list(ours.layers)
+    known: list[Any] = list(theirs.layers)
+    places = list(_begun(theirs, ours, batches))
     left = []
     next_layer = 0
     for layer, keep, watch in zip(own, kept, watched, strict=True):
@@ -154,35 +162,38 @@ def refit(
     return left
 
 
-def _begun(network: Any, batches: Iterable[Batch]) -> Iterator[_Place]:
-    """Yield the batches at the first layer, whose states teacher and student share."""
-    device = next(network.parameters()).device
+def _begun(theirs: CrossBiasEncoder, ours: CrossBiasEncoder, batches: Iterable[Batch]) -> Iterator[_Place]:
+    """Yield the batches at the first layer; teacher and student share the embeddings."""
+    device = next(theirs.parameters()).device
     for batch in batches:
-        ids, mask, segments = (
-            torch.from_numpy(array).to(device)
-            for array in (batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        inputs = on(device, batch)
+        mask, segments = inputs["attention_mask"], inputs["token_type_ids"]
+        known = theirs.pool(theirs.embed(inputs["input_ids"], segments), segments, mask)
+        made = ours.pool(known.states, segments, mask) if known.shares is None else known._replace(shares=None)
+        weights = made.attention_mask.float() * torch.where(made.token_type_ids == 0, QUERY_WEIGHT, 1.0)
+        biases = (
+            one.attention_bias(pooled.token_type_ids, pooled.attention_mask == 1)
+            for one, pooled in ((theirs, known), (ours, made))
         )
-        states = network.embed(ids, segments)
-        weights = mask.float() * torch.where(segments == 0, QUERY_WEIGHT, 1.0)
-        yield _Place(states, states, network.attention_bias(segments, mask == 1), weights)
+        yield _Place(known.states, next(biases), made.states, next(biases), made.shares, weights)
 
 
 def _advance(layer: Any, places: Iterable[_Place], *, is_kept: bool) -> None:
     """Take the teacher one layer further and keep its sums."""
     for place in places:
-        summed = place.teacher + layer.attended(layer.context(place.teacher, place.bias))
+        summed = place.teacher + layer.attended(layer.context(place.teacher, place.teacher_bias))
         if is_kept:
-            place.wanted_attended = summed
-        states = layer.attended_norm(summed)
-        place.wanted = states + layer.narrow(functional.gelu(layer.widen(states)))
-        place.teacher = layer.norm(place.wanted)
+            place.wanted_attended = place.pooled(summed)
+        fed = layer.fed_forward(layer.attended_norm(summed))
+        place.wanted = place.pooled(fed)
+        place.teacher = layer.norm(fed)
 
 
 def _fit_attention(layer: Any, places: Sequence[_Place]) -> None:
     """Fit the matrix behind a layer's attention, and take the student's states past it."""
     sums = Sums.empty(layer.attended.in_features, layer.attended.out_features)
     for place in places:
-        place.attended = layer.context(place.student, place.bias)
+        place.attended = layer.context(place.student, place.student_bias)
         rows, weights = _counted(place, place.wanted_attended)
         sums.add(place.attended[rows], (place.wanted_attended - place.student)[rows], weights)
     _put(layer.attended, sums.drawn_to(_matrix(layer.attended), NEARNESS["attended"]).solved())
@@ -208,7 +219,7 @@ def _fit_units(layer: Any, known: Any, places: Sequence[_Place]) -> float:
     missed = variance = 0.0
     for place in places:
         rows, weights = _counted(place, place.wanted)
-        found = place.attended + layer.narrow(functional.gelu(layer.widen(place.attended)))
+        found = layer.fed_forward(place.attended)
         wanted = place.wanted[rows]
         missed += float(((found[rows] - wanted).square().sum(dim=1) * weights).sum())
         variance += float(((wanted - wanted.mean(dim=1, keepdim=True)).square().sum(dim=1) * weights).sum())

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from osrerank.scoring.factory import load_scorer
 from osrerank.scoring.local import LocalScorer
-from osrerank.training.export import ExportOptions, export_model
+from osrerank.training.export import ExportOptions, export_model, write_card
 from osrerank.training.graph import can_draw
 
 torch = pytest.importorskip("torch")
@@ -17,7 +18,7 @@ onnx = pytest.importorskip("onnx")
 transformers = pytest.importorskip("transformers")
 
 DATA = Path(__file__).parents[1] / "data"
-FORMS = ("one-label", "two-labels", "next-sentence", "cross-bias", "duo", "cross-bias-duo")
+FORMS = ("one-label", "two-labels", "next-sentence", "cross-bias", "duo", "cross-bias-duo", "pooled", "pooled-duo")
 QUERY = "what causes low blood pressure"
 DOCUMENTS = ["blood pressure is low when the heart is slow", "", "wing flow " * 40, "water & heat: 1,000!"]
 TUPLES = {"mono": [(0,), (1,), (2,), (3,)], "duo": [(0, 1), (1, 0), (2, 3), (3, 2)]}
@@ -43,7 +44,17 @@ def cross_bias_duo(folder: Path) -> Path:
     return folder
 
 
-MADE = {"next-sentence": next_sentence, "cross-bias-duo": cross_bias_duo}
+def pooled(folder: Path) -> Path:
+    """Write a model of the layout cross-bias, of the tiny bi-encoder, that pools its documents."""
+    options = ExportOptions(
+        kind="duo" if folder.name.endswith("duo") else "mono", layout="cross-bias", keep_weights=True
+    )
+    card = export_model(DATA / "tiny-bert-cross-bias", folder, options)
+    write_card(folder, replace(card, biases={**card.biases, "pool_factor": 2.5}))
+    return folder
+
+
+MADE = {"next-sentence": next_sentence, "cross-bias-duo": cross_bias_duo, "pooled": pooled, "pooled-duo": pooled}
 
 
 @pytest.fixture(params=FORMS)
@@ -113,10 +124,15 @@ def test_equal_lengths_may_share_a_batch(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(together, alone, atol=1e-5, rtol=0)
 
 
-def test_a_padded_graph_is_made_on_request(tmp_path: Path) -> None:
-    export_model(DATA / "tiny-bert-one-label", tmp_path / "made", ExportOptions(padded=True))
+@pytest.mark.parametrize("form", ["one-label", "pooled"])
+def test_a_padded_graph_is_made_on_request(tmp_path: Path, form: str) -> None:
+    source = pooled(tmp_path / form) if form == "pooled" else DATA / f"tiny-bert-{form}"
+    export_model(source, tmp_path / "made", ExportOptions(padded=True))
     graph = onnx.load(tmp_path / "made" / "onnx" / "model.onnx").graph
     assert "attention_mask" in {entry.name for entry in graph.input}
+    expected = values(load_scorer(str(source), backend="torch", threads=1))
+    found = values(load_scorer(str(tmp_path / "made"), backend="onnx", threads=1))
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -132,15 +132,15 @@ def cross_bias_outputs(directory: Path, bias: CrossBias, batch: Sequence[Tokens]
 BIASES = [
     CrossBias(-2.0, "closed"), CrossBias("closed", -1.5), CrossBias(-2.0, 0.5), CrossBias(0.0, 0.0),
     CrossBias("closed", "closed"), CrossBias(-30.0, 12.0, temperature=5.0),
+    CrossBias(pool_factor=2.5), CrossBias(-2.0, 0.5, pool_factor=1.2), CrossBias(pool_factor=1000.0),
 ]  # fmt: skip
 
 
 @attentions
-@pytest.mark.parametrize("bias", BIASES, ids=lambda bias: f"{bias.query},{bias.document}")
+@pytest.mark.parametrize("bias", BIASES, ids=lambda bias: f"{bias.query},{bias.document},{bias.pool_factor}")
 def test_cross_bias_equals_the_padded_module(attention: Callable[[], Attention], bias: CrossBias) -> None:
     directory = DATA / "tiny-bert-cross-bias"
-    sides = {"query": bias.query, "document": bias.document, "temperature": bias.temperature}
-    card = ModelCard("tiny", "cosine", layout="cross-bias", biases=sides)
+    card = ModelCard("tiny", "cosine", layout="cross-bias", biases=bias.for_card("mono"))
     batch = sequences((*LENGTHS, 2), 278)
     packed = load_packed(
         read_weights(directory), read_json(directory / "config.json"), card, attention=attention(), dtype=torch.float32
@@ -159,12 +159,13 @@ def duo_cross_bias(bias: CrossBias, attention: Attention, dtype: torch.dtype = t
 DUO_BIASES = [
     CrossBias(), CrossBias(other="closed"), CrossBias("closed", "closed", other="closed"),
     CrossBias(0.5, -1.0, other=0.0), CrossBias("closed", 1.0, other=-2.0), CrossBias(-30.0, 12.0, 5.0, other=3.0),
+    CrossBias(0.5, -1.0, other=0.0, pool_factor=1.7), CrossBias(pool_factor=3.0),
 ]  # fmt: skip
 DUO_LENGTHS = (*LENGTHS[:-1], 4, 3)
 
 
 @attentions
-@pytest.mark.parametrize("bias", DUO_BIASES, ids=lambda bias: f"{bias.query},{bias.document},{bias.other}")
+@pytest.mark.parametrize("bias", DUO_BIASES, ids=str)
 def test_pairs_in_cross_bias_equal_the_padded_module(attention: Callable[[], Attention], bias: CrossBias) -> None:
     batch = sequences(DUO_LENGTHS, 278, segments=3)
     expected = cross_bias_outputs(DATA / "tiny-bert-cross-bias", bias, batch, "duo")

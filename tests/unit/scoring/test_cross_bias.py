@@ -13,7 +13,7 @@ from tests.cross_bias import defined
 
 torch = pytest.importorskip("torch")
 
-from osrerank.scoring.cross_bias import BLOCKED, CrossBias, CrossBiasEncoder, from_bert  # noqa: E402 - imports torch
+from osrerank.scoring.cross_bias import BLOCKED, CrossBias, CrossBiasEncoder, Pool, from_bert  # noqa: E402 - imports torch
 from osrerank.scoring.torch_scorer import read_weights  # noqa: E402 - likewise
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-cross-bias"
@@ -73,10 +73,47 @@ def test_one_document_sees_the_other_where_it_may() -> None:
     assert np.abs(shut - ajar).max() > 1e-3
 
 
-def test_padding_changes_nothing() -> None:
-    encoder, batch = network(CrossBias()), sequences("duo", PAIRS)
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("place", range(len(DOCUMENTS)))
+def test_a_document_equals_the_definition(bias: CrossBias, place: int) -> None:
+    expected = defined(DIRECTORY, QUERY, [DOCUMENTS[place]], bias.for_card("mono"))
+    found = values(network(bias, "mono"), sequences("mono", [(place,), (0,), (2,)]))
+    np.testing.assert_allclose(found[0], expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+def test_padding_changes_nothing(factor: float) -> None:
+    encoder, batch = network(CrossBias(pool_factor=factor)), sequences("duo", PAIRS)
     alone = np.concatenate([values(encoder, [tokens]) for tokens in batch])
     np.testing.assert_allclose(values(encoder, batch), alone, atol=2e-5, rtol=0)
+
+
+def test_pooling_by_hand() -> None:
+    """States are directions, in degrees."""
+    degrees = torch.tensor([[0.0, 2, 90, 95, 180, 90, 90, 0, 0], [7, 50, 60, 0, 0, 0, 0, 0, 0]])
+    states = torch.stack([torch.cos(degrees.deg2rad()), torch.sin(degrees.deg2rad())], dim=2)
+    segments = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1, 1, 1, 1]])
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0, 0, 0]])
+    found = Pool(2.0, 2)(states, segments, mask)
+    runs = [[[0], [1], [2, 3, 4], [5, 6], [7]], [[0], [1, 2]]]
+    assert found.shares.sum(dim=2).sum(dim=1).tolist() == [5, 2]
+    for row, expected in enumerate(runs):
+        for place, run in enumerate(expected):
+            np.testing.assert_allclose(found.states[row, place], states[row, run].mean(dim=0), atol=1e-6)
+            assert found.shares[row, place, run].tolist() == pytest.approx([1 / len(run)] * len(run))
+    assert found.token_type_ids.tolist() == [[0, 0, 1, 1, 1], [0, 1, 0, 0, 0]]
+    assert found.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
+
+
+def test_neighbours_that_are_equally_alike_part_at_the_first() -> None:
+    states = torch.tensor([[1.0, 0], [0, 1], [1, 0], [0, 1], [1, 0]]).unsqueeze(0)
+    found = Pool(1.6, 2)(states, torch.ones(1, 5, dtype=torch.long), torch.ones(1, 5, dtype=torch.long))
+    assert (found.shares > 0).long().tolist() == [[[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1]]]
+
+
+def test_a_pool_factor_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"pool_factor is 0\.5; it must be 1 or above"):
+        CrossBias(pool_factor=0.5)
 
 
 def test_the_attention_bias_by_hand() -> None:

@@ -112,6 +112,41 @@ def test_layers_are_as_many_as_the_students() -> None:
         stand_ins(6, (1, 6))
 
 
+def test_a_student_that_pools_learns_its_teachers_pooled_states() -> None:
+    recipe = replace(LISTWISE, attention=False)
+    teacher = load_trainee(BI_ENCODER, recipe)
+    student = select_layers(teacher, (0, 1), "student", pool_factor=2.0)
+    whole = lot(teacher, recipe)
+    inputs = on(torch.device("cpu"), whole.inputs)
+    probes = [Probe(model.network) for model in (teacher, student)]
+    for model, probe in zip((teacher, student), probes, strict=True):
+        forward(model.network, probe, inputs, learn=False)
+    rows = probes[1].pooled.attention_mask == 1
+    assert int(rows.sum()) < int(inputs["attention_mask"].sum())
+    expected = 0.0
+    for wanted, found in zip(*(probe.states for probe in probes), strict=True):
+        far = (probes[1].pooled.shares @ wanted - found).square().mean(dim=2) * rows
+        expected += float((far.sum(dim=1) / rows.sum(dim=1)).mean())
+    assert expected > 1e-3
+    none_pooled = select_layers(teacher, (0, 1), "student", pool_factor=1.0001)
+    for learning, distance in ((student, expected), (none_pooled, 0.0)):
+        objective = DistillationObjective(learning, teacher, recipe).requires_grad_(requires_grad=False)
+        assert float(objective(whole)["hidden"]) == pytest.approx(distance, rel=1e-5, abs=1e-9)
+
+
+def test_pooling_that_cannot_be_is_refused() -> None:
+    teacher = load_trainee(BI_ENCODER, LISTWISE)
+    student = select_layers(teacher, (0, 1), "student", pool_factor=2.0)
+    with pytest.raises(ConfigError, match="set attention=false"):
+        DistillationObjective(student, teacher, LISTWISE)
+    with pytest.raises(ConfigError, match=r"the teacher's pool factor is 2\.0; a student's can be the same, not 3"):
+        select_layers(student, (0, 1), "student", pool_factor=3.0)
+    with pytest.raises(ConfigError, match=r"pool_factor is 0\.5; it must be 1 or above"):
+        select_layers(teacher, (0, 1), "student", pool_factor=0.5)
+    with pytest.raises(ConfigError, match="documents are pooled in the layout cross-bias alone"):
+        select_layers(load_trainee(CLASSIFIER, POINTWISE), (0, 1), "student", pool_factor=2.0)
+
+
 def test_layers_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError, match="4 layers do not divide the teacher's 6"):
         layer_map(6, 4)

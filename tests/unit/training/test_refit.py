@@ -44,15 +44,16 @@ def wider(batch: Batch) -> Batch:
 
 
 def far(teacher: Trainee, student: Trainee, some: Sequence[Batch]) -> float:
-    """Return the mean squared distance of the last states."""
+    """Return the mean squared distance of the last states, the teacher's pooled as the student's are."""
     probes = [Probe(model.network) for model in (teacher, student)]
     distances = []
     for batch in some:
         inputs = on(torch.device("cpu"), batch)
         for model, probe in zip((teacher, student), probes, strict=True):
             forward(model.network, probe, inputs, learn=False)
-        rows = inputs["attention_mask"] == 1
-        distances.append((probes[0].states[-1] - probes[1].states[-1])[rows].square())
+        pooled = probes[1].pooled
+        known = probes[0].states[-1] if pooled.shares is None else pooled.shares @ probes[0].states[-1]
+        distances.append((known - probes[1].states[-1])[pooled.attention_mask == 1].square())
     return float(torch.cat(distances).mean())
 
 
@@ -64,12 +65,15 @@ def test_a_whole_copy_of_the_teacher_is_left_as_it_is() -> None:
     assert far(teacher, student, batches(teacher, 32, 2)) < 1e-4
 
 
-@pytest.mark.parametrize(("kept", "watched", "inner"), [((0, 1), (0, 1), 8), ((0,), (1,), 0), ((1,), (1,), 16)])
+@pytest.mark.parametrize(
+    ("kept", "watched", "inner", "factor"),
+    [((0, 1), (0, 1), 8, 0), ((0,), (1,), 0, 0), ((1,), (1,), 16, 0), ((0, 1), (0, 1), 0, 2.5), ((0,), (1,), 16, 2.5)],
+)
 def test_a_refitted_student_is_nearer_on_sequences_it_was_not_fitted_to(
-    kept: tuple[int, ...], watched: tuple[int, ...], inner: int
+    kept: tuple[int, ...], watched: tuple[int, ...], inner: int, factor: float
 ) -> None:
     teacher = load_trainee(BI_ENCODER, RECIPE)
-    plain, student = (select_layers(teacher, kept, "student", inner=inner) for _ in range(2))
+    plain, student = (select_layers(teacher, kept, "student", inner=inner, pool_factor=factor) for _ in range(2))
     left = refit(teacher, student, kept, watched, batches(teacher, 400, 1))
     assert len(left) == len(kept)
     assert 0 < left[-1] < 1
@@ -77,11 +81,20 @@ def test_a_refitted_student_is_nearer_on_sequences_it_was_not_fitted_to(
     assert far(teacher, student, others) < far(teacher, plain, others)
 
 
-def test_padding_counts_for_nothing() -> None:
+def test_a_teacher_that_pools_has_students_that_pool_alike() -> None:
+    whole = load_trainee(BI_ENCODER, RECIPE)
+    teacher = select_layers(whole, (0, 1), "teacher", pool_factor=2.5)
+    student = select_layers(teacher, (0, 1), "student")
+    assert student.card.biases["pool_factor"] == 2.5
+    assert refit(teacher, student, (0, 1), (0, 1), batches(teacher, 64, 1)) == pytest.approx([0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("factor", [0.0, 2.5])
+def test_padding_counts_for_nothing(factor: float) -> None:
     teacher = load_trainee(BI_ENCODER, RECIPE)
     some = batches(teacher, 64, 1)
     wide = [wider(batch) for batch in some]
-    one, other = (select_layers(teacher, (0,), "student", inner=8) for _ in range(2))
+    one, other = (select_layers(teacher, (0,), "student", inner=8, pool_factor=factor) for _ in range(2))
     assert refit(teacher, one, (0,), (1,), some) == pytest.approx(refit(teacher, other, (0,), (1,), wide), rel=1e-4)
     for name, tensor in one.network.state_dict().items():
         assert torch.allclose(tensor, other.network.state_dict()[name], atol=1e-3), name
