@@ -1,5 +1,6 @@
 """Measure contenders in turns, so that a machine that is busy is busy for all of them."""
 
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -85,17 +86,22 @@ def rows(
             "ndcg@10": None if qrels is None else _ndcg(tasks, timings.values[one.name], qrels),
             "top10_shared": _shared(timings.values[one.name], timings.values[reference]),
         }
-        found.append(row | (_parts(one, lengths, timings.seconds[one.name]) if isinstance(one, Ours) else {}))
+        if isinstance(one, Ours):
+            computed = lengths if one.pool_factor == 1 else lengths_of(one.builder, tasks, one.pool_factor)
+            row |= _parts(one, computed, timings.seconds[one.name])
+        found.append(row)
     return found
 
 
-def lengths_of(builder: InputBuilder, tasks: Sequence[Task]) -> list[int]:
-    """Return the tokens of each pair."""
+def lengths_of(builder: InputBuilder, tasks: Sequence[Task], pool_factor: float = 1.0) -> list[int]:
+    """Return the tokens of each pair, or of a model that pools documents the states that go through its layers."""
     lengths = []
     for task in tasks:
         query = builder.query(task.query)
-        documents = builder.documents(list(task.documents.values()), query)
-        lengths += [len(builder.mono(query, document).ids) for document in documents]
+        for document in builder.documents(list(task.documents.values()), query):
+            segments = builder.mono(query, document).segments
+            pieces = int(np.count_nonzero(segments))
+            lengths.append(len(segments) - pieces + math.ceil(pieces / pool_factor))
     return lengths
 
 

@@ -32,6 +32,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option(
     "--checkpoint", type=FOLDER, help="Classifier with safetensors: exported by us, given to the peers as it is."
 )
+@click.option("--beside", multiple=True, help="Other models to measure in turn with --model's; may be repeated.")
 @click.option("--peers/--no-peers", default=True, help="With --checkpoint: measure other libraries too.")
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:
@@ -39,6 +40,7 @@ def bench(context: click.Context, /, **options: Any) -> None:
 
     \b
     osrerank bench
+    osrerank --model osrerank/mono bench --beside osrerank/mono-small
     osrerank bench --checkpoint my-classifier --candidates candidates.jsonl --qrels qrels.txt
     """
     import tempfile  # noqa: PLC0415 - only when the command runs
@@ -81,9 +83,10 @@ def _contenders(given: dict[str, Any], options: dict[str, Any], folder: Path) ->
     threads = settings.threads or usable_cores()
     budgets = options["budget_tokens"] or (0,)
     exported = _exported(options["checkpoint"], folder)
+    named = (settings.model, *options["beside"])
     ours: list[Any] = [
         Ours(model, label=label, backend=backend, threads=threads, budget_tokens=budget)
-        for model, label, backend in [*exported, (settings.model, "", settings.backend)]
+        for model, label, backend in [*exported, *((name, "", settings.backend) for name in named)]
         for budget in budgets
     ]
     if options["checkpoint"] is None:

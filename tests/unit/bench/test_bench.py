@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,14 @@ def test_our_scores_are_the_scorers_and_the_work_is_counted() -> None:
     assert one.spent.tokenise_s > 0
     assert one.spent.compute_s > 0
     one.close()
+
+
+def test_of_a_model_that_pools_the_states_are_counted() -> None:
+    builder = Ours(str(TINY), backend="onnx").builder
+    query = len(builder.query(TASKS[0].query).ids) + 2
+    documents = [whole - query for whole in lengths_of(builder, TASKS)]
+    expected = [query + math.ceil(pieces / 2.5) for pieces in documents]
+    assert lengths_of(builder, TASKS, 2.5) == expected
 
 
 def test_padding_is_counted_where_batches_are_padded() -> None:
@@ -130,6 +139,15 @@ def test_the_command_reports_rows_and_what_is_missing(tmp_path: Path) -> None:
     assert "--checkpoint" in report["missing"]["peers"]
     shown = CliRunner().invoke(cli, ["--model", str(TINY), "--backend", "onnx", *arguments])
     assert "pairs/s" in shown.output
+
+
+def test_other_models_are_measured_beside_the_first() -> None:
+    other = str(DATA / "tiny-bert-two-labels")
+    arguments = ["bench", "--beside", other, "--words", "5", "--queries", "1", "--depth", "3", "--rounds", "1"]
+    outcome = CliRunner().invoke(cli, ["--json", "--model", str(TINY), "--backend", "onnx", *arguments])
+    assert outcome.exit_code == 0, outcome.output
+    names = [row["name"] for row in json.loads(outcome.stdout)["rows"]]
+    assert names == [f"osrerank onnx fp32 {TINY}", f"osrerank onnx fp32 {other}"]
 
 
 def test_a_checkpoint_is_exported_in_both_precisions() -> None:
