@@ -12,6 +12,7 @@ import pytest
 from osrerank.cli import main
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
 from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.model import read_card
 from osrerank.training import export as module
 from osrerank.training.export import ExportOptions, export_model, new_directory
 from osrerank.training.quantise import Recipe, quantise, quantise_rows
@@ -91,6 +92,24 @@ def test_a_mono_model_of_the_layout_becomes_a_duo_model_with_its_biases(tmp_path
     same = ExportOptions(kind="duo", layout="cross-bias", query_bias=-1.0, other_bias=-3.0)
     export_model(BI_ENCODER, tmp_path / "same", same)
     np.testing.assert_array_equal(pairs_of(tmp_path / "duo"), pairs_of(tmp_path / "same"))
+
+
+def test_documents_are_pooled_as_asked(tmp_path: Path) -> None:
+    mono = ExportOptions(layout="cross-bias", keep_weights=True)
+    whole = export_model(BI_ENCODER, tmp_path / "whole", mono)
+    arguments = ["--pool-factor", "2.5", "--keep-weights"]
+    main(["export", str(tmp_path / "whole"), str(tmp_path / "pooled"), *arguments])
+    assert read_card(tmp_path / "pooled").biases == {**whole.biases, "pool_factor": 2.5}
+    own = export_model(tmp_path / "pooled", tmp_path / "own")
+    assert own.biases["pool_factor"] == 2.5
+    back = export_model(tmp_path / "pooled", tmp_path / "back", ExportOptions(pool_factor=1.0))
+    assert back.biases == whole.biases
+    found = {name: values(tmp_path / name) for name in ("whole", "pooled", "own", "back")}
+    np.testing.assert_array_equal(found["own"], found["pooled"])
+    np.testing.assert_array_equal(found["back"], found["whole"])
+    assert np.abs(found["pooled"] - found["whole"]).max() > 1e-3
+    with pytest.raises(ConfigError, match="documents are pooled in the layout cross-bias alone"):
+        export_model(CLASSIFIER, tmp_path / "other", ExportOptions(pool_factor=2.0))
 
 
 def test_a_padded_graph_of_pairs(tmp_path: Path) -> None:
