@@ -322,11 +322,13 @@ def _finish(request: Request, trainee: Trainee, training: Training, amount: Amou
         "seed": request.recipe.seed,
     }
     if state.best is not None and request.development is not None:
+        count = training.plan.measurements
+        best = f"the best of {count} measurements on this set, so it is optimistic"
         written["measures"] = {
             request.recipe.measure: round(state.best, 4),
             "on": request.development.name,
             "at_step": state.best_step,
-            "chosen": "the best of several measurements on this set, so it is optimistic",
+            "chosen": best if count > 1 else "the last weights",
         }
     write_model(request.output, trainee, request.folder, written)
     shutil.rmtree(request.folder)

@@ -55,6 +55,16 @@ class Plan:
     save_every_s: float = SAVE_EVERY_S
     say: Callable[[str], None] = logger.info
 
+    @property
+    def evaluate_every(self) -> int:
+        """Steps between measurements on the development set; the last step is measured too."""
+        return self.recipe.evaluate_every or math.ceil(self.total / 10)
+
+    @property
+    def measurements(self) -> int:
+        """How often a whole training is measured."""
+        return math.ceil(self.total / self.evaluate_every)
+
 
 class Machine:
     """The device and the precision, as Accelerate finds them.
@@ -122,7 +132,7 @@ class Training:
         Raises:
             EvaluationError: the loss is no number any more, or the data ended.
         """
-        every = self.plan.recipe.evaluate_every or math.ceil(self.plan.total / 10)
+        every = self.plan.evaluate_every
         made = prefetched(steps)
         try:
             while self.state.step < until:
