@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def pooled(states: np.ndarray, part: np.ndarray, factor: float) -> tuple[np.ndar
     rows, parts = [], []
     for one in np.unique(part):
         (places,) = np.nonzero(part == one)
-        count = len(places) if one == 0 else math.ceil(len(places) / factor)
+        count = len(places) if one == 0 else math.ceil(Fraction(len(places)) / Fraction(str(factor)))
         borders = sorted(places[1:], key=lambda place: float(unit[place] @ unit[place - 1]))[: count - 1]
         for run in np.split(places, np.searchsorted(places, sorted(borders))):
             rows.append(states[run].mean(axis=0))

@@ -158,7 +158,8 @@ class Ours:
         timed.budget_tokens = budget_tokens or timed.budget_tokens
         self.budget_tokens = timed.budget_tokens
         self.builder = InputBuilder.load(directory, card)
-        self.pool_factor = float(card.biases.get("pool_factor", 1.0))
+        self.model = model
+        self.pool_factor = card.pool_factor
         timed_builder: Any = TimedBuilder(self.builder, self.spent)
         self._scorer = LocalScorer(directory, card, timed_builder, timed)
         self.kind = type(loaded).__name__.removesuffix("Backend").lower()

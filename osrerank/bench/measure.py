@@ -1,6 +1,5 @@
 """Measure contenders in turns, so that a machine that is busy is busy for all of them."""
 
-import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from osrerank.bench.workload import Task, pairs
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.basic import ndcg
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model import CONFIG_FILE, read_json
+from osrerank.scoring.model import CONFIG_FILE, read_json, states_of
 from osrerank.types import Qrels
 
 TOP = 10
@@ -69,26 +68,27 @@ def rows(
         contenders: as timed.
         tasks: as timed.
         timings: of `take_turns`.
-        lengths: tokens of each pair, without padding; the same for all.
+        lengths: tokens of each pair, without padding, for those that do not say it themselves.
         reference: name of the contender that the others' orders are compared with.
         qrels: judgments, for nDCG@10.
     """
     found = []
     for one in contenders:
         taken = statistics.median(timings.seconds[one.name])
+        tokens = sum(lengths_of(one.builder, tasks) if isinstance(one, Ours) else lengths)
         row: dict[str, Any] = {
             "name": one.name,
             "version": one.version,
             "pairs_per_s": pairs(tasks) / taken,
             "pairs_per_cpu_s": pairs(tasks) / statistics.median(timings.cpu_seconds[one.name]),
-            "tokens_per_s": sum(lengths) / taken,
+            "tokens_per_s": tokens / taken,
+            "mean_tokens": tokens / pairs(tasks),
             "seconds": list(timings.seconds[one.name]),
             "ndcg@10": None if qrels is None else _ndcg(tasks, timings.values[one.name], qrels),
             "top10_shared": _shared(timings.values[one.name], timings.values[reference]),
         }
         if isinstance(one, Ours):
-            computed = lengths if one.pool_factor == 1 else lengths_of(one.builder, tasks, one.pool_factor)
-            row |= _parts(one, computed, timings.seconds[one.name])
+            row |= _parts(one, lengths_of(one.builder, tasks, one.pool_factor), timings.seconds[one.name])
         found.append(row)
     return found
 
@@ -101,7 +101,7 @@ def lengths_of(builder: InputBuilder, tasks: Sequence[Task], pool_factor: float 
         for document in builder.documents(list(task.documents.values()), query):
             segments = builder.mono(query, document).segments
             pieces = int(np.count_nonzero(segments))
-            lengths.append(len(segments) - pieces + math.ceil(pieces / pool_factor))
+            lengths.append(len(segments) - pieces + (states_of(pieces, pool_factor) if pieces else 0))
     return lengths
 
 

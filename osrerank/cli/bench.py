@@ -61,13 +61,14 @@ def _measured(given: dict[str, Any], options: dict[str, Any], folder: Path) -> d
     contenders, missing = _contenders(given, options, folder)
     qrels = read_qrels(options["qrels"]) if options["qrels"] else None
     first = contenders[0]
+    reference = _reference(contenders, set(options["beside"]))
     found = []
     try:
         for label, tasks in _workloads(options).items():
             lengths = lengths_of(first.builder, tasks)
             timings = take_turns(contenders, tasks, options["rounds"])
-            made = rows(contenders, tasks, timings, lengths=lengths, reference=_reference(contenders), qrels=qrels)
-            found += [{**row, "pairs": label, "mean_tokens": sum(lengths) / len(lengths)} for row in made]
+            made = rows(contenders, tasks, timings, lengths=lengths, reference=reference, qrels=qrels)
+            found += [{**row, "pairs": label} for row in made]
     finally:
         for one in contenders:
             one.close()
@@ -83,7 +84,7 @@ def _contenders(given: dict[str, Any], options: dict[str, Any], folder: Path) ->
     threads = settings.threads or usable_cores()
     budgets = options["budget_tokens"] or (0,)
     exported = _exported(options["checkpoint"], folder)
-    named = (settings.model, *options["beside"])
+    named = dict.fromkeys((settings.model, *options["beside"]))
     ours: list[Any] = [
         Ours(model, label=label, backend=backend, threads=threads, budget_tokens=budget)
         for model, label, backend in [*exported, *((name, "", settings.backend) for name in named)]
@@ -126,9 +127,12 @@ def _workloads(options: dict[str, Any]) -> dict[str, "list[Task]"]:
     return {f"invented, {words} words": synthetic(words, **size) for words in options["words"] or (50, 250)}
 
 
-def _reference(contenders: "Sequence[Ours]") -> str:
-    """Return the name of the row whose order the others are compared with: fp32, transformers' own before ours."""
-    names = [one.name for one in contenders]
+def _reference(contenders: "Sequence[Ours]", beside: set[str]) -> str:
+    """Return the name of the row whose order the others are compared with: fp32, transformers' own before ours.
+
+    Those that are measured beside the model are not it.
+    """
+    names = [one.name for one in contenders if getattr(one, "model", "") not in beside] or [contenders[0].name]
     return min(names, key=lambda name: (not name.startswith("transformers"), "fp32" not in name))
 
 

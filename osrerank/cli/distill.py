@@ -19,7 +19,8 @@ from osrerank.cli.train import MODEL, request_of, told, training_options
 @click.option(
     "--pool-factor",
     type=click.FloatRange(min=1),
-    help="With --layers: a document's pieces for each of the student's states; neighbours that are alike share one.",
+    help="With --layers: a document's pieces for each of the student's states; neighbours that are alike share one. "
+    "Needs attention=false in the recipe.",
 )
 @click.option(
     "--refit",
@@ -40,7 +41,7 @@ def distill(
 
     \b
     osrerank distill --init-from mono --layers 3 --recipe tinybert-listwise --data examples=squad.jsonl --output small
-    osrerank distill --init-from mono --layers 6 --pool-factor 3 --recipe logits --data examples=nq.jsonl --output fast
+    osrerank distill --init-from mono --layers 6 --pool-factor 3 --recipe logits --data examples=nq.jsonl --output small
     osrerank distill --init-from mono --student small --recipe logits --data examples=squad.jsonl --output small-mono
 
     Recipes: simplified-tinybert (the default; hard=false is its one-step variant), tinybert-listwise, logits.
@@ -53,11 +54,10 @@ def distill(
         raise click.UsageError("a --student has its own layers; name the teacher's that it learns from, as 1,2,5,6")
     if refit and student is not None:
         raise click.UsageError("--refit is for a student that is made of its teacher's --layers, not for a --student")
-    if pool_factor and student is not None:
+    if pool_factor is not None and student is not None:
         raise click.UsageError("a --student has its own pool factor; --pool-factor is for one that is made of --layers")
     request = request_of(options, "simplified-tinybert")
-    pools = pool_factor or 0.0
-    told(fit(request, layers=layers or 0, inner=inner, pool_factor=pools, student=student, refitted=refit))
+    told(fit(request, layers=layers or 0, inner=inner, pool_factor=pool_factor, student=student, refitted=refit))
 
 
 def _layers(value: str) -> int | tuple[int, ...]:

@@ -155,6 +155,11 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The layers' type of number."""
+        return self.stack[0].projections.weight.dtype
+
+    @property
     def stack(self) -> tuple[Layer, ...]:
         """The layers, first to last."""
         return tuple(layer for layer in self.layers if isinstance(layer, Layer))
@@ -283,7 +288,7 @@ class PackedCrossBias(PackedNetwork):
         attend = partial(self._attend, parts=Bounds(part_offsets, lengths), blocks=_blocks(bounds))
         states = self.encoder.embed(ids, positions, segments)
         if self.bias.pool_factor != 1:
-            states = self._pooled(states, pieces, part_lengths, int(lengths.sum()))
+            states = self._pooled(states.float(), pieces, part_lengths, int(lengths.sum())).to(self.encoder.dtype)
         for layer in self.encoder.stack:
             states = layer(states, attend)
         means = torch.segment_reduce(states.float(), "mean", lengths=part_lengths.long(), unsafe=True)
@@ -296,7 +301,7 @@ class PackedCrossBias(PackedNetwork):
         """Return the means of alike neighbours in documents, as `osrerank.scoring.cross_bias.Pool` has it.
 
         Args:
-            states: ``(tokens, hidden)``.
+            states: fp32 ``(tokens, hidden)``.
             pieces: of each part ``(parts,)``, queries first.
             wanted: how many states each part is to have ``(parts,)``.
             rows: the sum of that.
@@ -310,8 +315,7 @@ class PackedCrossBias(PackedNetwork):
         place[order] = torch.arange(len(states), device=states.device) - begins[part]
         run = (place < wanted[part]).cumsum(0) - 1
         sizes = torch.zeros(rows, dtype=torch.long, device=states.device).index_add_(0, run, torch.ones_like(run))
-        means = torch.segment_reduce(states.float(), "mean", lengths=sizes, unsafe=True)
-        return means.to(states.dtype)
+        return torch.segment_reduce(states, "mean", lengths=sizes, unsafe=True)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, *, parts: Bounds, blocks: Sequence[Block]) -> Tensor:
         """Return the context of all tokens ``(tokens, heads, width)``."""
@@ -347,7 +351,7 @@ def load_packed(
         config: ``config.json``; `obstacle` finds nothing against it.
         card: the layout.
         attention: how rows look at columns.
-        dtype: the encoder's.
+        dtype: the encoder's, but of the embeddings of a model that pools its documents, which stay fp32.
 
     Raises:
         KeyError: a weight is missing.
@@ -357,7 +361,10 @@ def load_packed(
     first_position = int(config["pad_token_id"]) + 1 if family.counts_from_padding else 0
     encoder = Encoder(config, first_position)
     encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
-    encoder.to(dtype)
+    if card.pool_factor == 1:
+        encoder.to(dtype)
+    else:  # in 16 bits other pieces would share a state
+        encoder.layers.to(dtype)
     if card.layout == "cross-bias":
         return PackedCrossBias(encoder, attention, CrossBias(**card.biases), kind=card.kind).eval()
     second = family.classifiers[config["architectures"][0]]

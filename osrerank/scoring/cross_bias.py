@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.scoring.bert_weights import encoder_weights, plain_names
-from osrerank.scoring.model import Kind
+from osrerank.scoring.model import SLACK, Kind
 
 CLOSED = "closed"
 SEGMENTS = {"mono": 2, "duo": 3}
@@ -35,7 +35,7 @@ SEGMENTS = {"mono": 2, "duo": 3}
 BLOCKED = -1e4
 """Added to a logit that must not count: exp of it is 0 in float32 and float16, and it overflows in neither."""
 BEYOND = 2.0
-"""More than any cosine."""
+"""More than any cosine: where pieces are sorted by theirs, it puts one last, and its negative first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,6 @@ class CrossBias:
     temperature: float = 20.0
     other: float | str = -4.0
     pool_factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.pool_factor >= 1:
-            raise ValueError(f"pool_factor is {self.pool_factor}; it must be 1 or above")
 
     def amounts(self) -> tuple[float, float, float]:
         """Return the biases ``query``, ``document`` and ``other`` as numbers."""
@@ -149,7 +145,7 @@ class Pooled(NamedTuple):
 
     Attributes:
         states: ``(n, rows, hidden)``.
-        token_type_ids: int64 ``(n, rows)``, 0 on padding.
+        token_type_ids: int64 ``(n, rows)``; what it is on padding is of no account.
         attention_mask: int64 ``(n, rows)``.
         shares: of each token in each row ``(n, rows, tokens)``, 0 on padding; None where every token is a row.
     """
@@ -177,7 +173,7 @@ class Pool(nn.Module):
         """Return the pooled states; arguments as `CrossBiasEncoder.forward` has them, states ``(n, tokens, hidden)``.
 
         A run ends before each of the ceil(m / factor) - 1 pieces that are least like the one before it by the cosine of
-        their states, of a document's m; of equal ones before the first.
+        their states, of a document's m; of equal ones before the first. Likeness and means are computed in fp32.
         """
         if self.factor == 1:
             return Pooled(states, token_type_ids, attention_mask, None)
@@ -197,7 +193,13 @@ class Pool(nn.Module):
         sizes = members.sum(dim=2, keepdim=True)
         shares = members / sizes.clamp(min=1)
         segment_of = (members * token_type_ids.unsqueeze(1)).amax(dim=2).long()
-        return Pooled(shares.to(states.dtype) @ states, segment_of, (sizes.squeeze(2) > 0).long(), shares)
+        return Pooled(shared(shares, states), segment_of, (sizes.squeeze(2) > 0).long(), shares)
+
+
+def shared(shares: Tensor, states: Tensor) -> Tensor:
+    """Return states ``(n, tokens, hidden)`` in the rows of shares ``(n, rows, tokens)``, computed in fp32."""
+    with torch.autocast(states.device.type, enabled=False):
+        return (shares @ states.float()).to(states.dtype)
 
 
 def likeness(states: Tensor) -> Tensor:
@@ -211,12 +213,14 @@ def likeness(states: Tensor) -> Tensor:
 
 
 def pooled_length(pieces: Tensor, factor: float) -> Tensor:
-    """Return how many states documents of so many pieces get, int64."""
-    return torch.ceil(pieces / factor).long()
+    """Return how many states documents of so many pieces get, int64; as `osrerank.scoring.model.states_of`."""
+    return torch.ceil(pieces / factor - SLACK).long().clamp(min=1)
 
 
 def _place(like: Tensor, inside: Tensor) -> Tensor:
     """Return each piece's place among a document's, the least like first; the document's first piece has place 0.
+
+    By comparing all with all: a traced graph knows no stable sort.
 
     Args:
         like: cosine with the piece before ``(n, tokens)``.

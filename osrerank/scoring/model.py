@@ -4,16 +4,18 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from osrerank.errors import ModelLoadError
+from osrerank.errors import ConfigError, ModelLoadError
 
 CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 CARD_VERSION = 1
+SLACK = 1e-3
+"""A quotient above a whole number by less counts as it, so that no rounding decides how many states there are."""
 PICKLES = ("pytorch_model.bin", "model.bin", "pytorch_model.pt", "model.pt", "model.pth")
 ONNX_FILES = {
     "int8": ("onnx/model_int8.onnx", "onnx/model_quantized.onnx"),
@@ -98,10 +100,17 @@ class ModelCard:
             raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and below max_tokens")
         if not self.first_pass_weight >= 0:
             raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
+        if not 1 <= self.pool_factor < math.inf:
+            raise ValueError(f"biases: pool_factor is {self.pool_factor}; it must be 1 or above")
         if not 0 <= self.prior_share < 1:
             raise ValueError(f"prior_share is {self.prior_share}; it must be 0 or above and below 1")
         if self.kind == "duo":
             self._check_duo()
+
+    @property
+    def pool_factor(self) -> float:
+        """A document's pieces for each of its states, on average; 1 where each has its own."""
+        return float(self.biases.get("pool_factor", 1.0))
 
     @property
     def is_antisymmetric(self) -> bool:
@@ -123,6 +132,31 @@ class ModelCard:
         content = {name: getattr(self, name) for name in self.__slots__ if name != "calibration"}
         calibration = {"scale": self.calibration.scale, "offset": self.calibration.offset}
         return {"version": CARD_VERSION, **content, "calibration": calibration}
+
+
+def states_of(pieces: int, pool_factor: float) -> int:
+    """Return how many states a document of so many pieces gets."""
+    return max(1, math.ceil(pieces / pool_factor - SLACK))
+
+
+def with_pool_factor(card: ModelCard, factor: float | None) -> ModelCard:
+    """Return a card with another pool factor, without what was measured or fitted at the old one; None changes nothing.
+
+    Raises:
+        ConfigError: the layout knows none, or it is below 1.
+    """
+    if factor is None or factor == card.pool_factor:
+        return card
+    if card.layout != "cross-bias":
+        raise ConfigError("documents are pooled in the layout cross-bias alone", setting="pool_factor")
+    biases = {**card.biases, "pool_factor": factor}
+    if factor == 1:
+        del biases["pool_factor"]
+    provenance = {name: value for name, value in card.provenance.items() if name != "measures"}
+    try:
+        return replace(card, biases=biases, calibration=Calibration(), provenance=provenance)
+    except ValueError as error:
+        raise ConfigError(str(error), setting="pool_factor") from None
 
 
 def beside_another(query_bias: float | str) -> float | str:

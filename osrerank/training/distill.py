@@ -91,10 +91,7 @@ class DistillationObjective(Objective):
         if student.card.layout != teacher.card.layout or self._probe.heads != self._teacher_probe.heads:
             reason = "teacher and student need the same layout and number of attention heads; or use method=logits"
             raise ConfigError(reason, setting="recipe.method")
-        self._pools = _pool_factor(student) != _pool_factor(teacher)
-        if self._pools and self._recipe.attention:
-            reason = "a student that pools its documents has no attention that is its teacher's; set attention=false"
-            raise ConfigError(reason, setting="recipe.attention")
+        self._pools = self._check_pooling(student.card.pool_factor, teacher.card.pool_factor)
         self._map = watched or layer_map(self._teacher_probe.layers, self._probe.layers)
         if len(self._map) != self._probe.layers:
             reason = f"the student has {self._probe.layers} layers; {len(self._map)} of the teacher's were named"
@@ -104,6 +101,19 @@ class DistillationObjective(Objective):
         if own == wanted:
             nn.init.eye_(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
+
+    def _check_pooling(self, own: float, wanted: float) -> bool:
+        """Return whether the student alone pools its documents; raise where rows cannot be compared."""
+        if wanted not in {1, own}:
+            reason = f"the teacher's pool factor is {wanted:g}, the student's {own:g}; they must be equal"
+            raise ConfigError(reason, setting="pool_factor")
+        if wanted != 1 and self._recipe.freeze != "embeddings":
+            reason = "teacher and student share states by their embeddings; set freeze=embeddings"
+            raise ConfigError(reason, setting="recipe.freeze")
+        if own != wanted and self._recipe.attention:
+            reason = "a student that pools its documents has no attention that is its teacher's; set attention=false"
+            raise ConfigError(reason, setting="recipe.attention")
+        return own != wanted
 
     def _attention(self, mask: Tensor) -> Tensor:
         pairs = zip(self._probe.attention, (self._teacher_probe.attention[layer] for layer in self._map), strict=True)
@@ -117,7 +127,3 @@ class DistillationObjective(Objective):
         return torch.stack(
             [losses.hidden_distance(self.projection(a).float(), b.float(), mask) for a, b in pairs]
         ).sum()
-
-
-def _pool_factor(model: Trainee) -> float:
-    return float(model.card.biases.get("pool_factor", 1.0))

@@ -31,6 +31,7 @@ from osrerank.scoring.model import (
     read_card,
     read_json,
     weight_files,
+    with_pool_factor,
 )
 from osrerank.training.calibration import fit_scorer, read_labelled
 from osrerank.training.graph import can_draw, draw
@@ -59,7 +60,8 @@ class ExportOptions:
         document_bias: for ``cross-bias``: the other direction.
         other_bias: for ``cross-bias`` with the kind ``duo``: added where one document looks at the other.
         pool_factor: for ``cross-bias``: a document's pieces for each of its states, on average
-            (`osrerank.scoring.cross_bias`); None for what the source's card says.
+            (`osrerank.scoring.cross_bias`); None for what the source's card says. Any other leaves the source's
+            calibration and measures behind.
         precision: ``fp32`` or ``int8``.
         recipe: how int8 is made.
         first_pass_weight: what the best first-pass score is worth beside the logits; for the card.
@@ -106,7 +108,7 @@ def export_model(
     _check(options, calibrate)
     require("torch", extra="onnx")
     require("onnx", extra="onnx")
-    card = _pooling(_card(source, output.name, options), options.pool_factor)
+    card = with_pool_factor(_card(source, output.name, options), options.pool_factor)
     with new_directory(output) as folder, _with_segments(source, output, card, options) as ready:
         _copy_descriptions(ready, folder, options)
         _write_graph(ready, folder, card, options)
@@ -200,18 +202,6 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
         first_pass_weight=options.first_pass_weight,
         provenance=options.provenance,
     )
-
-
-def _pooling(card: ModelCard, factor: float | None) -> ModelCard:
-    """Return the card with another pool factor, where one is given."""
-    if factor is None:
-        return card
-    if card.layout != "cross-bias":
-        raise ConfigError(
-            "documents are pooled in the layout cross-bias alone", setting="pool_factor", source="argument"
-        )
-    others = {name: value for name, value in card.biases.items() if name != "pool_factor"}
-    return replace(card, biases=others if factor == 1 else {**others, "pool_factor": factor})
 
 
 def _compared(card: ModelCard, options: ExportOptions) -> ModelCard:

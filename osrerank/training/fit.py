@@ -7,7 +7,7 @@ import logging
 import math
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def distill(
     *,
     layers: int | Sequence[int] = 0,
     inner: int = 0,
-    pool_factor: float = 0.0,
+    pool_factor: float | None = None,
     student: Path | None = None,
     refitted: int = 0,
 ) -> Path | None:
@@ -119,7 +119,7 @@ def distill(
             layers themselves, from 1, in order, of which each then learns to do the dropped ones' work behind it.
         inner: width of the student's feed-forward products, of which the teacher's strongest units stay; 0 for all.
         pool_factor: a document's pieces for each of the student's states of it, on average, see
-            `osrerank.scoring.cross_bias`; 0 for the teacher's.
+            `osrerank.scoring.cross_bias`; None for the teacher's.
         student: a checkpoint that the student starts from instead; with layers named one by one it is to give their
             states, as a student that was made of them and learns on.
         refitted: sequences that the student's matrices are fitted to before the training, see `refit`; 0 for none. It
@@ -129,20 +129,16 @@ def distill(
         ConfigError: also where the layers are not the student's in number, or a refit is asked for that cannot be.
     """
     refuse_existing(request.output)
-    if student is not None and refitted:
-        raise ConfigError("a refit is of a student that is made of its teacher's layers", setting="refitted")
+    if student is not None and (refitted or pool_factor is not None):
+        setting = "refitted" if refitted else "pool_factor"
+        raise ConfigError("that is for a student that is made of its teacher's layers", setting=setting)
     machine = Machine(request.recipe.precision)
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
     count = int(teacher.config["num_hidden_layers"])
-    made_of = {
-        "layers": layers,
-        "inner": inner,
-        "pool_factor": pool_factor,
-        "student": _weights(student) if student else "",
-        "refitted": refitted,
-    }
-    fingerprint = _fingerprint(request, made_of)
+    made_of = {"layers": layers, "inner": inner, "student": _weights(student) if student else "", "refitted": refitted}
+    pooled = {} if pool_factor is None else {"pool_factor": pool_factor}
+    fingerprint = _fingerprint(request, json.dumps({**made_of, **pooled}))
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
     kept: tuple[int, ...] = ()
     if student is not None:
@@ -151,12 +147,12 @@ def distill(
         kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
         trainee = select_layers(teacher, kept, request.output.name, inner=inner, pool_factor=pool_factor)
     steps = _steps(request.recipe, trainee, machine, teacher)
+    torch.manual_seed(request.recipe.seed)
+    objective = DistillationObjective(trainee, teacher, request.recipe, watched)
     if refitted and not Checkpoints(request.folder, fingerprint).newest():
         batches = _first_batches(request, steps, refitted, fingerprint)
         left = refit(teacher, trainee, kept, watched or kept, batches)
         request.say(f"refitted; of each layer's sums is left: {', '.join(f'{share:.3f}' for share in left)}")
-    torch.manual_seed(request.recipe.seed)
-    objective = DistillationObjective(trainee, teacher, request.recipe, watched)
     if request.recipe.compiled:
         for network in (trainee.network, teacher.network):
             network.compile(dynamic=True)
@@ -288,12 +284,12 @@ def _counted(request: Request, assembly: Assembly, fingerprint: str) -> Amount:
     return amount
 
 
-def _fingerprint(request: Request, student: Mapping[str, Any] | None = None) -> str:
+def _fingerprint(request: Request, student: str = "") -> str:
     """Return what the outcome depends on, hashed; where it is computed is not among it.
 
     Args:
         request: the training.
-        student: what a distillation's student is made of beside the teacher.
+        student: what a distillation's student is made of beside the teacher, as JSON.
     """
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]
@@ -322,13 +318,13 @@ def _finish(request: Request, trainee: Trainee, training: Training, amount: Amou
         "seed": request.recipe.seed,
     }
     if state.best is not None and request.development is not None:
-        count = training.plan.measurements
-        best = f"the best of {count} measurements on this set, so it is optimistic"
+        measurements = training.plan.measurements
+        best = f"the best of {measurements} measurements on this set, so it is optimistic"
         written["measures"] = {
             request.recipe.measure: round(state.best, 4),
             "on": request.development.name,
             "at_step": state.best_step,
-            "chosen": best if count > 1 else "the last weights",
+            "chosen": best if measurements > 1 else "the last weights",
         }
     write_model(request.output, trainee, request.folder, written)
     shutil.rmtree(request.folder)

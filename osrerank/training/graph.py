@@ -1,9 +1,9 @@
 """Draw a BERT cross-encoder as an ONNX graph for sequences without padding, as the CPU backend runs it.
 
-What a traced graph computes and this one does not: the attention mask; the last layer's rows but [CLS]'s, which is all
-that a classifier reads (exact: no other row follows from them); three products for queries, keys and values instead of
-one; and residual sums inside ONNX Runtime's SkipLayerNormalization, which takes several times as long as
-LayerNormalization after Sum (see docs/performance.md).
+What a traced graph computes and this one does not: the attention mask, but where a batch's documents are pooled to
+unequal lengths; the last layer's rows but [CLS]'s, which is all that a classifier reads (exact: no other row follows
+from them); three products for queries, keys and values instead of one; and residual sums inside ONNX Runtime's
+SkipLayerNormalization, which takes several times as long as LayerNormalization after Sum (see docs/performance.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
-from osrerank.scoring.model import ModelCard
+from osrerank.scoring.model import SLACK, ModelCard
 
 OPSET = 18
 IR_VERSION = 9
@@ -139,11 +139,10 @@ class _Bert:
         parts = self._parts()
         row = self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
         states = self._embedded(self._table("position", self._restarted()), row)
-        factor = self._card.biases.get("pool_factor", 1.0)
-        if factor == 1:
+        if self._card.pool_factor == 1:
             bias = self._attention_bias(*parts)
         else:
-            states, parts = self._pooled(states, parts, factor)
+            states, parts = self._pooled(states, parts, self._card.pool_factor)
             bias = self._attention_bias(*parts, has_padding=True)
         for layer in range(self._layers):
             states = self._layer(states, layer, bias=bias)
@@ -163,7 +162,9 @@ class _Bert:
         like, begins = self._likeness(states), parts[0]
         for document in parts[1:]:
             tokens = add("ReduceSum", [document, self._axis(1)])
-            count = add("Ceil", [add("Div", [tokens, self._number("pool_factor", factor)])])
+            quotient = add("Div", [tokens, self._number("pool_factor", factor)])
+            count = add("Ceil", [add("Sub", [quotient, self._number("slack", SLACK)])])
+            count = add("Max", [count, self._number("one.fp32", 1.0)])
             early = add("Cast", [add("Less", [self._place(like, document), count])], to=1)
             begins = add("Add", [begins, add("Mul", [early, document])])
         run = add("CumSum", [begins, self.graph.constant("axis", np.array(1))])

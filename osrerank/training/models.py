@@ -27,6 +27,7 @@ from osrerank.scoring.model import (
     as_duo,
     read_card,
     read_json,
+    with_pool_factor,
 )
 from osrerank.scoring.torch_scorer import read_weights
 from osrerank.training.export import NOTICES, write_card
@@ -110,7 +111,7 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
 
 
 def select_layers(
-    trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: int = 0, pool_factor: float = 0.0
+    trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: int = 0, pool_factor: float | None = None
 ) -> Trainee:
     """Return a copy with some of the layers: the way a student starts from its teacher.
 
@@ -119,7 +120,7 @@ def select_layers(
         kept: its layers, from 0, in order; messages count them from 1.
         name: the student's.
         inner: width between the two feed-forward products, of which the strongest units stay; 0 for all.
-        pool_factor: a document's pieces for each of its states, see `CrossBias`; 0 for the teacher's.
+        pool_factor: a document's pieces for each of its states, see `CrossBias`; None for the teacher's.
 
     Raises:
         ConfigError: there is no such layer, there are not so many units, or documents cannot be pooled so.
@@ -134,29 +135,13 @@ def select_layers(
             raise ConfigError(reason, setting="inner")
         config["intermediate_size"] = inner
         weights = _narrowed(weights, inner)
-    card = replace(trainee.card, name=name, onnx={})
-    if pool_factor:
-        card = replace(card, biases=_pooling(trainee, pool_factor).for_card(card.kind))
+    card = with_pool_factor(replace(trainee.card, name=name, onnx={}), pool_factor)
     if card.layout == "cross-bias":
         network: nn.Module = from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
     else:
         network = Classifier(build_network(_architecture(card), config))
         put_weights(network.network, weights, trainee.source)
     return replace(trainee, network=network, card=card, config=config)
-
-
-def _pooling(teacher: Trainee, factor: float) -> CrossBias:
-    """Return the teacher's biases with another pool factor."""
-    if teacher.card.layout != "cross-bias":
-        raise ConfigError("documents are pooled in the layout cross-bias alone", setting="pool_factor")
-    biases = CrossBias(**teacher.card.biases)
-    if biases.pool_factor not in {1, factor}:
-        reason = f"the teacher's pool factor is {biases.pool_factor}; a student's can be the same, not {factor}"
-        raise ConfigError(reason, setting="pool_factor")
-    try:
-        return replace(biases, pool_factor=factor)
-    except ValueError as error:
-        raise ConfigError(str(error), setting="pool_factor") from None
 
 
 def _check_layers(count: int, kept: Sequence[int]) -> None:

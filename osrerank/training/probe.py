@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.cross_bias import CrossBiasEncoder, Pooled
+from osrerank.scoring.cross_bias import CrossBiasEncoder, Pooled, shared
 
 
 class Probe:
@@ -45,7 +45,7 @@ class Probe:
     def pool(self, states: Tensor) -> Tensor:
         """Return states of another network ``(n, tokens, hidden)`` pooled as this one's were in its last pass."""
         shares = None if self.pooled is None else self.pooled.shares
-        return states if shares is None else shares @ states.float()
+        return states if shares is None else shared(shares, states)
 
     def _watch_cross_bias(self, network: CrossBiasEncoder) -> None:
         layers: list[Any] = list(network.layers)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.cross_bias import CrossBiasEncoder
+from osrerank.scoring.cross_bias import CrossBiasEncoder, shared
 from osrerank.scoring.inputs import Batch
 from osrerank.training.models import Trainee
 from osrerank.training.objective import on
@@ -121,7 +121,7 @@ class _Place:
 
     def pooled(self, states: Tensor) -> Tensor:
         """Return the teacher's states in the student's rows."""
-        return states if self.shares is None else self.shares @ states
+        return states if self.shares is None else shared(self.shares, states)
 
 
 @torch.no_grad()
@@ -131,7 +131,7 @@ def refit(
     """Fit a student that was made of its teacher's layers; return what of each layer's sums is left unexplained.
 
     That is the weighted share of the wanted sums' variance in the last layer's place, one number from 0 for each layer.
-    All sequences are kept in memory: five states of fp32, 8 KB a token with 384 hidden units, and the biases.
+    All sequences are kept in memory: five states of fp32, 8 KB a token with 384 hidden units, the biases and shares.
 
     Args:
         teacher: of the layout ``cross-bias``.
@@ -154,7 +154,7 @@ def refit(
     next_layer = 0
     for layer, keep, watch in zip(own, kept, watched, strict=True):
         for number in range(next_layer, watch + 1):
-            _advance(known[number], places, is_kept=number == keep)
+            _advance(known[number], places, is_kept=number == keep, is_watched=number == watch)
         next_layer = watch + 1
         layer.norm.load_state_dict(known[watch].norm.state_dict())
         _fit_attention(layer, places)
@@ -171,21 +171,20 @@ def _begun(theirs: CrossBiasEncoder, ours: CrossBiasEncoder, batches: Iterable[B
         known = theirs.pool(theirs.embed(inputs["input_ids"], segments), segments, mask)
         made = ours.pool(known.states, segments, mask) if known.shares is None else known._replace(shares=None)
         weights = made.attention_mask.float() * torch.where(made.token_type_ids == 0, QUERY_WEIGHT, 1.0)
-        biases = (
-            one.attention_bias(pooled.token_type_ids, pooled.attention_mask == 1)
-            for one, pooled in ((theirs, known), (ours, made))
-        )
-        yield _Place(known.states, next(biases), made.states, next(biases), made.shares, weights)
+        bias = theirs.attention_bias(known.token_type_ids, known.attention_mask == 1)
+        own = bias if made.shares is None else ours.attention_bias(made.token_type_ids, made.attention_mask == 1)
+        yield _Place(known.states, bias, made.states, own, made.shares, weights)
 
 
-def _advance(layer: Any, places: Iterable[_Place], *, is_kept: bool) -> None:
+def _advance(layer: Any, places: Iterable[_Place], *, is_kept: bool, is_watched: bool) -> None:
     """Take the teacher one layer further and keep its sums."""
     for place in places:
         summed = place.teacher + layer.attended(layer.context(place.teacher, place.teacher_bias))
         if is_kept:
             place.wanted_attended = place.pooled(summed)
         fed = layer.fed_forward(layer.attended_norm(summed))
-        place.wanted = place.pooled(fed)
+        if is_watched:
+            place.wanted = place.pooled(fed)
         place.teacher = layer.norm(fed)
 
 
@@ -212,9 +211,9 @@ def _fit_units(layer: Any, known: Any, places: Sequence[_Place]) -> float:
     chosen = spared_least(near, layer.widen.out_features)
     constant = torch.tensor([known.widen.out_features])
     fitted = near.solved(torch.cat([chosen, constant]))
-    on = known.widen.weight.device
-    layer.widen.weight.copy_(known.widen.weight[chosen.to(on)])
-    layer.widen.bias.copy_(known.widen.bias[chosen.to(on)])
+    units = chosen.to(known.widen.weight.device)
+    layer.widen.weight.copy_(known.widen.weight[units])
+    layer.widen.bias.copy_(known.widen.bias[units])
     _put(layer.narrow, fitted)
     missed = variance = 0.0
     for place in places:

@@ -175,8 +175,9 @@ def test_pairs_in_cross_bias_equal_the_padded_module(attention: Callable[[], Att
 
 
 @attentions
-def test_a_pair_in_cross_bias_depends_on_no_neighbour(attention: Callable[[], Attention]) -> None:
-    engine = PackedEngine(duo_cross_bias(CrossBias(), attention()), CPU)
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+def test_a_pair_in_cross_bias_depends_on_no_neighbour(attention: Callable[[], Attention], factor: float) -> None:
+    engine = PackedEngine(duo_cross_bias(CrossBias(pool_factor=factor), attention()), CPU)
     batch = sequences((*DUO_LENGTHS, *range(3, 30)), 278, segments=3)
     alone = np.concatenate([engine([tokens]) for tokens in batch])
     np.testing.assert_allclose(engine(batch[::-1])[::-1], alone, atol=2e-5, rtol=0)
@@ -184,10 +185,12 @@ def test_a_pair_in_cross_bias_depends_on_no_neighbour(attention: Callable[[], At
 
 @attentions
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_pairs_in_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("factor", [1.0, 2.5, 3.0])
+def test_pairs_in_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.dtype, factor: float) -> None:
     batch = sequences(DUO_LENGTHS, 278, segments=3)
+    bias = CrossBias(pool_factor=factor)
     fine, coarse = (
-        PackedEngine(duo_cross_bias(CrossBias(), attention(), kind), CPU)(batch) for kind in (torch.float32, dtype)
+        PackedEngine(duo_cross_bias(bias, attention(), kind), CPU)(batch) for kind in (torch.float32, dtype)
     )
     assert 0 < np.abs(coarse - fine).max() < 0.05 * np.ptp(fine) + 0.05
 

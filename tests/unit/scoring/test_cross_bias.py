@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
-from osrerank.scoring.model import Kind, ModelCard, read_json
+from osrerank.scoring.model import SLACK, Kind, ModelCard, read_json, states_of
 from tests.cross_bias import defined
 
 torch = pytest.importorskip("torch")
 
-from osrerank.scoring.cross_bias import BLOCKED, CrossBias, CrossBiasEncoder, Pool, from_bert  # noqa: E402 - imports torch
+from osrerank.scoring.cross_bias import BLOCKED, CrossBias, CrossBiasEncoder, Pool, from_bert, pooled_length  # noqa: E402 - imports torch
 from osrerank.scoring.torch_scorer import read_weights  # noqa: E402 - likewise
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-cross-bias"
@@ -22,6 +22,7 @@ DOCUMENTS = ("blood pressure is low when the heart is slow", "", "wing flow " * 
 PAIRS = list(permutations(range(len(DOCUMENTS)), 2))
 BIASES = [
     CrossBias(), CrossBias(other="closed"), CrossBias(0.5, -1.0, other=-0.5), CrossBias("closed", 0.0, 5.0, other=1.0),
+    CrossBias(pool_factor=2.5), CrossBias(0.5, -1.0, other=-0.5, pool_factor=1.4), CrossBias(pool_factor=600.0),
 ]  # fmt: skip
 
 
@@ -111,9 +112,29 @@ def test_neighbours_that_are_equally_alike_part_at_the_first() -> None:
     assert (found.shares > 0).long().tolist() == [[[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1]]]
 
 
-def test_a_pool_factor_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"pool_factor is 0\.5; it must be 1 or above"):
-        CrossBias(pool_factor=0.5)
+@pytest.mark.parametrize("factor", [1.0, 1.3, 1.4, 1.8, 1.9, 2.0, 2.5, 2.6, 2.8, 3.0, 3.5, 7.0, 512.0, 1e6])
+def test_the_number_of_states_depends_on_no_rounding(factor: float) -> None:
+    pieces = torch.arange(1, 513)
+    exact = [states_of(int(one), factor) for one in pieces]
+    assert min(exact) == 1
+    assert pooled_length(pieces, factor).tolist() == exact
+    by_reciprocal = torch.ceil(pieces * torch.tensor(1 / factor) - SLACK).long().clamp(min=1)
+    assert by_reciprocal.tolist() == exact
+    tenths = round(factor * 10)
+    assert exact == [-(-int(one) * 10 // tenths) for one in pieces]
+
+
+def test_pooling_is_computed_in_fp32_under_autocast() -> None:
+    encoder = network(CrossBias(pool_factor=2.5), "mono")
+    inputs = padded(sequences("mono", [(0,), (2,)]))
+    ids, mask, segments = (torch.from_numpy(getattr(inputs, name)) for name in inputs.__slots__)
+    with torch.inference_mode():
+        exact = encoder.pool(encoder.embed(ids, segments), segments, mask)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = encoder.pool(encoder.embed(ids, segments), segments, mask)
+    assert torch.equal(found.shares, exact.shares)
+    assert found.states.dtype == torch.float32
+    assert torch.equal(found.states, exact.states)
 
 
 def test_the_attention_bias_by_hand() -> None:

@@ -139,8 +139,18 @@ def test_pooling_that_cannot_be_is_refused() -> None:
     student = select_layers(teacher, (0, 1), "student", pool_factor=2.0)
     with pytest.raises(ConfigError, match="set attention=false"):
         DistillationObjective(student, teacher, LISTWISE)
-    with pytest.raises(ConfigError, match=r"the teacher's pool factor is 2\.0; a student's can be the same, not 3"):
-        select_layers(student, (0, 1), "student", pool_factor=3.0)
+    bare = replace(LISTWISE, attention=False)
+    for factor, found in ((3.0, "3"), (1.0, "1")):
+        other = select_layers(student, (0, 1), "other", pool_factor=factor)
+        with pytest.raises(ConfigError, match=f"the teacher's pool factor is 2, the student's {found}; they must be"):
+            DistillationObjective(other, student, bare)
+    alike = select_layers(student, (0, 1), "alike")
+    with pytest.raises(ConfigError, match="set freeze=embeddings"):
+        DistillationObjective(alike, student, bare)
+    frozen = DistillationObjective(alike, student, replace(LISTWISE, freeze="embeddings"))
+    parts = frozen.requires_grad_(requires_grad=False)(lot(teacher, LISTWISE))
+    assert float(parts["hidden"]) == pytest.approx(0, abs=1e-9)
+    assert float(parts["attention"]) == pytest.approx(0, abs=1e-6)
     with pytest.raises(ConfigError, match=r"pool_factor is 0\.5; it must be 1 or above"):
         select_layers(teacher, (0, 1), "student", pool_factor=0.5)
     with pytest.raises(ConfigError, match="documents are pooled in the layout cross-bias alone"):

@@ -12,9 +12,9 @@ import pytest
 from osrerank.cli import main
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
 from osrerank.scoring.factory import load_scorer
-from osrerank.scoring.model import read_card
+from osrerank.scoring.model import Calibration, read_card
 from osrerank.training import export as module
-from osrerank.training.export import ExportOptions, export_model, new_directory
+from osrerank.training.export import ExportOptions, export_model, new_directory, write_card
 from osrerank.training.quantise import Recipe, quantise, quantise_rows
 from tests import servers
 
@@ -96,20 +96,28 @@ def test_a_mono_model_of_the_layout_becomes_a_duo_model_with_its_biases(tmp_path
 
 def test_documents_are_pooled_as_asked(tmp_path: Path) -> None:
     mono = ExportOptions(layout="cross-bias", keep_weights=True)
-    whole = export_model(BI_ENCODER, tmp_path / "whole", mono)
+    export_model(BI_ENCODER, tmp_path / "whole", mono)
+    measured = {"seed": 1, "measures": {"nDCG@10": 0.5}}
+    whole = replace(read_card(tmp_path / "whole"), calibration=Calibration(2.0, 1.0), provenance=measured)
+    write_card(tmp_path / "whole", whole)
     arguments = ["--pool-factor", "2.5", "--keep-weights"]
     main(["export", str(tmp_path / "whole"), str(tmp_path / "pooled"), *arguments])
-    assert read_card(tmp_path / "pooled").biases == {**whole.biases, "pool_factor": 2.5}
+    pooled = read_card(tmp_path / "pooled")
+    assert pooled.biases == {**whole.biases, "pool_factor": 2.5}
+    assert (pooled.calibration, pooled.provenance) == (Calibration(), {"seed": 1})
     own = export_model(tmp_path / "pooled", tmp_path / "own")
     assert own.biases["pool_factor"] == 2.5
     back = export_model(tmp_path / "pooled", tmp_path / "back", ExportOptions(pool_factor=1.0))
     assert back.biases == whole.biases
     found = {name: values(tmp_path / name) for name in ("whole", "pooled", "own", "back")}
     np.testing.assert_array_equal(found["own"], found["pooled"])
-    np.testing.assert_array_equal(found["back"], found["whole"])
+    np.testing.assert_allclose(found["whole"], 2 * found["back"] + 1, rtol=1e-6)
     assert np.abs(found["pooled"] - found["whole"]).max() > 1e-3
     with pytest.raises(ConfigError, match="documents are pooled in the layout cross-bias alone"):
         export_model(CLASSIFIER, tmp_path / "other", ExportOptions(pool_factor=2.0))
+    for factor in (0.5, math.inf):
+        with pytest.raises(ConfigError, match=f"pool_factor is {factor}; it must be 1 or above"):
+            export_model(tmp_path / "whole", tmp_path / "other", ExportOptions(pool_factor=factor))
 
 
 def test_a_padded_graph_of_pairs(tmp_path: Path) -> None:
