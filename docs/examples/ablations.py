@@ -68,6 +68,7 @@ class Group:
 
 BASE = Ablation("the base: lists of 1 + 7, bi-encoder's negatives, all five sets", LISTS)
 DISTIL = ("distill", "--layers", "3", "--inner", "1152")
+POOLED = ("distill", "--layers", "6", "--inner", "1024", "--pool-factor", "3")
 GROUPS = {
     "loss": Group(
         "Loss, in the standard layout",
@@ -127,6 +128,9 @@ GROUPS = {
             "soft": Ablation("hidden states and soft labels", {**STUDENT, "hard": "false"}, command=DISTIL),
             "refitted": Ablation(
                 "the same, refitted before", {**STUDENT, "hard": "false"}, command=(*DISTIL, "--refit", "600")
+            ),
+            "pooled": Ablation(
+                "instead all six, 1,024 units, documents pooled by 3", {**STUDENT, "hard": "false"}, command=POOLED
             ),
         },
     ),

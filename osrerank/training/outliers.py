@@ -18,15 +18,13 @@ from osrerank.scoring.inputs import Tokens, padded
 
 SUFFIX = ".outliers"
 """Ends the names of the products that stay fp32."""
-LEAST_GAIN = 1.25
-"""How much smaller the scale must become for a product to be divided."""
 MIN_WEIGHTS = 1024
 """Smaller matrices are left alone."""
 
 Largest = Mapping[str, npt.NDArray[np.float32]]
 
 
-def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int) -> None:
+def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: float) -> None:
     """Divide matrix products of an fp32 ``onnx.ModelProto``, in place: some channels of their input by themselves.
 
     The graph computes what it did, up to rounding.
@@ -35,6 +33,7 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int) ->
         model: with inputs of `osrerank.scoring.inputs.Batch`'s names.
         sequences: whose largest activations tell which channels stand out.
         channels: how many are separated in a product, where they do.
+        least_gain: how much smaller the scale must become for a product to be divided.
     """
     onnx = require("onnx", extra="onnx")
     weights = {tensor.name: tensor for tensor in model.graph.initializer if _is_matrix(tensor)}
@@ -42,7 +41,7 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int) ->
     largest = largest_activations(model, [node.input[0] for node in products], sequences)
     nodes = []
     for node in model.graph.node:
-        apart = _outliers(largest[node.input[0]], channels) if node in products else []
+        apart = _outliers(largest[node.input[0]], channels, least_gain) if node in products else []
         if not apart:
             nodes.append(node)
             continue
@@ -84,10 +83,10 @@ def _is_matrix(tensor: Any) -> bool:
     return len(tensor.dims) == 2 and int(np.prod(tensor.dims)) >= MIN_WEIGHTS
 
 
-def _outliers(largest: npt.NDArray[np.float32], channels: int) -> list[int]:
+def _outliers(largest: npt.NDArray[np.float32], channels: int, least_gain: float) -> list[int]:
     """Return the largest channels, in order; none where the next ones are about as large."""
     order = np.argsort(-largest, kind="stable")
-    if channels < 1 or len(order) <= channels or largest[order[0]] < LEAST_GAIN * largest[order[channels]]:
+    if channels < 1 or len(order) <= channels or largest[order[0]] < least_gain * largest[order[channels]]:
         return []
     return sorted(int(place) for place in order[:channels])
 

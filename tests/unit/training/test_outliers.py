@@ -57,17 +57,17 @@ def test_the_largest_of_each_channel() -> None:
 def test_the_graph_computes_what_it_did() -> None:
     model = product(30.0)
     before = run(model, tokens(9))
-    separate_outliers(model, [tokens(seed) for seed in range(4)], 2)
+    separate_outliers(model, [tokens(seed) for seed in range(4)], 2, 1.25)
     onnx.checker.check_model(model)
     np.testing.assert_allclose(run(model, tokens(9)), before, rtol=1e-5, atol=1e-4)
     places = next(one for one in model.graph.initializer if one.name.endswith(f"{SUFFIX}.places"))
     assert numpy_helper.to_array(places).tolist() == list(LOUD)
 
 
-@pytest.mark.parametrize(("loudness", "channels"), [(1.0, 2), (30.0, 0)])
-def test_nothing_is_separated_without_need(loudness: float, channels: int) -> None:
+@pytest.mark.parametrize(("loudness", "channels", "gain"), [(1.0, 2, 1.25), (30.0, 0, 1.25), (30.0, 2, 100.0)])
+def test_nothing_is_separated_without_need(loudness: float, channels: int, gain: float) -> None:
     model = product(loudness)
-    separate_outliers(model, [tokens(0)], channels)
+    separate_outliers(model, [tokens(0)], channels, gain)
     assert [node.op_type for node in model.graph.node] == ["Gather", "MatMul"]
 
 
