@@ -10,7 +10,8 @@ compiled, which needs a C++ compiler.
 
 - ``mono``: the bi-encoder's weights in the layout cross-bias, by lists with the documents that it confuses most; then
   the mean of these weights and the start's.
-- ``mono-small``: mono on a third of a document's states, by mono's states and soft labels of lists.
+- ``mono-small``: mono on a third of a document's states, by mono's states and soft labels of lists; then the mean of
+  these weights and mono's, on two states of five pieces.
 - ``duo``: pairs of documents in the layout cross-bias, from mono, by labels and by what the untrained duo model says of
   them.
 - ``mono-standard``: an ordinary ``[CLS] q [SEP] d [SEP]`` classifier from the same start, by mono's logits and labels.
@@ -50,7 +51,7 @@ from osrerank.types import Qrels, Query
 
 KEPT_ASIDE = {"squad": 200, "scifact": 100}
 CHOOSING, CALIBRATING = 40, 100
-FIRST_PASS_WEIGHTS = {"mono": 8.0}
+FIRST_PASS_WEIGHTS = {"mono": 8.0, "mono-small": 9.0}
 """Chosen on the queries kept aside (docs/models.md)."""
 LEARNT = {"squad": 7000, "nq": 2500, "scifact": 709, "medquad": 3850, "pubmedqa": 700}
 """Examples of a set that are learnt from."""
@@ -62,7 +63,7 @@ be relevant too. A set that is not here keeps BM25's order."""
 LABELLED = ("squad-labels", "nq-labels", "scifact", "scifact", "pubmedqa", "medquad-labels")
 SETS = {
     "mono-trained": LABELLED,
-    "mono-small": ("squad", "nq", "nq", "scifact", "pubmedqa", "medquad"),
+    "mono-small-trained": ("squad", "nq", "nq", "scifact", "pubmedqa", "medquad"),
     "duo": ("nq", "scifact", "pubmedqa", "medquad-labels"),
     "mono-standard": LABELLED,
 }
@@ -106,7 +107,7 @@ SMALL = {
     "steps": 1150,
     "evaluate_every": 1150,
 }
-POOL_FACTOR = 3.0
+POOL_FACTORS = {"mono-small-trained": 3.0, "mono-small": 2.5}
 DUO = {
     **HERE,
     **ADAM,
@@ -336,9 +337,15 @@ def make_mono(options: argparse.Namespace, minutes: float) -> bool:
 
 
 def make_small(options: argparse.Namespace, minutes: float) -> bool:
-    """Distil mono into itself on pooled documents; return whether it is done."""
-    wanted = request(options, options.work / "mono", "mono-small", SMALL, minutes)
-    return wanted.output.exists() or distill(wanted, layers=6, pool_factor=POOL_FACTOR) is not None
+    """Distil mono into itself on pooled documents and average it with mono; return whether it is done."""
+    mono = options.work / "mono"
+    wanted = request(options, mono, "mono-small-trained", SMALL, minutes)
+    factor = POOL_FACTORS["mono-small-trained"]
+    if not wanted.output.exists() and distill(wanted, layers=6, pool_factor=factor) is None:
+        return False
+    if not (options.work / "mono-small").exists():
+        average([wanted.output, mono], [SHARE, 1 - SHARE], options.work / "mono-small")
+    return True
 
 
 def make_standard(options: argparse.Namespace, minutes: float) -> bool:
@@ -378,6 +385,7 @@ def finish(work: Path, name: str) -> None:
     options = ExportOptions(
         name=f"osrerank/{name}",
         kind=card.kind,
+        pool_factor=POOL_FACTORS.get(name),
         precision="int8",
         recipe=QUANTISED.get(name, Quantised()),
         first_pass_weight=weight,

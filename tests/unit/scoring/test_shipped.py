@@ -1,4 +1,4 @@
-"""The model in the package: that it is there, small, and ranks."""
+"""The mono models in the package: that they are there, small, and rank."""
 
 import subprocess
 import sys
@@ -12,6 +12,7 @@ from osrerank.scoring.locate import SHIPPED, locate
 from osrerank.settings import DEFAULT_MODEL
 from tests import servers
 
+MODELS = (DEFAULT_MODEL, "osrerank/mono-small")
 MOST_BYTES = 25_000_000
 QUERY = "what causes low blood pressure"
 DOCUMENTS = (
@@ -23,19 +24,21 @@ DOCUMENTS = (
 TUPLES = [(index,) for index in range(len(DOCUMENTS))]
 
 
-@pytest.fixture(scope="module")
-def scorer() -> LocalScorer:
-    return load_scorer(DEFAULT_MODEL)
+@pytest.fixture(scope="module", params=MODELS)
+def scorer(request: pytest.FixtureRequest) -> LocalScorer:
+    return load_scorer(request.param)
 
 
-def test_the_default_model_is_in_the_package() -> None:
-    directory = locate(DEFAULT_MODEL)
+@pytest.mark.parametrize("model", MODELS)
+def test_it_is_in_the_package(model: str) -> None:
+    directory = locate(model)
     assert directory.parent == SHIPPED
     assert sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) < MOST_BYTES
 
 
 def test_its_card_says_where_it_comes_from(scorer: LocalScorer) -> None:
-    assert scorer.model == scorer.card.name == DEFAULT_MODEL
+    assert scorer.model == scorer.card.name
+    assert scorer.model in MODELS
     assert scorer.card.provenance["licence"] == "Apache-2.0"
     assert "MS MARCO" in scorer.card.provenance["base_data"]
 
@@ -45,9 +48,14 @@ def test_it_ranks_the_answer_first(scorer: LocalScorer) -> None:
     assert not scores.failures
     assert np.argsort(-scores.values)[:2].tolist() == [1, 2]
     probabilities = scorer.probabilities(scores.values)
-    assert probabilities[1] > 0.5
+    assert probabilities[1] > 10 * probabilities[2]
     assert probabilities[2] < 0.1
     assert probabilities[0] < 0.01
+
+
+def test_the_default_model_is_sure_of_it() -> None:
+    scorer = load_scorer(DEFAULT_MODEL)
+    assert scorer.probabilities(scorer.score(QUERY, DOCUMENTS, TUPLES).values)[1] > 0.5
 
 
 def test_the_longest_sequences_fit(scorer: LocalScorer) -> None:
@@ -56,10 +64,11 @@ def test_the_longest_sequences_fit(scorer: LocalScorer) -> None:
     assert scores.truncated == 1
 
 
-def test_a_base_install_is_enough() -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_a_base_install_is_enough(model: str) -> None:
     program = (
         "import sys; from osrerank.scoring.factory import load_scorer; "
-        f"load_scorer({DEFAULT_MODEL!r}).score('a', ['b'], [(0,)]); "
+        f"load_scorer({model!r}).score('a', ['b'], [(0,)]); "
         "print(sorted({'torch', 'transformers', 'onnx', 'optimum', 'huggingface_hub'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", program]
