@@ -6,6 +6,7 @@ and XLM-R. Packing changes no score: sequences meet in attention alone, which ke
 is computed in fp32, whatever the encoder is.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -191,7 +192,7 @@ class Encoder(nn.Module):
         return rows
 
 
-class PackedNetwork(nn.Module):
+class PackedNetwork(nn.Module, ABC):
     """A network that computes packed batches.
 
     Args:
@@ -204,14 +205,15 @@ class PackedNetwork(nn.Module):
         self.encoder = encoder
         self.attention = attention
 
+    @abstractmethod
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
         """Return the arrays that `forward` takes as tensors, ids, positions and segments first.
 
         Raises:
             InferenceError: the model has no embedding for one of them.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
         """Return the head's outputs ``(n, labels)``, fp32.
 
@@ -219,7 +221,6 @@ class PackedNetwork(nn.Module):
             inputs: what `pack` made, on the device.
             lengths: the last of what `pack` made: tokens of each part, in host memory.
         """
-        raise NotImplementedError
 
 
 class PackedClassifier(PackedNetwork):

@@ -7,6 +7,7 @@ server of these dialects does. The answers are plain JSON content; the ``...Resp
 import math
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -29,18 +30,18 @@ Probability = Annotated[float, Field(ge=0, le=1, description="The model's probab
 Place = Annotated[int, Field(ge=0, description="The document's place in the request, from 0.")]
 
 
-class Request(BaseModel):
+class Request(BaseModel, ABC):
     """What all dialects share."""
 
     timeout_ms: float | None = Field(None, gt=0, allow_inf_nan=False, description="Time for the answer.")
 
+    @abstractmethod
     def questions(self) -> list[Question]:
         """Return what is asked."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
         """Return the dialect's answer to the questions, in their order."""
-        raise NotImplementedError
 
 
 class Text(BaseModel):

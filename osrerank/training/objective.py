@@ -1,5 +1,6 @@
 """The thing that is optimised: a network with its loss, whatever the loss is."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ Parts = Mapping[str, Tensor]
 """The loss of a lot by its parts, each a mean over the lot's lists; their sum is the loss."""
 
 
-class Objective(nn.Module):
+class Objective(nn.Module, ABC):
     """A network and a loss.
 
     Args:
@@ -27,9 +28,9 @@ class Objective(nn.Module):
         super().__init__()
         self.network = network
 
+    @abstractmethod
     def forward(self, lot: Lot) -> Parts:
         """Return the loss of a lot."""
-        raise NotImplementedError
 
     def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield what is trained, by name, each once."""
