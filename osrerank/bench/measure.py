@@ -75,7 +75,8 @@ def rows(
     found = []
     for one in contenders:
         taken = statistics.median(timings.seconds[one.name])
-        tokens = sum(lengths_of(one.builder, tasks) if isinstance(one, Ours) else lengths)
+        own = lengths_of(one.builder, tasks) if isinstance(one, Ours) else lengths
+        tokens = sum(own)
         row: dict[str, Any] = {
             "name": one.name,
             "version": one.version,
@@ -88,7 +89,8 @@ def rows(
             "top10_shared": _shared(timings.values[one.name], timings.values[reference]),
         }
         if isinstance(one, Ours):
-            row |= _parts(one, lengths_of(one.builder, tasks, one.pool_factor), timings.seconds[one.name])
+            states = own if one.pool_factor == 1 else lengths_of(one.builder, tasks, one.pool_factor)
+            row |= _parts(one, states, timings.seconds[one.name])
         found.append(row)
     return found
 

@@ -196,8 +196,10 @@ class Pool(nn.Module):
         return Pooled(shared(shares, states), segment_of, (sizes.squeeze(2) > 0).long(), shares)
 
 
-def shared(shares: Tensor, states: Tensor) -> Tensor:
-    """Return states ``(n, tokens, hidden)`` in the rows of shares ``(n, rows, tokens)``, computed in fp32."""
+def shared(shares: Tensor | None, states: Tensor) -> Tensor:
+    """Return states ``(n, tokens, hidden)`` in the rows of `Pooled.shares`, computed in fp32."""
+    if shares is None:
+        return states
     with torch.autocast(states.device.type, enabled=False):
         return (shares @ states.float()).to(states.dtype)
 

@@ -131,7 +131,7 @@ def distill(
     refuse_existing(request.output)
     if student is not None and (refitted or pool_factor is not None):
         setting = "refitted" if refitted else "pool_factor"
-        raise ConfigError("that is for a student that is made of its teacher's layers", setting=setting)
+        raise ConfigError(f"{setting} is for a student that is made of its teacher's layers", setting=setting)
     machine = Machine(request.recipe.precision)
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)

@@ -44,8 +44,7 @@ class Probe:
 
     def pool(self, states: Tensor) -> Tensor:
         """Return states of another network ``(n, tokens, hidden)`` pooled as this one's were in its last pass."""
-        shares = None if self.pooled is None else self.pooled.shares
-        return states if shares is None else shared(shares, states)
+        return shared(None if self.pooled is None else self.pooled.shares, states)
 
     def _watch_cross_bias(self, network: CrossBiasEncoder) -> None:
         layers: list[Any] = list(network.layers)

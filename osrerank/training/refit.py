@@ -119,10 +119,6 @@ class _Place:
     wanted_attended: Tensor = field(init=False)
     wanted: Tensor = field(init=False)
 
-    def pooled(self, states: Tensor) -> Tensor:
-        """Return the teacher's states in the student's rows."""
-        return states if self.shares is None else shared(self.shares, states)
-
 
 @torch.no_grad()
 def refit(
@@ -181,10 +177,10 @@ def _advance(layer: Any, places: Iterable[_Place], *, is_kept: bool, is_watched:
     for place in places:
         summed = place.teacher + layer.attended(layer.context(place.teacher, place.teacher_bias))
         if is_kept:
-            place.wanted_attended = place.pooled(summed)
+            place.wanted_attended = shared(place.shares, summed)
         fed = layer.fed_forward(layer.attended_norm(summed))
         if is_watched:
-            place.wanted = place.pooled(fed)
+            place.wanted = shared(place.shares, fed)
         place.teacher = layer.norm(fed)
 
 
