@@ -200,10 +200,11 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
 @click.option("--filter", "judge", help="Model that chooses each relevant document's passages, with --passages.")
 @click.option("--hardest", help="Model that orders the other documents; the hardest are kept.")
 @click.option("--keep", type=click.IntRange(1), help="Passages or hardest documents kept.  [default: 5; 30]")
+@click.option("--score", help="Model whose scores are written too, for a recipe's soft=true.")
 @click.option("--seed", default=1, show_default=True, help="Of every draw.")
 @click.pass_context
 def data(context: click.Context, /, output: Path, **options: Any) -> None:
-    """Write training examples as JSON lines: query, documents, relevance.
+    """Write training examples as JSON lines: query, documents, relevance, and a teacher's scores with --score.
 
     \b
     osrerank train data squad.jsonl --squad train-v1.1.json --questions 20000 --depth 30

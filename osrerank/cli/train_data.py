@@ -10,7 +10,7 @@ from osrerank.evaluation.queries import read_queries
 from osrerank.evaluation.trec import read_qrels
 from osrerank.scoring.factory import load_scorer
 from osrerank.stages.splitting import Windows
-from osrerank.training.documents import KEEP, hardest, passage_triples
+from osrerank.training.documents import KEEP, hardest, passage_triples, scored
 from osrerank.training.examples import Example
 from osrerank.training.first_pass import Search, from_index, from_questions
 from osrerank.training.sources import open_source
@@ -58,4 +58,6 @@ def _changed(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[E
         examples = passage_triples(examples, Windows(), keep=keep, scorer=scorer, seed=options["seed"])
     if options["hardest"]:
         examples = hardest(examples, load_scorer(options["hardest"]), options["keep"] or HARDEST)
+    if options["score"]:
+        examples = scored(examples, load_scorer(options["score"]))
     return examples

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ AHEAD = 4
 WIDTHS = 16
 """Batches are as wide as a multiple of this: libraries prepare a product for each shape anew."""
 Ids = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float32]
 Item = TypeVar("Item")
 
 
@@ -31,6 +32,7 @@ class Lot:
         sizes: sequences of each list; each is a list of its own where the loss is pointwise.
         share: of the step: how much of its lists are here; the shares of a step's lots add up to 1.
         teacher: the same sequences as another model reads them, where it reads them differently.
+        scores: logits ``(n,)`` that a teacher gave beforehand; 0 where there are none.
     """
 
     inputs: Batch
@@ -38,6 +40,7 @@ class Lot:
     sizes: tuple[int, ...]
     share: float
     teacher: Batch | None = None
+    scores: Scores | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,20 @@ class Step:
     places: tuple[str, ...] = ()
 
 
+class Made(NamedTuple):
+    """A sequence to learn from.
+
+    Attributes:
+        tokens: as the model reads them.
+        target: 1 where the document, or the first of two, is relevant.
+        score: the logit that a teacher gave to the same, 0 where none did.
+    """
+
+    tokens: Tokens
+    target: int
+    score: float = 0.0
+
+
 class Assembly(Protocol):
     """Makes sequences of an example."""
 
@@ -67,7 +84,7 @@ class Assembly(Protocol):
     def count(self, example: Example) -> int:
         """Return how many sequences the example gives."""
 
-    def sequences(self, example: Example) -> list[tuple[Tokens, int]]:
+    def sequences(self, example: Example) -> list[Made]:
         """Return the example's sequences with their targets."""
 
 
@@ -80,19 +97,21 @@ class MonoAssembly:
     def count(self, example: Example) -> int:
         return len(example.documents)
 
-    def sequences(self, example: Example) -> list[tuple[Tokens, int]]:
+    def sequences(self, example: Example) -> list[Made]:
         query = self.builder.query(example.query)
         documents = self.builder.documents(example.documents, query)
-        grades = (int(grade > 0) for grade in example.relevance)
-        return [(self.builder.mono(query, text), grade) for text, grade in zip(documents, grades, strict=True)]
+        scores = example.scores or (0.0,) * len(documents)
+        return [
+            Made(self.builder.mono(query, text), int(grade > 0), score)
+            for text, grade, score in zip(documents, example.relevance, scores, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """A step's lists before they are padded: sequences, targets, and the same sequences as a teacher reads them."""
+    """A step's lists before they are padded, and the same sequences as a teacher reads them."""
 
-    own: list[list[Tokens]] = field(default_factory=list)
-    targets: list[list[int]] = field(default_factory=list)
+    own: list[list[Made]] = field(default_factory=list)
     teacher: list[list[Tokens]] = field(default_factory=list)
 
 
@@ -148,25 +167,26 @@ class Steps:
         lists = _Lists()
         for example in group:
             made = self.assembly.sequences(example)
-            twins = [tokens for tokens, _ in self.teacher.sequences(example)] if self.teacher else []
+            twins = [twin.tokens for twin in self.teacher.sequences(example)] if self.teacher else []
             width = len(made) if self.lists else 1
             for start in range(0, len(made), width):
-                part = made[start : start + width]
-                lists.own.append([tokens for tokens, _ in part])
-                lists.targets.append([target for _, target in part])
+                lists.own.append(made[start : start + width])
                 lists.teacher.append(twins[start : start + width])
-        lots = tuple(self._lot(lists, places) for places in plan(lists.own, self.budget_tokens, multiple=WIDTHS))
-        lengths = [len(tokens.ids) for own in lists.own for tokens in own]
+        tokens = [[made.tokens for made in own] for own in lists.own]
+        lots = tuple(self._lot(lists, places) for places in plan(tokens, self.budget_tokens, multiple=WIDTHS))
+        lengths = [len(sequence.ids) for own in tokens for sequence in own]
         return Step(lots, len(lengths), sum(lengths), tuple(dict.fromkeys(example.place for example in group)))
 
     def _lot(self, lists: _Lists, places: Sequence[int]) -> Lot:
+        own = [made for place in places for made in lists.own[place]]
         twins = [tokens for place in places for tokens in lists.teacher[place]]
         return Lot(
-            _padded([tokens for place in places for tokens in lists.own[place]], self.pad_id, self.assembly),
-            np.array([target for place in places for target in lists.targets[place]], dtype=np.int64),
+            _padded([made.tokens for made in own], self.pad_id, self.assembly),
+            np.array([made.target for made in own], dtype=np.int64),
             tuple(len(lists.own[place]) for place in places),
             len(places) / len(lists.own),
             _padded(twins, self.teacher_pad_id, self.teacher) if twins and self.teacher else None,
+            np.array([made.score for made in own], dtype=np.float32),
         )
 
 

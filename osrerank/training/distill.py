@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError
 from osrerank.training import losses
 from osrerank.training.batches import Lot
 from osrerank.training.models import Trainee, layer_map
-from osrerank.training.objective import Objective, Parts, hard_loss, on
+from osrerank.training.objective import Objective, Parts, ends, on
 from osrerank.training.probe import Probe, forward
 from osrerank.training.recipes import Recipe
 
@@ -65,26 +65,14 @@ class DistillationObjective(Objective):
         if not self.watches:
             with torch.no_grad():
                 wanted = self.teacher(**teacher_inputs).float()
-            return self._ends(self.network(**inputs).float(), wanted, lot)
+            return ends(self.network(**inputs).float(), wanted, lot, self._heads, self._recipe)
         wanted = forward(self.teacher, self._teacher_probe, teacher_inputs, learn=False).float()
         found = forward(self.network, self._probe, inputs, learn=torch.is_grad_enabled()).float()
         pooled = self._probe.pooled
         mask = (inputs["attention_mask"] if pooled is None else pooled.attention_mask).float()
         compared = {"attention": self._attention, "hidden": self._hidden}
         parts = {name: distance(mask) for name, distance in compared.items() if getattr(self._recipe, name)}
-        return {**parts, **self._ends(found, wanted, lot)}
-
-    def _ends(self, found: Tensor, wanted: Tensor, lot: Lot) -> Parts:
-        """Return the soft and the hard part."""
-        temperature = self._recipe.temperature
-        if self._recipe.loss == "listwise":
-            own, other = (losses.raw_scores(z, head) for z, head in zip((found, wanted), self._heads, strict=True))
-            soft = losses.list_divergence(own, other, lot.sizes, temperature)
-        else:
-            soft = losses.soft_cross_entropy(found, wanted, temperature)
-        if not self._recipe.hard:
-            return {"soft": soft}
-        return {"soft": soft, "hard": hard_loss(found, lot, self._heads[0], self._recipe.loss)}
+        return {**parts, **ends(found, wanted, lot, self._heads, self._recipe)}
 
     def _compare(self, student: Trainee, teacher: Trainee, watched: tuple[int, ...] | None) -> None:
         self._probe, self._teacher_probe = Probe(student.network), Probe(teacher.network)

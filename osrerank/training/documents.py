@@ -6,6 +6,7 @@ the query's other documents; then only the five passages of a relevant document 
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,11 +52,23 @@ def best(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list
 def hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iterator[Example]:
     """Yield each example with its relevant documents and the others of the highest scores, highest first."""
     for example in examples:
-        others = example.others
-        values = scorer.score(example.query, others, [(place,) for place in range(len(others))]).values
-        kept = [others[place] for place in descending(values)[:keep]]
-        grades = (*[1] * len(example.relevant), *[0] * len(kept))
-        yield Example(example.query, (*example.relevant, *kept), grades, example.place)
+        others = example.places(relevant=False)
+        values = _values(scorer, example.part(others))
+        kept = (others[number] for number in descending(values)[:keep])
+        yield example.part((*example.places(relevant=True), *kept))
+
+
+def scored(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]:
+    """Yield each example with the scorer's logits; a document that could not be scored is not among them."""
+    for example in examples:
+        values = _values(scorer, example)
+        places = sorted(descending(values))
+        yield replace(example.part(places), scores=tuple(round(float(values[place]), 4) for place in places))
+
+
+def _values(scorer: Scorer, example: Example) -> npt.NDArray[np.float32]:
+    """Return the documents' scores ``(n,)``."""
+    return scorer.score(example.query, example.documents, [(place,) for place in range(len(example.documents))]).values
 
 
 def descending(values: npt.NDArray[np.float32]) -> list[int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 
 from osrerank.scoring.inputs import InputBuilder, Tokens
+from osrerank.training.batches import Made
 from osrerank.training.examples import Example
 
 
@@ -20,21 +21,26 @@ class DuoAssembly:
         builder: makes the sequences.
         both_orders: false for a model that gives the second sequence of such a pair the first one's score with the
             other sign, and so learns the same from either: then each pair has one order, the documents' own.
+        unlike: false to make pairs of equal labels as well, for what learns from a teacher's scores alone.
     """
 
     builder: InputBuilder
     both_orders: bool = True
+    unlike: bool = True
 
     def count(self, example: Example) -> int:
-        return (1 + self.both_orders) * len(example.relevant) * len(example.others)
+        documents = len(example.documents)
+        pairs = len(example.relevant) * len(example.others) if self.unlike else documents * (documents - 1) // 2
+        return (1 + self.both_orders) * pairs
 
-    def sequences(self, example: Example) -> list[tuple[Tokens, int]]:
+    def sequences(self, example: Example) -> list[Made]:
         pairs, made = ordered_pairs(self.builder, example.query, example.documents, both_orders=self.both_orders)
         grades = [grade > 0 for grade in example.relevance]
+        scores = example.scores or (0.0,) * len(grades)
         return [
-            (tokens, int(grades[first]))
+            Made(tokens, int(grades[first]), scores[first] - scores[second])
             for (first, second), tokens in zip(pairs, made, strict=True)
-            if grades[first] != grades[second]
+            if not self.unlike or grades[first] != grades[second]
         ]
 
 

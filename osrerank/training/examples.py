@@ -1,8 +1,9 @@
 """What is learnt from: a query, documents, and which of them are relevant."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ class Example:
         documents: texts, those of a first pass in its order.
         relevance: of each document; above 0 is relevant.
         place: where it was read, for errors.
+        scores: of each document, logits of a teacher's; empty where there are none.
     """
 
     query: str
     documents: tuple[str, ...]
     relevance: tuple[int, ...]
     place: str = ""
+    scores: tuple[float, ...] = ()
 
     @property
     def relevant(self) -> tuple[str, ...]:
@@ -36,6 +39,19 @@ class Example:
         """The documents that are not relevant, in order."""
         return tuple(text for text, grade in zip(self.documents, self.relevance, strict=True) if grade <= 0)
 
+    def part(self, places: Sequence[int]) -> "Example":
+        """Return the example with some of its documents, in the order of ``places``, counted from 0."""
+        return replace(
+            self,
+            documents=tuple(self.documents[place] for place in places),
+            relevance=tuple(self.relevance[place] for place in places),
+            scores=tuple(self.scores[place] for place in places) if self.scores else (),
+        )
+
+    def places(self, *, relevant: bool) -> list[int]:
+        """Return where the relevant documents are, or the others."""
+        return [place for place, grade in enumerate(self.relevance) if (grade > 0) == relevant]
+
 
 def malformed(path: Path, line: int, problem: str) -> CorpusFormatError:
     """Return the error of a line."""
@@ -43,7 +59,7 @@ def malformed(path: Path, line: int, problem: str) -> CorpusFormatError:
 
 
 def read_examples(path: Path) -> Iterator[Example]:
-    """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number]}``, plain or ``.gz``.
+    """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number], "scores"?: [number]}``, or ``.gz``.
 
     Raises:
         CorpusFormatError: a line is not of that form.
@@ -61,7 +77,19 @@ def read_examples(path: Path) -> Iterator[Example]:
             raise malformed(path, number, "a document is no text")
         if not all(type(grade) is int for grade in relevance):
             raise malformed(path, number, "a relevance is no whole number")
-        yield Example(query, documents, relevance, f"{path}, line {number}")
+        scores = _scores(value.get("scores", ()), len(documents), path, number)
+        yield Example(query, documents, relevance, f"{path}, line {number}", scores)
+
+
+def _scores(values: Any, count: int, path: Path, line: int) -> tuple[float, ...]:
+    """Return a teacher's scores, none or one for each document."""
+    if not isinstance(values, list | tuple) or not all(
+        type(value) in {int, float} and math.isfinite(value) for value in values
+    ):
+        raise malformed(path, line, "scores must be numbers, one for each document")
+    if values and len(values) != count:
+        raise malformed(path, line, f"{count} documents and {len(values)} scores")
+    return tuple(map(float, values))
 
 
 def write_examples(path: Path, examples: Iterable[Example]) -> int:
@@ -79,7 +107,8 @@ def write_examples(path: Path, examples: Iterable[Example]) -> int:
 
 def as_json(example: Example) -> dict[str, Any]:
     """Return the content of an example's line."""
-    return {"query": example.query, "documents": example.documents, "relevance": example.relevance}
+    content = {"query": example.query, "documents": example.documents, "relevance": example.relevance}
+    return {**content, "scores": example.scores} if example.scores else content
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:

@@ -97,7 +97,7 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
     trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
     if request.recipe.compiled:
         trainee.network.compile(dynamic=True)
-    objective = RankingObjective(trainee.network, trainee.card.head, request.recipe.loss)
+    objective = RankingObjective(trainee.network, trainee.card.head, request.recipe)
     steps = _steps(request.recipe, trainee, machine)
     return _fit(request, trainee, objective, machine, steps, _fingerprint(request))
 
@@ -173,6 +173,8 @@ def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amou
     for source in sources:
         number = 0
         for number, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
+            if recipe.soft and not example.scores:
+                raise EvaluationError(f"{example.place}: soft=true learns from scores, and the example has none")
             sequences += sum(assembly.count(one) for one in drawn(example, recipe, rng))
         examples.append(number)
     if not sequences:
@@ -202,8 +204,10 @@ def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee 
     """Return the maker of steps for a model, and its teacher where that reads its texts differently."""
 
     def assembly(builder: InputBuilder) -> Assembly:
-        is_mono = trainee.card.kind == "mono"
-        return MonoAssembly(builder) if is_mono else DuoAssembly(builder, both_orders=not trainee.card.is_antisymmetric)
+        if trainee.card.kind == "mono":
+            return MonoAssembly(builder)
+        unlike = recipe.hard or not recipe.soft
+        return DuoAssembly(builder, both_orders=not trainee.card.is_antisymmetric, unlike=unlike)
 
     reads_alike = teacher is None or _reading(teacher) == _reading(trainee)
     return Steps(

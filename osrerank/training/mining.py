@@ -70,12 +70,10 @@ def mine(
 
 
 def _hardest(example: Example, trainee: Trainee, scoring: Scoring, recipe: Recipe) -> Example:
-    others = Example(example.query, example.others[: recipe.depth], ())
-    scores = next(scoring.documents(trainee, [others]))
-    order = sorted(range(len(scores)), key=lambda place: -scores[place])[: KEPT * recipe.negatives]
-    relevant = example.relevant
-    documents = (*relevant, *(others.documents[place] for place in order))
-    return Example(example.query, documents, (*[1] * len(relevant), *[0] * len(order)), example.place)
+    others = example.places(relevant=False)[: recipe.depth]
+    scores = next(scoring.documents(trainee, [example.part(others)]))
+    order = sorted(range(len(others)), key=lambda number: -scores[number])[: KEPT * recipe.negatives]
+    return example.part((*example.places(relevant=True), *(others[number] for number in order)))
 
 
 def _whole_lines(path: Path) -> int:

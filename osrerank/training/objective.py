@@ -11,7 +11,7 @@ from osrerank.scoring.inputs import Batch
 from osrerank.scoring.model import Head
 from osrerank.training import losses
 from osrerank.training.batches import Lot
-from osrerank.training.recipes import Loss
+from osrerank.training.recipes import Loss, Recipe
 
 Parts = Mapping[str, Tensor]
 """The loss of a lot by its parts, each a mean over the lot's lists; their sum is the loss."""
@@ -38,23 +38,46 @@ class Objective(nn.Module, ABC):
 
 
 class RankingObjective(Objective):
-    """Cross-entropy with the labels, of single sequences or of lists.
+    """Cross-entropy with the labels, of single sequences or of lists, or with scores that the examples bring, or both.
 
     Args:
         network: gives logits ``(n, labels)``.
         head: what they mean.
-        loss: pointwise or listwise.
+        recipe: loss, and of what.
     """
 
-    def __init__(self, network: nn.Module, head: Head, loss: Loss) -> None:
+    def __init__(self, network: nn.Module, head: Head, recipe: Recipe) -> None:
         super().__init__(network)
-        self.head = head
-        self.loss = loss
+        self._head = head
+        self._recipe = recipe
 
     def forward(self, lot: Lot) -> Parts:
         device = next(self.network.parameters()).device
         logits = self.network(**on(device, lot.inputs)).float()
-        return {"hard": hard_loss(logits, lot, self.head, self.loss)}
+        if not self._recipe.soft or lot.scores is None:
+            return {"hard": hard_loss(logits, lot, self._head, self._recipe.loss)}
+        wanted = torch.from_numpy(lot.scores).to(device).unsqueeze(1)
+        return ends(logits, wanted, lot, (self._head, "logit1"), self._recipe)
+
+
+def ends(found: Tensor, wanted: Tensor, lot: Lot, heads: tuple[Head, Head], recipe: Recipe) -> Parts:
+    """Return the parts of the loss that the last layer has: ``soft``, and ``hard`` where the recipe says so.
+
+    Args:
+        found: logits.
+        wanted: a teacher's.
+        lot: of the sequences.
+        heads: what either means.
+        recipe: loss, temperature, hard.
+    """
+    if recipe.loss == "listwise":
+        own, other = (losses.raw_scores(z, head) for z, head in zip((found, wanted), heads, strict=True))
+        soft = losses.list_divergence(own, other, lot.sizes, recipe.temperature)
+    else:
+        soft = losses.soft_cross_entropy(found, wanted, recipe.temperature)
+    if not recipe.hard:
+        return {"soft": soft}
+    return {"soft": soft, "hard": hard_loss(found, lot, heads[0], recipe.loss)}
 
 
 def hard_loss(logits: Tensor, lot: Lot, head: Head, loss: Loss) -> Tensor:

@@ -54,7 +54,8 @@ class Recipe:
         evaluate_every: steps between measurements on the development set; 0 for the tenth part of all.
         method: of distillation: "simplified-tinybert", or "logits" alone.
         attention, hidden: whether Simplified TinyBERT compares attention, and states.
-        hard: whether distillation learns from the labels too.
+        soft: whether training learns from the scores that the examples bring, as distillation does from its teacher's.
+        hard: whether what learns from scores, a teacher's or the examples', learns from the labels too.
         temperature: of soft labels.
         mask: share of the pieces that pre-training hides.
     """
@@ -95,6 +96,7 @@ class Recipe:
     method: str = "simplified-tinybert"
     attention: bool = True
     hidden: bool = True
+    soft: bool = False
     hard: bool = True
     temperature: float = 1.0
     mask: float = 0.15

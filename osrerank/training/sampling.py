@@ -5,7 +5,6 @@ A pass is determined by the seed and its number alone, so that a training can go
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from osrerank.training.examples import Example
@@ -25,13 +24,12 @@ def drawn(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Exam
     if recipe.draw == "all":
         yield example
     elif recipe.draw == "top":
-        yield replace(example, documents=example.documents[: recipe.depth], relevance=example.relevance[: recipe.depth])
+        yield example.part(range(min(recipe.depth, len(example.documents))))
     else:
-        others = example.others[: recipe.depth]
+        others = example.places(relevant=False)[: recipe.depth]
         wanted = min(len(others), 1 if recipe.draw == "balanced" else recipe.negatives)
-        for relevant in example.relevant if wanted else ():
-            documents = (relevant, *rng.sample(others, wanted))
-            yield Example(example.query, documents, (1, *[0] * wanted), example.place)
+        for relevant in example.places(relevant=True) if wanted else ():
+            yield example.part((relevant, *rng.sample(others, wanted)))
 
 
 def shuffled(items: Iterable[Item], buffer: int, rng: random.Random) -> Iterator[Item]:

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.cli import main
+from osrerank.scoring.factory import load_scorer
 from tests.servers import ROOT
 
 MODEL = ROOT / "tests" / "data" / "tiny-bert-two-labels"
@@ -47,6 +48,15 @@ def test_the_hardest_documents_are_kept(examples: Path, tmp_path: Path) -> None:
     assert run(*command, "--keep", 1) == 0
     (found,) = read(tmp_path / "hard.jsonl")
     assert found["relevance"] == [1, 0]
+
+
+def test_a_models_scores_are_written(examples: Path, tmp_path: Path) -> None:
+    command = ("train", "data", tmp_path / "scored.jsonl", "--data", f"examples={examples}", "--score", MODEL)
+    assert run(*command) == 0
+    (found,), (given,) = read(tmp_path / "scored.jsonl"), read(examples)
+    documents = given["documents"]
+    values = load_scorer(MODEL).score(given["query"], documents, [(place,) for place in range(len(documents))]).values
+    assert found == {**given, "scores": [pytest.approx(float(value), abs=1e-4) for value in values]}
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ def test_training_reads_what_scoring_reads(directory: Path) -> None:
     scorer.score(EXAMPLE.query, EXAMPLE.documents, [(place,) for place in range(3)])
     scorer.close()
     made = MonoAssembly(builder).sequences(EXAMPLE)
-    assert [target for _, target in made] == [0, 1, 0]
+    assert [one.target for one in made] == [0, 1, 0]
     expected = sorted((tuple(tokens.ids), tuple(tokens.segments)) for tokens in backend.seen)
-    assert sorted((tuple(tokens.ids), tuple(tokens.segments)) for tokens, _ in made) == expected
-    assert max(len(tokens.ids) for tokens, _ in made) == 512
+    assert sorted((tuple(one.tokens.ids), tuple(one.tokens.segments)) for one in made) == expected
+    assert max(len(one.tokens.ids) for one in made) == 512
 
 
 def steps(**changes: object) -> Steps:

@@ -9,7 +9,7 @@ import pytest
 from osrerank.client import connect
 from osrerank.errors import CorpusFormatError
 from osrerank.stages.splitting import Windows
-from osrerank.training.documents import best, hardest, passage_triples
+from osrerank.training.documents import best, hardest, passage_triples, scored
 from osrerank.training.examples import Example
 from osrerank.training.first_pass import Search, from_index, from_questions
 from osrerank.types import Qrels, Query, Scores
@@ -49,6 +49,13 @@ def test_the_hardest_others() -> None:
     example = Example("q", ("wing", "salt", "heat", "salt salt", "broken"), (0, 0, 1, 0, 0))
     (found,) = hardest([example], CountsSalt(), 2)
     assert (found.documents, found.relevance) == (("heat", "salt salt", "salt"), (1, 0, 0))
+
+
+def test_a_models_scores_go_with_the_documents_that_have_one() -> None:
+    example = Example("q", ("wing", "salt", "broken", "salt salt"), (0, 1, 0, 0))
+    (found,) = scored([example], CountsSalt())
+    assert (found.documents, found.relevance) == (("wing", "salt", "salt salt"), (0, 1, 0))
+    assert found.scores == (0.0, 1.0, 2.0)
 
 
 def test_examples_from_an_index(tmp_path: Path) -> None:

@@ -38,14 +38,27 @@ def test_pairs_of_unlike_labels_in_both_orders() -> None:
     pairs, sequences = ordered_pairs(builder(), "low", example.documents)
     by_pair = {pair: tuple(tokens.ids) for pair, tokens in zip(pairs, sequences, strict=True)}
     expected = {by_pair[0, 1]: 1, by_pair[0, 2]: 1, by_pair[1, 0]: 0, by_pair[2, 0]: 0}
-    assert {tuple(tokens.ids): target for tokens, target in made} == expected
-    assert all(set(tokens.segments) == {0, 1, 2} for tokens, _ in made)
+    assert {tuple(one.tokens.ids): one.target for one in made} == expected
+    assert all(set(one.tokens.segments) == {0, 1, 2} for one in made)
 
 
 def test_one_class_alone_gives_no_pair() -> None:
     assembly = DuoAssembly(builder())
     assert assembly.count(Example("low", ("salt", "wing"), (1, 1))) == 0
     assert assembly.sequences(Example("low", ("salt", "wing"), (0, 0))) == []
+
+
+@pytest.mark.parametrize("both_orders", [True, False])
+def test_scores_alone_make_every_pair_with_its_difference(both_orders: bool) -> None:
+    example = Example("low", ("salt", "wing", "heat"), (1, 0, 0), scores=(3.0, 1.0, 1.5))
+    assembly = DuoAssembly(builder(), both_orders=both_orders, unlike=False)
+    made = assembly.sequences(example)
+    assert assembly.count(example) == len(made) == (6 if both_orders else 3)
+    found = [one.score for one in made]
+    assert sorted(map(abs, found)) == sorted((2.0, 1.5, 0.5) * (1 + both_orders))
+    assert sum(found) == (0 if both_orders else 3.0)
+    labelled = DuoAssembly(builder(), both_orders=both_orders).sequences(example)
+    assert {one.score for one in labelled} == ({2.0, 1.5, -2.0, -1.5} if both_orders else {2.0, 1.5})
 
 
 def test_the_measure_is_that_of_sums_of_probabilities() -> None:

@@ -71,6 +71,45 @@ def test_a_model_learns_and_scores_the_same_after_it_was_written(
     assert np.mean([place == 3 for place in found]) > 0.8
 
 
+def with_scores(examples: Path, output: Path) -> Path:
+    """Give the labelled document 0 and the others more, so that scores and labels disagree."""
+    lines = [json.loads(line) for line in examples.read_text().splitlines()]
+    scores = [[0.0 if grade else 4.0 + number % 2 for grade in line["relevance"]] for number, line in enumerate(lines)]
+    output.write_text("".join(f"{json.dumps({**a, 'scores': b})}\n" for a, b in zip(lines, scores, strict=True)))
+    return output
+
+
+@pytest.mark.parametrize("start", [CLASSIFIER, BI_ENCODER], ids=["standard", "cross-bias"])
+def test_scores_that_the_examples_bring_are_learnt_and_labels_are_not_looked_at(
+    examples: Path, tmp_path: Path, start: Path
+) -> None:
+    data = with_scores(examples, tmp_path / "scored.jsonl")
+    recipe = replace(SMALL, soft=True, hard=False, draw="all", mine_at=0.0, steps=40)
+    made = train(request(data, tmp_path / "made", recipe, source=start, development=None))
+    assert made is not None
+    losses = [float(row["loss"]) for row in curve(made)]
+    assert np.mean(losses[-8:]) < 0.7 * np.mean(losses[:8])
+    turned = tmp_path / "turned.jsonl"
+    turned.write_text(data.read_text().replace("[0, 0, 0, 1]", "[0, 1, 1, 0]"))
+    other = train(request(turned, tmp_path / "other", recipe, source=start, development=None))
+    assert other is not None
+    assert curve(other) == curve(made)
+
+
+def test_scores_and_labels_are_learnt_from_together(examples: Path, tmp_path: Path) -> None:
+    data = with_scores(examples, tmp_path / "scored.jsonl")
+    made = train(request(data, tmp_path / "made", replace(SMALL, soft=True), development=None))
+    assert made is not None
+    row = curve(made)[0]
+    assert float(row["loss"]) == pytest.approx(float(row["soft"]) + float(row["hard"]), rel=1e-4)
+
+
+def test_an_example_without_scores_is_named(examples: Path, tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match=r"examples\.jsonl, line 1: soft=true learns from scores"):
+        train(request(examples, tmp_path / "made", replace(SMALL, soft=True)))
+    assert not (tmp_path / "made.training").exists()
+
+
 @pytest.mark.parametrize("layout", ["standard", "cross-bias"])
 @pytest.mark.parametrize("stops", [(1, 4, 5, 6, 9)])
 def test_a_stopped_training_goes_on_to_the_last_bit(

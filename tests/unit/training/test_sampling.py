@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -16,7 +17,7 @@ def draws(**changes: object) -> list[Example]:
 
 def test_balanced_gives_each_relevant_one_other() -> None:
     found = draws(draw="balanced", loss="pointwise")
-    assert [(one.documents[0], one.relevance) for one in found] == [("b", (1, 0)), ("d", (1, 0))]
+    assert [(one.documents[0], one.relevance) for one in found] == [("b", (1, 0)), ("d", (2, 0))]
     assert all(one.documents[1] in "ace" for one in found)
 
 
@@ -27,6 +28,13 @@ def test_balanced_looks_no_deeper_than_asked() -> None:
 def test_list_draws_without_repetition_and_no_more_than_there_are() -> None:
     found = draws(draw="list", negatives=7)
     assert [sorted(one.documents) for one in found] == [["a", "b", "c", "e"], ["a", "c", "d", "e"]]
+
+
+@pytest.mark.parametrize("draw", ["balanced", "list", "top", "all"])
+def test_scores_go_with_their_documents(draw: str) -> None:
+    scored = replace(EXAMPLE, scores=(0.0, 1.0, 2.0, 3.0, 4.0))
+    for one in drawn(scored, Recipe(draw=draw, loss="pointwise", depth=3, negatives=2), random.Random(1)):
+        assert one.scores == tuple(float("abcde".index(text)) for text in one.documents)
 
 
 def test_top_takes_the_first_as_they_are_labelled() -> None:

@@ -1,5 +1,6 @@
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,12 +93,10 @@ def test_microblog(tmp_path: Path) -> None:
 
 
 def test_examples_round_trip(tmp_path: Path) -> None:
-    examples = [Example("q", ("a\tb", "c"), (1, 0)), Example("é", ("",), (0,))]
+    examples = [Example("q", ("a\tb", "c"), (1, 0), scores=(1.5, -2.0)), Example("é", ("",), (0,))]
     assert write_examples(tmp_path / "e.jsonl.gz", examples) == 2
     found = list(read_examples(tmp_path / "e.jsonl.gz"))
-    assert [(one.query, one.documents, one.relevance) for one in found] == [
-        (one.query, one.documents, one.relevance) for one in examples
-    ]
+    assert [replace(one, place="") for one in found] == examples
 
 
 @pytest.mark.parametrize(
@@ -109,6 +108,9 @@ def test_examples_round_trip(tmp_path: Path) -> None:
         ("pairs", "1\tq\n", 1, "found 2"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n', 1, "1 documents and 2"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [true]}\n', 1, "no whole number"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [1, 2]}\n', 1, "and 2 scores"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [NaN]}\n', 1, "must be numbers"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": 7}\n', 1, "must be numbers"),
         ("examples", "\n{oops\n", 2, "not JSON"),
         ("examples", '{"query": "q"}\n', 1, "documents"),
         ("examples", '["q"]\n', 1, "expected query"),
