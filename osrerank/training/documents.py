@@ -4,6 +4,7 @@ Chen et al.: ICIP at TREC-2020 Deep Learning Track, sections 2.1 and 3: for each
 the query's other documents; then only the five passages of a relevant document that a passage-trained model likes best.
 """
 
+import logging
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from osrerank.training.development import passages_of
 from osrerank.training.examples import Example
 from osrerank.types import Scorer
 
+logger = logging.getLogger(__name__)
 KEEP = 5
 
 
@@ -59,10 +61,12 @@ def hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iterator[
 
 
 def scored(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]:
-    """Yield each example with the scorer's logits; a document that could not be scored is not among them."""
+    """Yield each example with the scorer's logits; a document that could not be scored is left out, with a warning."""
     for example in examples:
         values = _values(scorer, example)
         places = sorted(descending(values))
+        if left_out := len(values) - len(places):
+            logger.warning("%s: %d documents could not be scored, and are left out", example.place, left_out)
         yield replace(example.part(places), scores=tuple(round(float(values[place]), 4) for place in places))
 
 

@@ -173,7 +173,7 @@ def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amou
     for source in sources:
         number = 0
         for number, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
-            if recipe.soft and not example.scores:
+            if recipe.soft and example.documents and not example.scores:
                 raise EvaluationError(f"{example.place}: soft=true learns from scores, and the example has none")
             sequences += sum(assembly.count(one) for one in drawn(example, recipe, rng))
         examples.append(number)

@@ -51,11 +51,12 @@ def test_the_hardest_others() -> None:
     assert (found.documents, found.relevance) == (("heat", "salt salt", "salt"), (1, 0, 0))
 
 
-def test_a_models_scores_go_with_the_documents_that_have_one() -> None:
-    example = Example("q", ("wing", "salt", "broken", "salt salt"), (0, 1, 0, 0))
+def test_a_models_scores_go_with_the_documents_that_have_one(caplog: pytest.LogCaptureFixture) -> None:
+    example = Example("q", ("wing", "salt", "broken", "salt salt"), (0, 1, 0, 0), "line 7")
     (found,) = scored([example], CountsSalt())
     assert (found.documents, found.relevance) == (("wing", "salt", "salt salt"), (0, 1, 0))
     assert found.scores == (0.0, 1.0, 2.0)
+    assert "line 7: 1 documents could not be scored" in caplog.text
 
 
 def test_examples_from_an_index(tmp_path: Path) -> None:
