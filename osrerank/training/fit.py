@@ -132,6 +132,7 @@ def distill(
     if student is not None and (refitted or pool_factor is not None):
         setting = "refitted" if refitted else "pool_factor"
         raise ConfigError(f"{setting} is for a student that is made of its teacher's layers", setting=setting)
+    layers = layers if isinstance(layers, int) else tuple(layers)
     machine = Machine(request.recipe.precision)
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)

@@ -353,3 +353,13 @@ def test_bfloat16_in_a_process_of_its_own(examples: Path, tmp_path: Path) -> Non
     assert found != exact
     weights = load_file(tmp_path / "made" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+
+def test_a_student_goes_on_from_a_checkpoint_with_its_layers_named_by_any_sequence(
+    examples: Path, tmp_path: Path
+) -> None:
+    recipe = replace(SMALL, name="tinybert-listwise", steps=2, mine_at=0.0)
+    for name, layers in (("listed", [1, 2]), ("ranged", range(1, 3))):
+        wanted = request(examples, tmp_path / name, recipe, source=BI_ENCODER, development=None)
+        assert distill(wanted, layers=layers, student=BI_ENCODER) == tmp_path / name
+    assert curve(tmp_path / "ranged") == curve(tmp_path / "listed")
