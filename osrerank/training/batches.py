@@ -18,7 +18,7 @@ AHEAD = 4
 WIDTHS = 16
 """Batches are as wide as a multiple of this: libraries prepare a product for each shape anew."""
 Ids = npt.NDArray[np.int64]
-Scores = npt.NDArray[np.float32]
+Logits = npt.NDArray[np.float32]
 Item = TypeVar("Item")
 
 
@@ -32,7 +32,7 @@ class Lot:
         sizes: sequences of each list; each is a list of its own where the loss is pointwise.
         share: of the step: how much of its lists are here; the shares of a step's lots add up to 1.
         teacher: the same sequences as another model reads them, where it reads them differently.
-        scores: logits ``(n,)`` that a teacher gave beforehand; 0 where there are none.
+        scores: logits ``(n,)`` that a teacher gave beforehand, 0 where it gave none; empty for pre-training.
     """
 
     inputs: Batch
@@ -40,7 +40,7 @@ class Lot:
     sizes: tuple[int, ...]
     share: float
     teacher: Batch | None = None
-    scores: Scores | None = None
+    scores: Logits = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,35 +47,45 @@ def best(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list
     """Return the passages of the highest scores, in the document's order; one that failed is not among them."""
     if len(passages) <= keep:
         return list(passages)
-    values = scorer.score(query, passages, [(place,) for place in range(len(passages))]).values
-    return [passages[place] for place in sorted(descending(values)[:keep])]
+    return [passages[place] for place in sorted(descending(_values(scorer, query, passages))[:keep])]
 
 
 def hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iterator[Example]:
     """Yield each example with its relevant documents and the others of the highest scores, highest first."""
     for example in examples:
         others = example.places(relevant=False)
-        values = _values(scorer, example.part(others))
-        kept = (others[number] for number in descending(values)[:keep])
-        yield example.part((*example.places(relevant=True), *kept))
+        yield with_hardest(example, others, _values(scorer, example.query, example.part(others).documents), keep)
+
+
+def with_hardest(example: Example, others: Sequence[int], values: npt.ArrayLike, keep: int) -> Example:
+    """Return an example with its relevant documents and the others of the highest scores, highest first.
+
+    Args:
+        example: any.
+        others: where the scored documents are.
+        values: their scores ``(others,)``.
+        keep: how many of them stay.
+    """
+    return example.part((*example.places(relevant=True), *(others[number] for number in descending(values)[:keep])))
 
 
 def scored(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]:
     """Yield each example with the scorer's logits; a document that could not be scored is left out, with a warning."""
     for example in examples:
-        values = _values(scorer, example)
-        places = sorted(descending(values))
+        values = _values(scorer, example.query, example.documents)
+        places = [int(place) for place in np.flatnonzero(np.isfinite(values))]
         if left_out := len(values) - len(places):
             logger.warning("%s: %d documents could not be scored, and are left out", example.place, left_out)
         yield replace(example.part(places), scores=tuple(round(float(values[place]), 4) for place in places))
 
 
-def _values(scorer: Scorer, example: Example) -> npt.NDArray[np.float32]:
+def _values(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
     """Return the documents' scores ``(n,)``."""
-    return scorer.score(example.query, example.documents, [(place,) for place in range(len(example.documents))]).values
+    return scorer.score(query, documents, [(place,) for place in range(len(documents))]).values
 
 
-def descending(values: npt.NDArray[np.float32]) -> list[int]:
+def descending(values: npt.ArrayLike) -> list[int]:
     """Return the places of the scores ``(n,)`` that are numbers, highest first."""
-    order = np.argsort(-values, kind="stable")
-    return [int(place) for place in order if np.isfinite(values[place])]
+    scores = np.asarray(values)
+    order = np.argsort(-scores, kind="stable")
+    return [int(place) for place in order if np.isfinite(scores[place])]

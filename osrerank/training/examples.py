@@ -32,12 +32,12 @@ class Example:
     @property
     def relevant(self) -> tuple[str, ...]:
         """The relevant documents, in order."""
-        return tuple(text for text, grade in zip(self.documents, self.relevance, strict=True) if grade > 0)
+        return tuple(self.documents[place] for place in self.places(relevant=True))
 
     @property
     def others(self) -> tuple[str, ...]:
         """The documents that are not relevant, in order."""
-        return tuple(text for text, grade in zip(self.documents, self.relevance, strict=True) if grade <= 0)
+        return tuple(self.documents[place] for place in self.places(relevant=False))
 
     def part(self, places: Sequence[int]) -> "Example":
         """Return the example with some of its documents, in the order of ``places``, counted from 0."""

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from osrerank.training.development import Scoring
+from osrerank.training.documents import with_hardest
 from osrerank.training.examples import Example, as_json, read_examples
 from osrerank.training.models import Trainee
 from osrerank.training.recipes import Recipe
@@ -72,8 +73,7 @@ def mine(
 def _hardest(example: Example, trainee: Trainee, scoring: Scoring, recipe: Recipe) -> Example:
     others = example.places(relevant=False)[: recipe.depth]
     scores = next(scoring.documents(trainee, [example.part(others)]))
-    order = sorted(range(len(others)), key=lambda number: -scores[number])[: KEPT * recipe.negatives]
-    return example.part((*example.places(relevant=True), *(others[number] for number in order)))
+    return with_hardest(example, others, scores, KEPT * recipe.negatives)
 
 
 def _whole_lines(path: Path) -> int:

@@ -54,7 +54,7 @@ class RankingObjective(Objective):
     def forward(self, lot: Lot) -> Parts:
         device = next(self.network.parameters()).device
         logits = self.network(**on(device, lot.inputs)).float()
-        if not self._recipe.soft or lot.scores is None:
+        if not self._recipe.soft:
             return {"hard": hard_loss(logits, lot, self._head, self._recipe.loss)}
         wanted = torch.from_numpy(lot.scores).to(device).unsqueeze(1)
         return ends(logits, wanted, lot, (self._head, "logit1"), self._recipe)
