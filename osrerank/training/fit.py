@@ -132,6 +132,9 @@ def distill(
     if student is not None and (refitted or pool_factor is not None):
         setting = "refitted" if refitted else "pool_factor"
         raise ConfigError(f"{setting} is for a student that is made of its teacher's layers", setting=setting)
+    if request.recipe.soft:
+        reason = "soft=true is for train: a distillation's soft labels are its teacher's own"
+        raise ConfigError(reason, setting="recipe.soft")
     layers = layers if isinstance(layers, int) else tuple(layers)
     machine = Machine(request.recipe.precision)
     kind = read_card(request.source).kind

@@ -363,3 +363,9 @@ def test_a_student_goes_on_from_a_checkpoint_with_its_layers_named_by_any_sequen
         wanted = request(examples, tmp_path / name, recipe, source=BI_ENCODER, development=None)
         assert distill(wanted, layers=layers, student=BI_ENCODER) == tmp_path / name
     assert curve(tmp_path / "ranged") == curve(tmp_path / "listed")
+
+
+def test_a_distillation_has_its_soft_labels_from_its_teacher(examples: Path, tmp_path: Path) -> None:
+    data = with_scores(examples, tmp_path / "scored.jsonl")
+    with pytest.raises(ConfigError, match="soft=true is for train"):
+        distill(request(data, tmp_path / "made", replace(SMALL, soft=True)), layers=1)
