@@ -28,7 +28,7 @@ from osrerank.cli.train import MODEL, request_of, told, training_options
     type=click.IntRange(0),
     help="With --layers: sequences that the student's matrices are fitted to by least squares before the training.",
 )
-@click.option("--student", type=MODEL, help="Checkpoint that the student starts from instead.")
+@click.option("--student", type=MODEL, help="Model that the student starts from instead.")
 def distill(
     layers: int | tuple[int, ...] | None,
     inner: int,

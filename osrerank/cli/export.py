@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from osrerank.cli.train import MODEL
+
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -24,7 +26,7 @@ class Bias(click.ParamType[float | str]):
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.argument("source", type=MODEL)
 @click.argument("output", type=FOLDER)
 @click.option("--name", default="", help="Name in the model's card; the output folder's by default.")
 @click.option(
@@ -85,7 +87,7 @@ class Bias(click.ParamType[float | str]):
     help="For the card: logits that the best first-pass score is worth beside the model.",
 )
 @click.option("--padded", is_flag=True, help="Make a graph that other programs can give padded batches; slower here.")
-@click.option("--keep-weights", is_flag=True, help="Copy the safetensors too, for the torch backend.")
+@click.option("--keep-weights", is_flag=True, help="Bring the safetensors too, for the torch backend.")
 @click.option(
     "--calibrate",
     nargs=2,
@@ -94,7 +96,7 @@ class Bias(click.ParamType[float | str]):
     help="Fit probabilities on candidates (JSON lines) with judgments (TREC).",
 )
 def export(source: Path, output: Path, calibrate: tuple[Path, Path] | None, **options: object) -> None:
-    """Write SOURCE, a Hugging Face directory with safetensors, as the model directory OUTPUT.
+    """Write SOURCE, a Hugging Face directory with safetensors or a hub id, as the model directory OUTPUT.
 
     OUTPUT appears whole or not at all; it gets an ONNX graph, the tokenizer and the card osrerank.json.
     """

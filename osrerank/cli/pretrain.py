@@ -11,7 +11,7 @@ from osrerank.cli.train import FILE, FOLDER, MODEL, recipe_option, said, time_op
 
 @click.command()
 @click.option("--corpus", required=True, multiple=True, type=FILE, help="JSON lines with text, or a text a line.")
-@click.option("--init-from", "source", type=MODEL, help="Checkpoint to go on with.")
+@click.option("--init-from", "source", type=MODEL, help="Model to go on with: a directory, a hub id.")
 @click.option(
     "--new",
     callback=named_options("layers"),

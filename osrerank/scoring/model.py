@@ -13,6 +13,7 @@ from osrerank.errors import ConfigError, ModelLoadError
 CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
+WEIGHTS_FILE = "model.safetensors"
 CARD_VERSION = 1
 SLACK = 1e-3
 """A quotient above a whole number by less counts as it, so that no rounding decides how many states there are."""
@@ -223,6 +224,19 @@ def digest(directory: Path, files: Iterable[str]) -> str:
 def weight_files(directory: Path) -> list[str]:
     """Return the safetensors files of the directory's own level."""
     return sorted(file.name for file in directory.glob("*.safetensors"))
+
+
+def parameter_files(directory: Path) -> list[str]:
+    """Return what a network's weights are read from: its safetensors, else the graph of its card, fp32 before int8.
+
+    Raises:
+        ModelLoadError: there are no safetensors, and the card cannot be read.
+    """
+    found = weight_files(directory)
+    if found or not (directory / CARD_FILE).exists():
+        return found
+    graphs = read_card(directory).onnx
+    return [graphs[precision] for precision in ("fp32", "int8") if precision in graphs][:1]
 
 
 def _refuse_unusable(directory: Path) -> None:

@@ -11,8 +11,9 @@ from prometheus_client import Counter
 
 from osrerank._optional import require
 from osrerank.errors import InferenceError, ModelLoadError
+from osrerank.scoring.drawn_weights import read_drawn
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model import CONFIG_FILE, ModelCard, padding_id, read_json, weight_files
+from osrerank.scoring.model import CONFIG_FILE, ModelCard, padding_id, parameter_files, read_json, weight_files
 
 if TYPE_CHECKING:
     from osrerank.scoring.torch_engine import Engine  # imports torch
@@ -60,7 +61,7 @@ class TorchBackend:
     def load(
         cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto", compiled: bool = False
     ) -> Self:
-        """Read the directory's safetensors.
+        """Read the directory's safetensors, or where it has none the graph that osrerank drew of them.
 
         Args:
             directory: the model's.
@@ -70,15 +71,15 @@ class TorchBackend:
             compiled: whether ``torch.compile`` fuses what our own forward pass does around the attention.
 
         Raises:
-            ModelLoadError: there are no safetensors, they cannot be read, or they are not the config's.
+            ModelLoadError: there are no weights, they cannot be read, or they are not the config's.
             MissingDependencyError: the extra ``torch`` is not installed.
         """
         torch = require("torch", extra="torch")
         from osrerank.scoring import torch_engine  # noqa: PLC0415 - imports torch
 
-        files = weight_files(directory)
+        files = parameter_files(directory)
         if not files:
-            reason = f"{directory} has no *.safetensors; use --backend onnx, or bring the weights"
+            reason = f"{directory} has no *.safetensors, nor a graph with its weights; bring them"
             raise ModelLoadError(reason, model=card.name, path=str(directory))
         if threads:
             torch.set_num_threads(threads)
@@ -142,6 +143,8 @@ def _load_engine(
         own = bert.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype)
     except KeyError as error:
         raise _lacking(directory, card, str(error.args[0])) from error
+    except ModelLoadError:
+        raise
     except Exception as error:
         raise _unreadable(directory, card, error) from error
     if compiled:
@@ -167,13 +170,28 @@ def load_network(directory: Path, card: ModelCard) -> Any:
 
 
 def read_weights(directory: Path) -> Mapping[str, Any]:
-    """Return all tensors of the directory's safetensors files."""
+    """Return all tensors of the directory's safetensors, or of the graph that it has instead (`parameter_files`).
+
+    Raises:
+        ModelLoadError: there is only a graph, and osrerank did not draw it.
+        MissingDependencyError: the extra ``torch`` is not installed.
+    """
+    files = weight_files(directory)
+    if not files and (graphs := parameter_files(directory)):
+        return _read_graph(directory, graphs[0])
     safetensors: Any = require("safetensors.torch", extra="torch")
-    return {
-        name: tensor
-        for file in weight_files(directory)
-        for name, tensor in safetensors.load_file(directory / file).items()
-    }
+    return {name: tensor for file in files for name, tensor in safetensors.load_file(directory / file).items()}
+
+
+def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
+    torch: Any = require("torch", extra="torch")
+    file = directory / graph
+    try:
+        drawn = read_drawn(file, read_json(directory / CONFIG_FILE))
+    except KeyError as error:
+        reason = f"{file} has no weight {error}, as graphs do that osrerank did not draw itself; bring the safetensors"
+        raise ModelLoadError(reason, path=str(file)) from error
+    return {name: torch.from_numpy(np.array(array)) for name, array in drawn.items()}
 
 
 def _cross_bias(directory: Path, card: ModelCard) -> Any:

@@ -23,6 +23,7 @@ from osrerank.scoring.model import (
     CARD_FILE,
     CONFIG_FILE,
     TOKENIZER_FILE,
+    WEIGHTS_FILE,
     Calibration,
     Kind,
     Layout,
@@ -67,7 +68,7 @@ class ExportOptions:
         first_pass_weight: what the best first-pass score is worth beside the logits; for the card.
         padded: whether the graph takes padded batches, as other programs feed it; else BERTs get the faster graph of
             `osrerank.training.graph`.
-        keep_weights: whether the safetensors go along, for the torch backend.
+        keep_weights: whether safetensors go along, for the torch backend.
         provenance: for the card.
     """
 
@@ -93,7 +94,8 @@ def export_model(
     """Write an osrerank model directory; it appears whole or not at all.
 
     Args:
-        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors.
+        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors, or a model that has its weights
+            in a graph that osrerank drew.
         output: the directory to make; it must not exist.
         options: what to make.
         calibrate: candidates (JSON lines) and judgments (TREC) of a development set, for the map to probabilities.
@@ -229,6 +231,16 @@ def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> No
     kept = weight_files(source) if options.keep_weights else []
     for name in [*kept, *(name for name in NOTICES if (source / name).exists())]:
         shutil.copyfile(source / name, folder / name)
+    if options.keep_weights and not kept:
+        _write_weights(source, folder)
+
+
+def _write_weights(source: Path, folder: Path) -> None:
+    """Write the weights of a source that has them in its graph."""
+    from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
+
+    safetensors: Any = require("safetensors.torch", extra="torch")
+    safetensors.save_file(read_weights(source), folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def _write_graph(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:

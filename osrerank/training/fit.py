@@ -16,7 +16,7 @@ import torch
 
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.scoring.inputs import Batch, InputBuilder
-from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, Kind, digest, read_card, weight_files
+from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, Kind, digest, parameter_files, read_card
 from osrerank.stages.splitting import Windows
 from osrerank.training.batches import Assembly, MonoAssembly, Steps
 from osrerank.training.card import write_model
@@ -308,7 +308,7 @@ def _fingerprint(request: Request, student: str = "") -> str:
 def _weights(source: Path) -> str:
     """Return a checkpoint's weights and description, hashed."""
     files = [name for name in (CARD_FILE, CONFIG_FILE) if (source / name).exists()]
-    return digest(source, [*files, *weight_files(source)])
+    return digest(source, [*files, *parameter_files(source)])
 
 
 def _finish(request: Request, trainee: Trainee, training: Training, amount: Amount) -> Path:

@@ -21,6 +21,7 @@ from osrerank.scoring.model import (
     CARD_FILE,
     CONFIG_FILE,
     TOKENIZER_FILE,
+    WEIGHTS_FILE,
     Calibration,
     Kind,
     ModelCard,
@@ -34,7 +35,6 @@ from osrerank.training.export import NOTICES, write_card
 from osrerank.training.recipes import Recipe
 from osrerank.training.segments import third_row
 
-WEIGHTS_FILE = "model.safetensors"
 SIGMA = 0.02
 """Standard deviation of BERT's new weights, drawn within two of it."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -79,7 +79,7 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors: an encoder, a masked language
-            model or a reranker.
+            model or a reranker; one of ours may have its weights in its graph.
         recipe: whose ``head`` and ``layout`` are the source's own where they are empty.
         kind: ``mono`` or ``duo``.
         name: for the model's card.
@@ -276,11 +276,11 @@ def read_checkpoint(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return a checkpoint's config, and its weights in fp32.
 
     Raises:
-        ModelLoadError: there is no config, or there are no safetensors.
+        ModelLoadError: there is no config, or there are no weights that can be read.
     """
     weights = {name: tensor.float() for name, tensor in read_weights(source).items()}
     if not weights:
-        reason = f"{source} has no *.safetensors to start from; an exported model has them with --keep-weights"
+        reason = f"{source} has no *.safetensors to start from, nor a graph that osrerank exported"
         raise ModelLoadError(reason, path=str(source))
     return dict(read_json(source / CONFIG_FILE)), weights
 

@@ -23,7 +23,7 @@ from torch.nn import functional
 from osrerank.errors import CorpusFormatError, EvaluationError
 from osrerank.evaluation.files import numbered_lines
 from osrerank.scoring.inputs import Ids, Tokens, padded
-from osrerank.scoring.model import TOKENIZER_FILE, digest, weight_files
+from osrerank.scoring.model import TOKENIZER_FILE, digest, parameter_files
 from osrerank.training.batches import Lot, Step, plan
 from osrerank.training.card import finish_encoder
 from osrerank.training.examples import malformed, text_of
@@ -215,7 +215,7 @@ def _fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) -> str:
     """Return what the outcome depends on."""
     files = [(str(path), path.stat().st_size) for path in corpora]
     changing = {name: value for name, value in recipe.as_json().items() if name != "budget_tokens"}
-    return json.dumps([changing, digest(source, weight_files(source)), files], sort_keys=True)
+    return json.dumps([changing, digest(source, parameter_files(source)), files], sort_keys=True)
 
 
 def new_encoder(corpora: Sequence[Path], output: Path, shape: Shape, seed: int = 1) -> Path:

@@ -5,6 +5,8 @@ import pytest
 
 from osrerank.cli import main
 from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.locate import SHIPPED
+from osrerank.scoring.model import read_card
 from tests.servers import ROOT
 
 MODEL = ROOT / "tests" / "data" / "tiny-bert-two-labels"
@@ -104,3 +106,24 @@ def test_pretraining_starts_in_one_way(examples: Path, tmp_path: Path, capsys: p
     pytest.importorskip("torch")
     assert run(*command, "--new", "depth=2") == 2
     assert "--new takes layers" in capsys.readouterr().err
+
+
+def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_path: Path) -> None:
+    recipe = "modern,steps=1,batch=2,negatives=1,max_tokens=72,rate=1e-5,evaluate_every=1,freeze=embeddings"
+    data = ("--data", f"examples={examples}", "--recipe", recipe)
+    assert run("train", "mono", "--init-from", "osrerank/mono", *data, "--output", tmp_path / "tuned") == 0
+    assert run("train", "average", tmp_path / "tuned", "osrerank/mono", "--output", tmp_path / "ours") == 0
+    card, start = read_card(tmp_path / "ours"), read_card(SHIPPED / "mono")
+    assert (card.layout, card.biases, card.first_pass_weight) == (start.layout, start.biases, start.first_pass_weight)
+    documents = ["low blood pressure is caused by dehydration", "the wing of the engine"]
+    ours, theirs = (
+        load_scorer(str(model), backend="torch").score("low pressure", documents, [(0,), (1,)]).values
+        for model in (tmp_path / "ours", "osrerank/mono")
+    )
+    assert 0 < abs(ours - theirs).max() < 0.5  # one small step; the two documents are 9 apart
+
+
+def test_a_start_that_is_nowhere_is_named(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("train", "mono", "--init-from", "osrerank/large", "--data", f"examples={examples}")
+    assert run(*command, "--output", tmp_path / "made") != 0
+    assert "osrerank ships no model osrerank/large; it ships osrerank/duo, osrerank/mono" in capsys.readouterr().err
