@@ -204,20 +204,27 @@ class Reranker:
         if isinstance(options.pipeline, Pipeline):
             return options.pipeline
         scorer = self._mono.scorer(cached=options.cache)
-        stages = [_first_stage(options, scorer), _blend(options, scorer)]
+        first, blend = _first_stage(options, scorer), _blend(options, scorer)
+        stages = [first] if blend is None else [first, blend]
         if options.pipeline == MONO_DUO:
-            stages.append(self._duo_stage(options))
-        return Pipeline(tuple(stage for stage in stages if stage is not None))
+            stages.append(self._duo_stage(options, judge=first.name))
+        return Pipeline(tuple(stages))
 
-    def _duo_stage(self, options: Rerank) -> Stage:
-        """Return the stage that compares pairs, behind the blend: it chooses among the best by all that is known."""
+    def _duo_stage(self, options: Rerank, *, judge: str) -> Stage:
+        """Return the stage that compares pairs, behind the blend: it chooses among the best by all that is known.
+
+        Args:
+            options: the search's.
+            judge: the stage before the blend. The first pass's part in a blend is none of the models' judgment, and
+                keeps the weight that the mono model's card gives it.
+        """
         depth = min(options.duo_depth, options.depth)
         try:
             scorer = self._duo.scorer(cached=options.cache)
         except (ModelLoadError, MissingDependencyError) as error:
             return FailedStage("duo", depth, error)
         share = _prior_share(options, scorer)
-        return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms, options.duo_skip_margin, share)
+        return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms, options.duo_skip_margin, share, judge)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The one way to a scorer: from a model's name to something that scores."""
 
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from osrerank.scoring.locate import locate
 from osrerank.scoring.model import Kind, ModelCard, read_card, weight_files
 
 BACKENDS = ("auto", "onnx", "torch")
+GPU = Path("/dev/nvidiactl")
+"""Is there where NVIDIA's driver is loaded."""
 DTYPES = ("auto", "fp32", "bf16", "fp16")
+
+logger = logging.getLogger(__name__)
 
 
 def load_scorer(
@@ -28,7 +33,8 @@ def load_scorer(
     Args:
         model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/mono``), or a hub id, with an
             optional ``@revision``.
-        backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed.
+        backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed; a
+            GPU is used by ``torch`` alone, and ``auto`` warns where there is one.
         threads: CPU threads for scoring; 0 means the cores that this process may use.
         dtype: what torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the
             CPU. Any but ``auto`` asks for the torch backend: what an ONNX graph computes in is in the graph.
@@ -68,6 +74,8 @@ def _load_backend(
     if backend == "onnx" or (backend == "auto" and card.onnx):
         from osrerank.scoring.onnx_scorer import OnnxBackend  # noqa: PLC0415 - keeps the choice of backend in one place
 
+        if backend == "auto" and GPU.exists():
+            logger.warning("%s is computed on the CPU, and this machine has a GPU: --backend torch uses it", card.name)
         return OnnxBackend.load(directory, card, threads=threads)
     if backend == "auto" and (find_spec("torch") is None or not weight_files(directory)):
         reason = "has no ONNX graph, and torch or its safetensors are not here; either run osrerank export on it"

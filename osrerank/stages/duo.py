@@ -43,6 +43,8 @@ class DuoStage:
         prior_share: s in [0, 1): a pair's logit is (1 - s) times the model's and s times the difference of the two
             candidates' scores before this stage, which must be logits: a log-linear pool of what was known and what the
             comparison says. 0 is duoBERT as the paper has it.
+        judge: the stage whose scores are pooled with the model's logits, where a later one added something to them that
+            is no judgment of the texts: what was added stays whole. Empty for the last stage's scores.
         name: how the stage is called in traces and reports.
     """
 
@@ -52,6 +54,7 @@ class DuoStage:
     budget_ms: float | None = None
     skip_margin: float | None = None
     prior_share: float = 0.0
+    judge: str = ""
     name: str = "duo"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
@@ -71,7 +74,8 @@ class DuoStage:
             return ranking.with_report(self._without_pairs(block, readable))
         plan = PairPlan.of([candidate.doc_id for candidate in readable], self.pairs)
         scores = self._score(ranking.query.text, readable, plan, deadline.within_ms(self.budget_ms))
-        probabilities = self._probabilities(scores, plan, _priors(block, readable))
+        judged = _scores_before(block, readable, self.judge)
+        probabilities = self._probabilities(scores, plan, judged, _scores_before(block, readable) - judged)
         attempt = self._attempt(block, readable, plan, scores, probabilities)
         candidates = settle(ranking, self.name, attempt)
         took_ms = (time.perf_counter() - started) * 1000
@@ -108,13 +112,14 @@ class DuoStage:
             raise DeadlineExceeded(f"the deadline passed after {_share(scores, plan)}", stage=self.name)
         return scores
 
-    def _probabilities(self, scores: Scores, plan: PairPlan, priors: Vector) -> Matrix:
+    def _probabilities(self, scores: Scores, plan: PairPlan, judged: Vector, added: Vector) -> Matrix:
         """Return p_ij ``(n, n)``, NaN where it was not computed or failed.
 
         Args:
             scores: the pairs' logits.
             plan: which pairs.
-            priors: the candidates' scores before the stage ``(n,)``.
+            judged: the candidates' scores that are pooled with them ``(n,)``.
+            added: what the candidates were ordered by beside that ``(n,)``.
         """
         matrix: Matrix = np.full((plan.size, plan.size), np.nan)
         scored = [at for at in range(scores.reached) if at not in scores.failures]
@@ -124,9 +129,10 @@ class DuoStage:
             raise InferenceError(message, stage=self.name, model=self.model)
         if scored:
             first, second = np.array([plan.tuples[at] for at in scored]).T
-            prior = (priors[first] - priors[second]).astype(np.float32)
-            pooled = (1 - self.prior_share) * logits + self.prior_share * prior if self.prior_share else logits
-            matrix[first, second] = self.scorer.probabilities(pooled)
+            if self.prior_share:
+                known = self.prior_share * judged + added
+                logits = (1 - self.prior_share) * logits + (known[first] - known[second]).astype(np.float32)
+            matrix[first, second] = self.scorer.probabilities(logits)
         return matrix
 
     def _attempt(
@@ -192,12 +198,22 @@ class DuoStage:
         )
 
 
-def _priors(block: Sequence[Candidate], readable: Sequence[Candidate]) -> Vector:
-    """Return the readable candidates' scores ``(n,)``, the least one for those that the stage before did not score."""
+def _scores_before(block: Sequence[Candidate], readable: Sequence[Candidate], stage: str = "") -> Vector:
+    """Return the readable candidates' scores of a stage ``(n,)``, the least one for those that it did not score.
+
+    Args:
+        block: all candidates of the stage.
+        readable: those with a text.
+        stage: an earlier stage's name; empty for the last one.
+    """
     passed = max(len(candidate.trace) for candidate in block)
-    known = {candidate.doc_id: candidate.score for candidate in block if len(candidate.trace) == passed}
+    known = {candidate.doc_id: _score_of(candidate, stage) for candidate in block if len(candidate.trace) == passed}
     least = min(known.values())
     return np.array([known.get(candidate.doc_id, least) for candidate in readable])
+
+
+def _score_of(candidate: Candidate, stage: str) -> float:
+    return next((passed.score for passed in candidate.trace if stage and passed.stage == stage), candidate.score)
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from osrerank.errors import InferenceError
+from osrerank.scoring import factory
 from osrerank.scoring.factory import load_scorer
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
 from osrerank.scoring.local import CHUNK, LocalScorer
@@ -60,6 +61,19 @@ def scorer() -> LocalScorer:
 def test_it_is_a_scorer(scorer: LocalScorer) -> None:
     assert isinstance(scorer, Scorer)
     assert scorer.model == "tiny-bert-one-label"
+
+
+def test_a_gpu_that_is_left_idle_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(factory, "GPU", tmp_path / "nvidiactl")
+    load_scorer(str(DIRECTORY), threads=1)
+    assert not caplog.records
+    (tmp_path / "nvidiactl").touch()
+    load_scorer(str(DIRECTORY), backend="onnx", threads=1)
+    assert not caplog.records
+    load_scorer(str(DIRECTORY), threads=1)
+    assert "tiny-bert-one-label is computed on the CPU, and this machine has a GPU: --backend torch" in caplog.text
 
 
 @pytest.mark.parametrize("fault", ["nan", "all nan", "raise"])

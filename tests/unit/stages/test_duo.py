@@ -86,6 +86,21 @@ def test_a_pair_pools_the_models_logit_with_the_scores_before():
     assert texts(ranking) == "abc"
 
 
+def test_what_a_blend_added_to_the_scores_stays_whole():
+    judged = MonoStage(BY_LENGTH).rerank(ranking_of(["ab", "abcd", "abc"]))  # logits 2, 4 and 3, first pass 3, 2 and 1
+    before = BlendStage("linear", 6.0).rerank(judged)  # 8, 8 and 5
+    ranking = DuoStage(FunctionScorer(lambda _query, _text: 0.0), prior_share=0.25, judge="mono").rerank(before)
+    kept = ranking.reports[-1].pairs
+    place = {doc_id: at for at, doc_id in enumerate(kept.doc_ids)}
+    found = kept.probabilities[place["d0"]][place["d2"]]
+    assert found == pytest.approx(1 / (1 + math.exp(-(0.25 * (2 - 3) + 6 * (3 - 1) / 3))))
+    assert DuoStage(FunctionScorer(lambda _query, _text: 0.0), judge="mono").rerank(before).reports[
+        -1
+    ].pairs == replace(
+        kept, probabilities=((None, 0.5, 0.5), (0.5, None, 0.5), (0.5, 0.5, None))
+    )  # the paper's duoBERT looks at no scores
+
+
 def test_the_share_of_the_prior_decides_between_it_and_the_model():
     before = MonoStage(BY_LENGTH).rerank(ranking_of(["ab", "abcd", "abc", "a", "abcde"]))
     shorter = FunctionScorer(lambda _query, text: -float(len(text)))
