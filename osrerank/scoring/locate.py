@@ -49,6 +49,11 @@ def locate(model: str, *, backend: str = "auto") -> Path:
     return _download(model, matched["repository"], matched["revision"], backend)
 
 
+def name_of(directory: Path) -> str:
+    """Return how the cards of others call a model: a shipped one by the name that `locate` takes, else its folder's."""
+    return f"{SHIPPED_PREFIX}{directory.name}" if directory.parent == SHIPPED else directory.name
+
+
 def _shipped(model: str) -> Path:
     directory = SHIPPED / model.removeprefix(SHIPPED_PREFIX)
     if not directory.is_dir():

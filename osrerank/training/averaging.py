@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from osrerank.errors import ConfigError
+from osrerank.scoring.locate import name_of
 from osrerank.scoring.model import ModelCard, read_card
 from osrerank.training.export import new_directory, refuse_existing
 from osrerank.training.models import Trainee, load_trainee
@@ -22,7 +23,7 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
     """Write the model whose weights are the weighted mean of others'; card and tokenizer are the first one's.
 
     Args:
-        models: directories with safetensors; the first is a reranker, others may be the bare encoder that it began as.
+        models: directories; the first is a reranker, others may be the bare encoder that it began as.
         shares: of each model, 0 or above; divided by their sum.
         output: the model directory to make.
 
@@ -46,7 +47,7 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
                 if name not in others or others[name].shape != parameter.shape:
                     raise ConfigError(f"{model} has no {name} of the form that {models[0]} has", setting="models")
                 parameter.add_(others[name], alpha=share)
-    parts = [{"model": model.name, "share": round(share, 4)} for model, share in zip(models, whole, strict=True)]
+    parts = [{"model": name_of(model), "share": round(share, 4)} for model, share in zip(models, whole, strict=True)]
     known = {name: value for name, value in first.provenance.items() if name != "measures"}  # not this model's
     with new_directory(output) as made:
         card = replace(mean.card, provenance={**known, "average_of": parts})

@@ -16,6 +16,7 @@ import torch
 
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.scoring.inputs import Batch, InputBuilder
+from osrerank.scoring.locate import name_of
 from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, Kind, digest, parameter_files, read_card
 from osrerank.stages.splitting import Windows
 from osrerank.training.batches import Assembly, MonoAssembly, Steps
@@ -316,7 +317,7 @@ def _finish(request: Request, trainee: Trainee, training: Training, amount: Amou
     training.restore_best()
     state = training.state
     written = {
-        "base_model": request.source.name,
+        "base_model": name_of(request.source),
         "our_training": request.recipe.as_json(),
         "steps": training.plan.total,
         "data": [

@@ -115,6 +115,8 @@ def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_pat
     assert run("train", "average", tmp_path / "tuned", "osrerank/mono", "--output", tmp_path / "ours") == 0
     card, start = read_card(tmp_path / "ours"), read_card(SHIPPED / "mono")
     assert (card.layout, card.biases, card.first_pass_weight) == (start.layout, start.biases, start.first_pass_weight)
+    assert card.provenance["base_model"] == "osrerank/mono"
+    assert [part["model"] for part in card.provenance["average_of"]] == ["tuned", "osrerank/mono"]
     documents = ["low blood pressure is caused by dehydration", "the wing of the engine"]
     ours, theirs = (
         load_scorer(str(model), backend="torch").score("low pressure", documents, [(0,), (1,)]).values
