@@ -224,7 +224,8 @@ class Reranker:
         except (ModelLoadError, MissingDependencyError) as error:
             return FailedStage("duo", depth, error)
         share = _prior_share(options, scorer)
-        return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms, options.duo_skip_margin, share, judge)
+        budget_ms, skip_margin = options.duo_budget_ms, options.duo_skip_margin
+        return DuoStage(scorer, depth, options.pairs, budget_ms, skip_margin, prior_share=share, judge=judge)
 
 
 @dataclass(frozen=True, slots=True)

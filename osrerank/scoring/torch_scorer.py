@@ -10,7 +10,7 @@ import numpy.typing as npt
 from prometheus_client import Counter
 
 from osrerank._optional import require
-from osrerank.errors import InferenceError, ModelLoadError
+from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
 from osrerank.scoring.drawn_weights import read_drawn
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.model import CONFIG_FILE, ModelCard, padding_id, parameter_files, read_json, weight_files
@@ -143,7 +143,7 @@ def _load_engine(
         own = bert.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype)
     except KeyError as error:
         raise _lacking(directory, card, str(error.args[0])) from error
-    except ModelLoadError:
+    except (ModelLoadError, MissingDependencyError):
         raise
     except Exception as error:
         raise _unreadable(directory, card, error) from error
