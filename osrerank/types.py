@@ -327,7 +327,7 @@ class Scorer(Protocol):
 
     @property
     def prior_share(self) -> float:
-        """Of the scores before it in the logits of a duo model's pairs; 0 for a model that orders by itself."""
+        """Of the mono model's logits in those of a duo model's pairs; 0 for a model that orders by itself."""
 
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER

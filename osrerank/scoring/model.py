@@ -71,8 +71,8 @@ class ModelCard:
         calibration: raw score -> logit.
         first_pass_weight: what the best first-pass score is worth beside the logits, where the model orders better with
             its help (`osrerank.stages.interpolate`, "linear"); 0 where it orders by itself, as the papers' models do.
-        prior_share: of a duo model, the share in a pair's logit of the difference of the two scores before it, where it
-            orders better with their help (`osrerank.stages.duo`); 0 for duoBERT as the paper has it.
+        prior_share: of a duo model, the share in a pair's logit of the difference of the mono model's, where it orders
+            better with their help (`osrerank.stages.duo`); 0 for duoBERT as the paper has it.
         onnx: precision (``int8``, ``fp32``) -> file, relative to the directory.
         biases: for ``cross-bias``, the numbers of `osrerank.scoring.cross_bias.CrossBias`; ``other`` for duo alone.
         provenance: base model, training data, recipe, licence, measures.
