@@ -278,9 +278,16 @@ def test_frozen_embeddings_stay(examples: Path, tmp_path: Path) -> None:
     assert not torch.equal(before[name], after[name])
 
 
-def test_a_start_without_weights_is_refused(examples: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_start_without_weights_is_refused(examples: Path, tmp_path: Path, *, graph: bool) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copyfile(CLASSIFIER / name, start / name)
+    if graph:  # a traced one: its weights have no names
+        shutil.copytree(CLASSIFIER / "onnx", start / "onnx")
     with pytest.raises(ModelLoadError, match="safetensors"):
-        train(request(examples, tmp_path / "made", source=ROOT / "osrerank" / "models" / "mono"))
+        train(request(examples, tmp_path / "made", source=start))
 
 
 @pytest.mark.parametrize("start", [CLASSIFIER, BI_ENCODER])
