@@ -10,24 +10,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from osrerank._optional import require
+from osrerank.scoring.bert_weights import EMBEDDINGS, LAYER, PARTS, bert_names
 
 Array = npt.NDArray[Any]
-PARTS = ("weight", "bias")
-TABLES = "embeddings.{}_embeddings.weight"
-LINEAR = {
-    "attended": ("attention.output.dense",),
-    "widen": ("intermediate.dense",),
-    "narrow": ("output.dense",),
-    "projections": ("attention.self.query", "attention.self.key", "attention.self.value"),
-    "query": ("attention.self.query",),
-    "keys_values": ("attention.self.key", "attention.self.value"),
-}
-"""A layer's products in the graph, and whose matrices lie side by side in each."""
+HEADS = ("pooler.dense", "classifier", "cls.seq_relationship")
 
 
-def read_drawn(file: Path, config: Mapping[str, Any]) -> dict[str, Array]:
+def read_drawn(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the weights by their transformers names, without the prefix ``bert.``: float32.
 
     Of the token type table of the layout ``cross-bias`` the graph has the first row; the others, which it does not
@@ -42,8 +35,15 @@ def read_drawn(file: Path, config: Mapping[str, Any]) -> dict[str, Array]:
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     onnx = require("onnx", extra="torch")
-    constants = {tensor.name: tensor for tensor in onnx.load(file).graph.initializer}
-    return _Drawn({name: onnx.numpy_helper.to_array(tensor) for name, tensor in constants.items()}).weights(config)
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
+    drawn, layers = _Drawn(constants), int(config["num_hidden_layers"])
+    encoder = _tensors(drawn.encoder(layers, int(config["type_vocab_size"])))
+    named = {name: tensor.clone() for name, tensor in bert_names(encoder, layers).items()}  # no parts of one matrix
+    return {**named, **_tensors(drawn.head())}
+
+
+def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
 
 
 class _Drawn:
@@ -52,39 +52,51 @@ class _Drawn:
     def __init__(self, constants: Mapping[str, Array]) -> None:
         self._constants = constants
 
-    def weights(self, config: Mapping[str, Any]) -> dict[str, Array]:
-        """Return all weights of the network."""
-        read = {name: array for name, array in self._constants.items() if _is_named_alike(name)}
-        read |= self._tables(int(config["type_vocab_size"]))
-        for layer in range(int(config["num_hidden_layers"])):
-            read |= self._layer(layer)
-        return read
+    def encoder(self, layers: int, segments: int) -> dict[str, Array]:
+        """Return an encoder's weights by our names, as `encoder_weights` has them.
 
-    def _tables(self, rows: int) -> dict[str, Array]:
-        """Return the embedding tables; the one of token types has so many rows."""
-        word, position, segment = (TABLES.format(kind) for kind in ("word", "position", "token_type"))
-        tables = {word: self._matrix(word)}
+        Args:
+            layers: how many the encoder has.
+            segments: rows of the token type table.
+        """
+        ours = self._tables(segments)
+        for part in PARTS:
+            ours[f"norm.{part}"] = self._constants[f"embeddings.LayerNorm.{part}"]
+        for index in range(layers):
+            layer = f"layers.{index}"
+            for name, theirs in LAYER.items():
+                if name.endswith("norm"):
+                    ours |= {
+                        f"{layer}.{name}.{part}": self._constants[f"encoder.layer.{index}.{theirs}.{part}"]
+                        for part in PARTS
+                    }
+                else:
+                    ours |= self._linear(f"{layer}.{name}", f"{layer}.{name}")
+            is_whole = f"{layer}.projections.bias" in self._constants
+            parts = (f"{layer}.projections",) if is_whole else (f"{layer}.query", f"{layer}.keys_values")
+            ours |= self._linear(f"{layer}.projections", *parts)
+        return ours
+
+    def head(self) -> dict[str, Array]:
+        """Return what a classifier has behind the encoder."""
+        names = (f"{head}.{part}" for head in HEADS for part in PARTS)
+        return {name: self._constants[name] for name in names if name in self._constants}
+
+    def _tables(self, segments: int) -> dict[str, Array]:
+        word, position, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
+        tables = {"word.weight": self._matrix(word)}
         if "segment" not in self._constants:  # the standard layout
-            return {**tables, position: self._constants["positions"], segment: self._matrix(segment)}
+            return {**tables, "position.weight": self._constants["positions"], "segment.weight": self._matrix(segment)}
         first = self._constants["segment"]
-        others = np.zeros((rows - 1, len(first)), first.dtype)
-        return {**tables, position: self._matrix(position), segment: np.concatenate([first[None], others])}
+        others = np.zeros((segments - 1, len(first)), first.dtype)
+        rows = np.concatenate([first[None], others])
+        return {**tables, "position.weight": self._matrix(position), "segment.weight": rows}
 
-    def _layer(self, layer: int) -> dict[str, Array]:
-        """Return the weights of a layer's products; its norms have their names in the graph."""
-        ours, theirs = f"layers.{layer}", f"encoder.layer.{layer}"
-        whole = f"{ours}.projections.bias" in self._constants
-        absent = ("query", "keys_values") if whole else ("projections",)
-        read = {}
-        for product, names in LINEAR.items():
-            if product in absent:
-                continue
-            matrix, bias = self._product(f"{ours}.{product}"), self._constants[f"{ours}.{product}.bias"]
-            matrices, biases = np.split(matrix, len(names), axis=1), np.split(bias, len(names))
-            for name, one, its in zip(names, matrices, biases, strict=True):
-                read[f"{theirs}.{name}.weight"] = np.ascontiguousarray(one.T)
-                read[f"{theirs}.{name}.bias"] = its
-        return read
+    def _linear(self, name: str, *products: str) -> dict[str, Array]:
+        """Return weight and bias of the products side by side, the weight ``(outputs, inputs)``."""
+        weight = np.concatenate([self._product(product) for product in products], axis=1).T
+        bias = np.concatenate([self._constants[f"{product}.bias"] for product in products])
+        return {f"{name}.weight": weight, f"{name}.bias": bias}
 
     def _product(self, name: str) -> Array:
         """Return the matrix ``(inputs, outputs)`` of a product, its outlying channels as they were."""
@@ -103,9 +115,3 @@ class _Drawn:
             return self._constants[f"{name}.int8"].astype(np.float32) * self._constants[f"{name}.scale"]
         integers = self._constants[f"{name}_quantized"].astype(np.float32)
         return (integers - self._constants[f"{name}_zero_point"]) * self._constants[f"{name}_scale"]
-
-
-def _is_named_alike(name: str) -> bool:
-    """Return whether a constant is a weight under its transformers name: a norm's, or a classifier's head."""
-    stem, _, part = name.rpartition(".")
-    return part in PARTS and ("LayerNorm" in stem or stem in ("pooler.dense", "classifier", "cls.seq_relationship"))

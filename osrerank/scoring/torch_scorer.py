@@ -11,9 +11,8 @@ from prometheus_client import Counter
 
 from osrerank._optional import require
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
-from osrerank.scoring.drawn_weights import read_drawn
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model import CONFIG_FILE, ModelCard, padding_id, parameter_files, read_json, weight_files
+from osrerank.scoring.model import CONFIG_FILE, ModelCard, padding_id, parameter_files, read_json
 
 if TYPE_CHECKING:
     from osrerank.scoring.torch_engine import Engine  # imports torch
@@ -176,22 +175,22 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
         ModelLoadError: there is only a graph, and osrerank did not draw it.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
-    files = weight_files(directory)
-    if not files and (graphs := parameter_files(directory)):
-        return _read_graph(directory, graphs[0])
+    files = parameter_files(directory)
+    if files and files[0].endswith(".onnx"):
+        return _read_graph(directory, files[0])
     safetensors: Any = require("safetensors.torch", extra="torch")
     return {name: tensor for file in files for name, tensor in safetensors.load_file(directory / file).items()}
 
 
 def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
-    torch: Any = require("torch", extra="torch")
+    from osrerank.scoring.drawn_weights import read_drawn  # noqa: PLC0415 - imports torch
+
     file = directory / graph
     try:
-        drawn = read_drawn(file, read_json(directory / CONFIG_FILE))
+        return read_drawn(file, read_json(directory / CONFIG_FILE))
     except KeyError as error:
         reason = f"{file} has no weight {error}, as graphs do that osrerank did not draw itself; bring the safetensors"
         raise ModelLoadError(reason, path=str(file)) from error
-    return {name: torch.from_numpy(np.array(array)) for name, array in drawn.items()}
 
 
 def _cross_bias(directory: Path, card: ModelCard) -> Any:
