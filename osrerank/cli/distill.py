@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from osrerank.cli.train import MODEL, request_of, told, training_options
+from osrerank.cli.options import MODEL
+from osrerank.cli.train import request_of, told, training_options
 
 
 @click.command()

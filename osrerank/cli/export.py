@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from osrerank.cli.train import MODEL
+from osrerank.cli.options import MODEL
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)

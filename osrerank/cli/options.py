@@ -1,6 +1,7 @@
 """Options that several commands share, and the client they lead to."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -29,6 +30,21 @@ RERANK_NAMES = (
     "deadline_ms",
     "on_failure",
 )
+
+
+class Model(click.ParamType[Path]):
+    """A model with weights to start from, by the names that ``--model`` takes."""
+
+    name = "model"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002 - click's
+        """Return its directory; one of the hub is fetched."""
+        from osrerank.scoring.locate import locate  # noqa: PLC0415 - keeps the command's help quick
+
+        return locate(str(value), backend="torch")
+
+
+MODEL = Model()
 
 
 def named_options(first: str) -> Callable[..., dict[str, Any] | None]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import named_options
-from osrerank.cli.train import FILE, FOLDER, MODEL, recipe_option, said, time_option
+from osrerank.cli.options import MODEL, named_options
+from osrerank.cli.train import FILE, FOLDER, recipe_option, said, time_option
 
 
 @click.command()

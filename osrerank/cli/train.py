@@ -6,27 +6,12 @@ from typing import Any, TypeVar
 
 import click
 
-from osrerank.cli.options import client_of, named_options
+from osrerank.cli.options import MODEL, client_of, named_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 _read = named_options("name")
-
-
-class Model(click.ParamType[Path]):
-    """A model with weights to start from, by the names that ``--model`` takes."""
-
-    name = "model"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002 - click's
-        """Return its directory; one of the hub is fetched."""
-        from osrerank.scoring.locate import locate  # noqa: PLC0415 - keeps the command's help quick
-
-        return locate(str(value), backend="torch")
-
-
-MODEL = Model()
 
 
 def source_options(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
