@@ -29,7 +29,8 @@ def defined(directory: Path, query: str, documents: Sequence[str], biases: Mappi
     table = "embeddings.{}_embeddings.weight"
     states = weights[table.format("word")][np.concatenate(texts)] + weights[table.format("position")][position]
     states = norm(states + weights[table.format("token_type")][0], weights, "embeddings.LayerNorm")
-    states, part = pooled(states, part, biases.get("pool_factor", 1.0))
+    factors = [biases.get(name, 1.0) for name in ("query_pool_factor", *["pool_factor"] * len(documents))]
+    states, part = pooled(states, part, factors)
     bias = attention_bias(part, biases)
     for index in range(layers):
         states = layer(states, bias, weights, f"encoder.layer.{index}")
@@ -38,13 +39,13 @@ def defined(directory: Path, query: str, documents: Sequence[str], biases: Mappi
     return float(biases["temperature"] * (cosines[0] - sum(cosines[1:])))
 
 
-def pooled(states: np.ndarray, part: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return means of runs, and which part each is of; a document's runs end where neighbours are least alike."""
+def pooled(states: np.ndarray, part: np.ndarray, factors: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return means of runs, and which part each is of; a part's runs end where neighbours are least alike."""
     unit = states / np.linalg.norm(states, axis=1, keepdims=True)
     rows, parts = [], []
-    for one in np.unique(part):
+    for one, factor in enumerate(factors):
         (places,) = np.nonzero(part == one)
-        count = len(places) if one == 0 else math.ceil(Fraction(len(places)) / Fraction(str(factor)))
+        count = math.ceil(Fraction(len(places)) / Fraction(str(factor)))
         borders = sorted(places[1:], key=lambda place: float(unit[place] @ unit[place - 1]))[: count - 1]
         for run in np.split(places, np.searchsorted(places, sorted(borders))):
             rows.append(states[run].mean(axis=0))

@@ -159,7 +159,7 @@ class Ours:
         self.budget_tokens = timed.budget_tokens
         self.builder = InputBuilder.load(directory, card)
         self.model = model
-        self.pool_factor = card.pool_factor
+        self.pool_factors = card.pool_factors
         timed_builder: Any = TimedBuilder(self.builder, self.spent)
         self._scorer = LocalScorer(directory, card, timed_builder, timed)
         self.kind = type(loaded).__name__.removesuffix("Backend").lower()

@@ -14,7 +14,7 @@ from osrerank.bench.workload import Task, pairs
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.basic import ndcg
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model import CONFIG_FILE, read_json, states_of
+from osrerank.scoring.model import CONFIG_FILE, UNPOOLED, PoolFactors, read_json, states_of
 from osrerank.types import Qrels
 
 TOP = 10
@@ -89,21 +89,22 @@ def rows(
             "top10_shared": _shared(timings.values[one.name], timings.values[reference]),
         }
         if isinstance(one, Ours):
-            states = own if one.pool_factor == 1 else lengths_of(one.builder, tasks, one.pool_factor)
+            states = own if one.pool_factors == UNPOOLED else lengths_of(one.builder, tasks, one.pool_factors)
             row |= _parts(one, states, timings.seconds[one.name])
         found.append(row)
     return found
 
 
-def lengths_of(builder: InputBuilder, tasks: Sequence[Task], pool_factor: float = 1.0) -> list[int]:
-    """Return the tokens of each pair, or of a model that pools documents the states that go through its layers."""
+def lengths_of(builder: InputBuilder, tasks: Sequence[Task], factors: PoolFactors = UNPOOLED) -> list[int]:
+    """Return the tokens of each pair, or of a model that pools texts the states that go through its layers."""
     lengths = []
     for task in tasks:
         query = builder.query(task.query)
         for document in builder.documents(list(task.documents.values()), query):
             segments = builder.mono(query, document).segments
             pieces = int(np.count_nonzero(segments))
-            lengths.append(len(segments) - pieces + (states_of(pieces, pool_factor) if pieces else 0))
+            parts = zip((len(segments) - pieces, pieces), factors, strict=True)
+            lengths.append(sum(states_of(tokens, factor) for tokens, factor in parts if tokens))
     return lengths
 
 

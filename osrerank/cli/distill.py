@@ -23,6 +23,7 @@ from osrerank.cli.train import request_of, told, training_options
     help="With --layers: a document's pieces for each of the student's states; neighbours that are alike share one. "
     "Needs attention=false in the recipe.",
 )
+@click.option("--query-pool-factor", type=click.FloatRange(min=1), help="With --layers: the same of a query.")
 @click.option(
     "--refit",
     default=0,
@@ -34,6 +35,7 @@ def distill(
     layers: int | tuple[int, ...] | None,
     inner: int,
     pool_factor: float | None,
+    query_pool_factor: float | None,
     refit: int,
     student: Path | None,
     **options: Any,
@@ -55,10 +57,11 @@ def distill(
         raise click.UsageError("a --student has its own layers; name the teacher's that it learns from, as 1,2,5,6")
     if refit and student is not None:
         raise click.UsageError("--refit is for a student that is made of its teacher's --layers, not for a --student")
-    if pool_factor is not None and student is not None:
-        raise click.UsageError("a --student has its own pool factor; --pool-factor is for one that is made of --layers")
+    pooled = {"pool_factor": pool_factor, "query_pool_factor": query_pool_factor}
+    if student is not None and any(factor is not None for factor in pooled.values()):
+        raise click.UsageError("a --student has its own pool factors; others are for one that is made of --layers")
     request = request_of(options, "simplified-tinybert")
-    told(fit(request, layers=layers or 0, inner=inner, pool_factor=pool_factor, student=student, refitted=refit))
+    told(fit(request, layers=layers or 0, inner=inner, student=student, refitted=refit, **pooled))
 
 
 def _layers(value: str) -> int | tuple[int, ...]:

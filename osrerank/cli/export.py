@@ -77,6 +77,11 @@ class Bias(click.ParamType[float | str]):
     help="cross-bias: a document's pieces for each of its states; faster, less exact.  [default: SOURCE's own]",
 )
 @click.option(
+    "--query-pool-factor",
+    type=click.FloatRange(min=1),
+    help="cross-bias: the same of a query.  [default: SOURCE's own]",
+)
+@click.option(
     "--precision", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Of the ONNX graph."
 )
 @click.option(

@@ -261,7 +261,7 @@ class PackedCrossBias(PackedNetwork):
 
     Each layer attends within every query and every document in one call, then from one block to another where the card
     opens it; all that a row sees is merged by its log-sum-exps, the biases added to those of other blocks. Where the
-    card says so, documents are pooled before.
+    card says so, they are pooled before.
 
     Args:
         encoder: the encoder.
@@ -278,7 +278,7 @@ class PackedCrossBias(PackedNetwork):
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
         packed = pack_by_segment(sequences, self.segments)
         lengths = packed.lengths
-        pooled = np.concatenate([lengths[: len(sequences)], self._pooled_lengths(lengths[len(sequences) :])])
+        pooled = self._pooled_lengths(lengths)
         bounds = [offsets(part) for part in (*np.split(pooled, self.segments), pooled)]
         return [*self.encoder.rows(packed), lengths, *bounds, pooled]
 
@@ -288,7 +288,7 @@ class PackedCrossBias(PackedNetwork):
         bounds = [Bounds(begins, tokens) for begins, tokens in zip(block_offsets, block_lengths, strict=True)]
         attend = partial(self._attend, parts=Bounds(part_offsets, lengths), blocks=_blocks(bounds))
         states = self.encoder.embed(ids, positions, segments)
-        if self.bias.pool_factor != 1:
+        if self.bias.pools:
             states = self._pooled(states.float(), pieces, part_lengths, int(lengths.sum())).to(self.encoder.dtype)
         for layer in self.encoder.stack:
             states = layer(states, attend)
@@ -296,10 +296,13 @@ class PackedCrossBias(PackedNetwork):
         return self.bias.raw(*means.chunk(self.segments))  # each (n, hidden)
 
     def _pooled_lengths(self, pieces: Numbers) -> Numbers:
-        return pooled_length(torch.from_numpy(pieces), self.bias.pool_factor).numpy().astype(np.int32)
+        """Return how many states each part gets, of as many pieces: queries first."""
+        parts = zip(np.split(pieces, self.segments), self.bias.factors(self.segments), strict=True)
+        counts = [pooled_length(torch.from_numpy(part), factor).numpy() for part, factor in parts]
+        return np.concatenate(counts).astype(np.int32)
 
     def _pooled(self, states: Tensor, pieces: Tensor, wanted: Tensor, rows: int) -> Tensor:
-        """Return the means of alike neighbours in documents, as `osrerank.scoring.cross_bias.Pool` has it.
+        """Return the means of alike neighbours in each part, as `osrerank.scoring.cross_bias.Pool` has it.
 
         Args:
             states: fp32 ``(tokens, hidden)``.
@@ -352,7 +355,7 @@ def load_packed(
         config: ``config.json``; `obstacle` finds nothing against it.
         card: the layout.
         attention: how rows look at columns.
-        dtype: the encoder's, but of the embeddings of a model that pools its documents, which stay fp32.
+        dtype: the encoder's, but of the embeddings of a model that pools its texts, which stay fp32.
 
     Raises:
         KeyError: a weight is missing.
@@ -362,7 +365,7 @@ def load_packed(
     first_position = int(config["pad_token_id"]) + 1 if family.counts_from_padding else 0
     encoder = Encoder(config, first_position)
     encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
-    if card.pool_factor == 1:
+    if not card.pools:
         encoder.to(dtype)
     else:  # in 16 bits other pieces would share a state
         encoder.layers.to(dtype)

@@ -13,12 +13,13 @@ score t * (cos(q, d_i) - cos(q, d_j)) is the logit that d_i is the more relevant
 exchanging them changes its sign and nothing else, up to rounding.
 
 With a pool factor r a document of n pieces goes through the layers as ceil(n / r) states: after the embeddings the
-runs of neighbours that are most alike become their means. What follows takes no notice of how long a run was. Token
-merging by likeness: Bolya et al. 2023 (arXiv 2210.09461); pooling of a retriever's document states by a factor: Clavié,
-Chaffin, Adams 2024 (arXiv 2409.14683); pooled neighbours: Dai et al. 2020 (Funnel-Transformer, arXiv 2006.03236).
+runs of neighbours that are most alike become their means. What follows takes no notice of how long a run was. The query
+has a factor of its own. Token merging by likeness: Bolya et al. 2023 (arXiv 2210.09461); pooling of a retriever's
+document states by a factor: Clavié, Chaffin, Adams 2024 (arXiv 2409.14683); pooled neighbours: Dai et al. 2020
+(Funnel-Transformer, arXiv 2006.03236).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.scoring.bert_weights import encoder_weights, plain_names
-from osrerank.scoring.model import SLACK, Kind
+from osrerank.scoring.model import POOLING, SLACK, Kind
 
 CLOSED = "closed"
 SEGMENTS = {"mono": 2, "duo": 3}
@@ -48,6 +49,7 @@ class CrossBias:
         temperature: factor t of the cosine.
         other: added to the logits of one document's rows on the other's columns; of no account for mono.
         pool_factor: pieces of a document for each of its states, on average; 1 for a state each.
+        query_pool_factor: the same of the query.
     """
 
     query: float | str = -2.0
@@ -55,6 +57,16 @@ class CrossBias:
     temperature: float = 20.0
     other: float | str = -4.0
     pool_factor: float = 1.0
+    query_pool_factor: float = 1.0
+
+    @property
+    def pools(self) -> bool:
+        """Whether pieces share states."""
+        return max(self.pool_factor, self.query_pool_factor) > 1
+
+    def factors(self, segments: int) -> tuple[float, ...]:
+        """Return the pool factor of each of so many segments."""
+        return (self.query_pool_factor, *[self.pool_factor] * (segments - 1))
 
     def amounts(self) -> tuple[float, float, float]:
         """Return the biases ``query``, ``document`` and ``other`` as numbers."""
@@ -71,7 +83,8 @@ class CrossBias:
     def for_card(self, kind: Kind) -> dict[str, Any]:
         """Return the biases that a card of this kind has."""
         named = {"query": self.query, "document": self.document, "temperature": self.temperature}
-        pooled = {} if self.pool_factor == 1 else {"pool_factor": self.pool_factor}
+        factors = {name: getattr(self, name) for name in POOLING}
+        pooled = {name: factor for name, factor in factors.items() if factor != 1}
         return {**named, **pooled, **({"other": self.other} if kind == "duo" else {})}
 
     def raw(self, query: Tensor, *documents: Tensor) -> Tensor:
@@ -98,7 +111,7 @@ class CrossBiasEncoder(nn.Module):
         self.position = nn.Embedding(config["max_position_embeddings"], hidden)
         self.segment = nn.Embedding(config["type_vocab_size"], hidden)
         self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
-        self.pool = Pool(bias.pool_factor, self.segments)
+        self.pool = Pool(bias.factors(self.segments))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -157,33 +170,31 @@ class Pooled(NamedTuple):
 
 
 class Pool(nn.Module):
-    """Makes one state of neighbours in a document that are alike; it has no weights.
+    """Makes one state of neighbours in a segment that are alike; it has no weights.
 
     Args:
-        factor: pieces for each state, on average.
-        segments: of a sequence; the first, the query, keeps its pieces.
+        factors: of each segment the pieces for each state, on average.
     """
 
-    def __init__(self, factor: float, segments: int) -> None:
+    def __init__(self, factors: Sequence[float]) -> None:
         super().__init__()
-        self.factor = factor
-        self.segments = segments
+        self.factors = tuple(factors)
 
     def forward(self, states: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Pooled:
         """Return the pooled states; arguments as `CrossBiasEncoder.forward` has them, states ``(n, tokens, hidden)``.
 
         A run ends before each of the ceil(m / factor) - 1 pieces that are least like the one before it by the cosine of
-        their states, of a document's m; of equal ones before the first. Likeness and means are computed in fp32.
+        their states, of a segment's m; of equal ones before the first. Likeness and means are computed in fp32.
         """
-        if self.factor == 1:
+        if max(self.factors) == 1:
             return Pooled(states, token_type_ids, attention_mask, None)
         is_token = attention_mask == 1
-        begins = is_token & (token_type_ids == 0)
-        rows = begins.sum(dim=1)
+        begins = torch.zeros_like(is_token)
+        rows = torch.zeros_like(attention_mask[:, 0])
         like = functional.pad(likeness(states), (1, 0))
-        for segment in range(1, self.segments):
+        for segment, factor in enumerate(self.factors):
             inside = is_token & (token_type_ids == segment)
-            count = pooled_length(inside.sum(dim=1), self.factor)
+            count = pooled_length(inside.sum(dim=1), factor)
             begins = begins | (inside & (_place(like, inside) < count.unsqueeze(1)))
             rows = rows + count
         run = begins.long().cumsum(dim=1) - 1
@@ -215,18 +226,18 @@ def likeness(states: Tensor) -> Tensor:
 
 
 def pooled_length(pieces: Tensor, factor: float) -> Tensor:
-    """Return how many states documents of so many pieces get, int64; as `osrerank.scoring.model.states_of`."""
+    """Return how many states segments of so many pieces get, int64; as `osrerank.scoring.model.states_of`."""
     return torch.ceil(pieces / factor - SLACK).long().clamp(min=1)
 
 
 def _place(like: Tensor, inside: Tensor) -> Tensor:
-    """Return each piece's place among a document's, the least like first; the document's first piece has place 0.
+    """Return each piece's place among a segment's, the least like first; the segment's first piece has place 0.
 
     By comparing all with all: a traced graph knows no stable sort.
 
     Args:
         like: cosine with the piece before ``(n, tokens)``.
-        inside: which pieces are of the document ``(n, tokens)``.
+        inside: which pieces are of the segment ``(n, tokens)``.
     """
     is_first = inside & (inside.long().cumsum(dim=1) == 1)
     key = like.masked_fill(~inside, BEYOND).masked_fill(is_first, -BEYOND)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from osrerank.errors import ConfigError, ModelLoadError
 
@@ -23,6 +23,8 @@ ONNX_FILES = {
     "fp32": ("onnx/model.onnx", "model.onnx"),
 }
 """Where exports of others keep their graphs, by precision; files for one processor only are not among them."""
+POOLING = ("query_pool_factor", "pool_factor")
+"""Where a card's biases have its `PoolFactors`."""
 CHOICES = {
     "kind": ("mono", "duo"),
     "head": ("logit1", "logits2", "next-sentence", "cosine"),
@@ -48,6 +50,16 @@ class Calibration:
             raise ValueError(
                 f"the calibration's scale is {self.scale}; it must be above 0, or the order would turn round"
             )
+
+
+class PoolFactors(NamedTuple):
+    """Pieces for each state of a query and of a document, on average; 1 where each piece has its own."""
+
+    query: float
+    document: float
+
+
+UNPOOLED = PoolFactors(1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +113,23 @@ class ModelCard:
             raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and below max_tokens")
         if not self.first_pass_weight >= 0:
             raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
-        if not 1 <= self.pool_factor < math.inf:
-            raise ValueError(f"biases: pool_factor is {self.pool_factor}; it must be 1 or above")
+        for name, factor in zip(POOLING, self.pool_factors, strict=True):
+            if not 1 <= factor < math.inf:
+                raise ValueError(f"biases: {name} is {factor}; it must be 1 or above")
         if not 0 <= self.prior_share < 1:
             raise ValueError(f"prior_share is {self.prior_share}; it must be 0 or above and below 1")
         if self.kind == "duo":
             self._check_duo()
 
     @property
-    def pool_factor(self) -> float:
-        """A document's pieces for each of its states, on average; 1 where each has its own."""
-        return float(self.biases.get("pool_factor", 1.0))
+    def pool_factors(self) -> PoolFactors:
+        """Pieces of a query and of a document for each of their states."""
+        return PoolFactors(*(float(self.biases.get(name, 1.0)) for name in POOLING))
+
+    @property
+    def pools(self) -> bool:
+        """Whether pieces share states."""
+        return max(self.pool_factors) > 1
 
     @property
     def is_antisymmetric(self) -> bool:
@@ -136,23 +154,29 @@ class ModelCard:
 
 
 def states_of(pieces: int, pool_factor: float) -> int:
-    """Return how many states a document of so many pieces gets."""
+    """Return how many states a query or a document of so many pieces gets."""
     return max(1, math.ceil(pieces / pool_factor - SLACK))
 
 
-def with_pool_factor(card: ModelCard, factor: float | None) -> ModelCard:
-    """Return a card with another pool factor, without what was measured or fitted at the old one; None changes nothing.
+def with_pool_factors(card: ModelCard, *, query: float | None = None, document: float | None = None) -> ModelCard:
+    """Return a card with other pool factors, without what was measured or fitted at the old ones.
+
+    Args:
+        card: the card.
+        query: a query's pieces for each of its states; None for what the card says.
+        document: the same of a document.
 
     Raises:
-        ConfigError: the layout knows none, or it is below 1.
+        ConfigError: the layout knows none, or one is below 1.
     """
-    if factor is None or factor == card.pool_factor:
+    old = card.pool_factors
+    new = PoolFactors(old.query if query is None else query, old.document if document is None else document)
+    if new == old:
         return card
     if card.layout != "cross-bias":
-        raise ConfigError("documents are pooled in the layout cross-bias alone", setting="pool_factor")
-    biases = {**card.biases, "pool_factor": factor}
-    if factor == 1:
-        del biases["pool_factor"]
+        raise ConfigError("texts are pooled in the layout cross-bias alone", setting="pool_factor")
+    kept = {name: value for name, value in card.biases.items() if name not in POOLING}
+    biases = {**kept, **{name: factor for name, factor in zip(POOLING, new, strict=True) if factor != 1}}
     provenance = {name: value for name, value in card.provenance.items() if name != "measures"}
     try:
         return replace(card, biases=biases, calibration=Calibration(), provenance=provenance)

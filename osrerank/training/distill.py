@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
+from osrerank.scoring.model import ModelCard
 from osrerank.training import losses
 from osrerank.training.batches import Lot
 from osrerank.training.models import Trainee, layer_map
@@ -79,7 +80,7 @@ class DistillationObjective(Objective):
         if student.card.layout != teacher.card.layout or self._probe.heads != self._teacher_probe.heads:
             reason = "teacher and student need the same layout and number of attention heads; or use method=logits"
             raise ConfigError(reason, setting="recipe.method")
-        self._pools = self._check_pooling(student.card.pool_factor, teacher.card.pool_factor)
+        self._pools = self._check_pooling(student.card, teacher.card)
         self._map = watched or layer_map(self._teacher_probe.layers, self._probe.layers)
         if len(self._map) != self._probe.layers:
             reason = f"the student has {self._probe.layers} layers; {len(self._map)} of the teacher's were named"
@@ -90,16 +91,18 @@ class DistillationObjective(Objective):
             nn.init.eye_(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
 
-    def _check_pooling(self, own: float, wanted: float) -> bool:
-        """Return whether the student alone pools its documents; raise where rows cannot be compared."""
-        if wanted not in {1, own}:
-            reason = f"the teacher's pool factor is {wanted:g}, the student's {own:g}; they must be equal"
+    def _check_pooling(self, student: ModelCard, teacher: ModelCard) -> bool:
+        """Return whether the student alone pools its texts; raise where rows cannot be compared."""
+        own, wanted = student.pool_factors, teacher.pool_factors
+        if teacher.pools and wanted != own:
+            factors = [f"{factors.document:g} (query {factors.query:g})" for factors in (wanted, own)]
+            reason = f"the teacher's pool factor is {factors[0]}, the student's {factors[1]}; they must be equal"
             raise ConfigError(reason, setting="pool_factor")
-        if wanted != 1 and self._recipe.freeze != "embeddings":
+        if teacher.pools and self._recipe.freeze != "embeddings":
             reason = "teacher and student share states by their embeddings; set freeze=embeddings"
             raise ConfigError(reason, setting="recipe.freeze")
         if own != wanted and self._recipe.attention:
-            reason = "a student that pools its documents has no attention that is its teacher's; set attention=false"
+            reason = "a student that pools its texts has no attention that is its teacher's; set attention=false"
             raise ConfigError(reason, setting="recipe.attention")
         return own != wanted
 

@@ -32,7 +32,7 @@ from osrerank.scoring.model import (
     read_card,
     read_json,
     weight_files,
-    with_pool_factor,
+    with_pool_factors,
 )
 from osrerank.training.calibration import fit_scorer, read_labelled
 from osrerank.training.graph import can_draw, draw
@@ -63,6 +63,7 @@ class ExportOptions:
         pool_factor: for ``cross-bias``: a document's pieces for each of its states, on average
             (`osrerank.scoring.cross_bias`); None for what the source's card says. Any other leaves the source's
             calibration and measures behind.
+        query_pool_factor: the same of a query.
         precision: ``fp32`` or ``int8``.
         recipe: how int8 is made.
         first_pass_weight: what the best first-pass score is worth beside the logits; for the card.
@@ -80,6 +81,7 @@ class ExportOptions:
     document_bias: float | str = "closed"
     other_bias: float | str = -4.0
     pool_factor: float | None = None
+    query_pool_factor: float | None = None
     precision: str = "fp32"
     recipe: Recipe = field(default_factory=Recipe)
     first_pass_weight: float = 0.0
@@ -110,7 +112,8 @@ def export_model(
     _check(options, calibrate)
     require("torch", extra="onnx")
     require("onnx", extra="onnx")
-    card = with_pool_factor(_card(source, output.name, options), options.pool_factor)
+    own = _card(source, output.name, options)
+    card = with_pool_factors(own, query=options.query_pool_factor, document=options.pool_factor)
     with new_directory(output) as folder, _with_segments(source, output, card, options) as ready:
         _copy_descriptions(ready, folder, options)
         _write_graph(ready, folder, card, options)

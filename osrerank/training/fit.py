@@ -109,6 +109,7 @@ def distill(
     layers: int | Sequence[int] = 0,
     inner: int = 0,
     pool_factor: float | None = None,
+    query_pool_factor: float | None = None,
     student: Path | None = None,
     refitted: int = 0,
 ) -> Path | None:
@@ -121,6 +122,7 @@ def distill(
         inner: width of the student's feed-forward products, of which the teacher's strongest units stay; 0 for all.
         pool_factor: a document's pieces for each of the student's states of it, on average, see
             `osrerank.scoring.cross_bias`; None for the teacher's.
+        query_pool_factor: the same of a query.
         student: a checkpoint that the student starts from instead; with layers named one by one it is to give their
             states, as a student that was made of them and learns on.
         refitted: sequences that the student's matrices are fitted to before the training, see `refit`; 0 for none. It
@@ -130,8 +132,10 @@ def distill(
         ConfigError: also where the layers are not the student's in number, or a refit is asked for that cannot be.
     """
     refuse_existing(request.output)
-    if student is not None and (refitted or pool_factor is not None):
-        setting = "refitted" if refitted else "pool_factor"
+    asked = {"pool_factor": pool_factor, "query_pool_factor": query_pool_factor}
+    pooled = {name: factor for name, factor in asked.items() if factor is not None}
+    if student is not None and (refitted or pooled):
+        setting = "refitted" if refitted else next(iter(pooled))
         raise ConfigError(f"{setting} is for a student that is made of its teacher's layers", setting=setting)
     if request.recipe.soft:
         reason = "soft=true is for train: a distillation's soft labels are its teacher's own"
@@ -142,7 +146,6 @@ def distill(
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
     count = int(teacher.config["num_hidden_layers"])
     made_of = {"layers": layers, "inner": inner, "student": _weights(student) if student else "", "refitted": refitted}
-    pooled = {} if pool_factor is None else {"pool_factor": pool_factor}
     fingerprint = _fingerprint(request, json.dumps({**made_of, **pooled}))
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
     kept: tuple[int, ...] = ()
@@ -150,7 +153,7 @@ def distill(
         trainee = load_trainee(student, request.recipe, kind=kind, name=request.output.name)
     else:
         kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
-        trainee = select_layers(teacher, kept, request.output.name, inner=inner, pool_factor=pool_factor)
+        trainee = select_layers(teacher, kept, request.output.name, inner=inner, **pooled)
     steps = _steps(request.recipe, trainee, machine, teacher)
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, watched)

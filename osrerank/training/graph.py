@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
-from osrerank.scoring.model import SLACK, ModelCard
+from osrerank.scoring.model import POOLING, SLACK, ModelCard
 
 OPSET = 18
 IR_VERSION = 9
@@ -139,11 +139,11 @@ class _Bert:
         parts = self._parts()
         row = self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
         states = self._embedded(self._table("position", self._restarted()), row)
-        if self._card.pool_factor == 1:
-            bias = self._attention_bias(*parts)
-        else:
-            states, parts = self._pooled(states, parts, self._card.pool_factor)
+        if self._card.pools:
+            states, parts = self._pooled(states, parts)
             bias = self._attention_bias(*parts, has_padding=True)
+        else:
+            bias = self._attention_bias(*parts)
         for layer in range(self._layers):
             states = self._layer(states, layer, bias=bias)
         query, *documents = (
@@ -153,20 +153,15 @@ class _Bert:
         score = add("Sub", cosines) if self._card.kind == "duo" else cosines[0]
         return add("Mul", [score, self._number("temperature", self._card.biases["temperature"])])
 
-    def _pooled(self, states: str, parts: Sequence[str], factor: float) -> tuple[str, list[str]]:
+    def _pooled(self, states: str, parts: Sequence[str]) -> tuple[str, list[str]]:
         """Return what `osrerank.scoring.cross_bias.Pool` does of the states, and which rows are of each part.
 
         Rows beyond a sequence's own are of none.
         """
         add = self.graph.add
-        like, begins = self._likeness(states), parts[0]
-        for document in parts[1:]:
-            tokens = add("ReduceSum", [document, self._axis(1)])
-            quotient = add("Div", [tokens, self._number("pool_factor", factor)])
-            count = add("Ceil", [add("Sub", [quotient, self._number("slack", SLACK)])])
-            count = add("Max", [count, self._number("one.fp32", 1.0)])
-            early = add("Cast", [add("Less", [self._place(like, document), count])], to=1)
-            begins = add("Add", [begins, add("Mul", [early, document])])
+        like = self._likeness(states)
+        begun = [self._begins(like, part, name) for part, name in zip(parts, [*POOLING, POOLING[-1]], strict=False)]
+        begins = add("Sum", begun)
         run = add("CumSum", [begins, self.graph.constant("axis", np.array(1))])
         rows = add("ReduceMax", [add("ReduceSum", [begins, self._axis(1)])], keepdims=0)
         end = add("Add", [rows, self._number("one.fp32", 1.0)])
@@ -178,6 +173,18 @@ class _Bert:
         rows_of = [add("ReduceMax", [tokens, self._axis(2)], keepdims=0) for tokens in tokens_of]
         return add("MatMul", [add("Div", [members, sizes]), states], "pool"), rows_of
 
+    def _begins(self, like: str, part: str, name: str) -> str:
+        """Return where runs begin in a part, 1 or 0: fp32 ``(n, tokens)``; the factor is the card's of that name."""
+        add, factor = self.graph.add, self._card.biases.get(name, 1)
+        if factor == 1:
+            return part
+        tokens = add("ReduceSum", [part, self._axis(1)])
+        quotient = add("Div", [tokens, self._number(name, factor)])
+        count = add("Ceil", [add("Sub", [quotient, self._number("slack", SLACK)])])
+        count = add("Max", [count, self._number("one.fp32", 1.0)])
+        early = add("Cast", [add("Less", [self._place(like, part), count])], to=1)
+        return add("Mul", [early, part])
+
     def _likeness(self, states: str) -> str:
         """Return the cosine of each state with the one before it, 0 for the first ``(n, tokens)``."""
         add, constant = self.graph.add, self.graph.constant
@@ -188,11 +195,11 @@ class _Bert:
         cosines = add("ReduceSum", [add("Mul", [later, earlier]), self._axis(2)], keepdims=0)
         return add("Pad", [cosines, constant("one.before", np.array([0, 1, 0, 0]))])
 
-    def _place(self, like: str, document: str) -> str:
-        """Return each piece's place among a document's, the least like first: fp32 ``(n, tokens)``."""
+    def _place(self, like: str, part: str) -> str:
+        """Return each piece's place among a part's, the least like first: fp32 ``(n, tokens)``."""
         add = self.graph.add
-        inside = add("Cast", [document], to=9)
-        so_far = add("CumSum", [document, self.graph.constant("axis", np.array(1))])
+        inside = add("Cast", [part], to=9)
+        so_far = add("CumSum", [part, self.graph.constant("axis", np.array(1))])
         is_first = add("And", [inside, add("Equal", [so_far, self._number("one.fp32", 1.0)])])
         key = add("Where", [inside, like, self._number("beyond", BEYOND)])
         key = add("Where", [is_first, self._number("beyond.first", -BEYOND), key])

@@ -28,7 +28,7 @@ from osrerank.scoring.model import (
     as_duo,
     read_card,
     read_json,
-    with_pool_factor,
+    with_pool_factors,
 )
 from osrerank.scoring.torch_scorer import read_weights
 from osrerank.training.export import NOTICES, write_card
@@ -111,7 +111,13 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
 
 
 def select_layers(
-    trainee: Trainee, kept: tuple[int, ...], name: str, *, inner: int = 0, pool_factor: float | None = None
+    trainee: Trainee,
+    kept: tuple[int, ...],
+    name: str,
+    *,
+    inner: int = 0,
+    pool_factor: float | None = None,
+    query_pool_factor: float | None = None,
 ) -> Trainee:
     """Return a copy with some of the layers: the way a student starts from its teacher.
 
@@ -121,9 +127,10 @@ def select_layers(
         name: the student's.
         inner: width between the two feed-forward products, of which the strongest units stay; 0 for all.
         pool_factor: a document's pieces for each of its states, see `CrossBias`; None for the teacher's.
+        query_pool_factor: the same of a query.
 
     Raises:
-        ConfigError: there is no such layer, there are not so many units, or documents cannot be pooled so.
+        ConfigError: there is no such layer, there are not so many units, or texts cannot be pooled so.
     """
     count = int(trainee.config["num_hidden_layers"])
     _check_layers(count, kept)
@@ -135,7 +142,8 @@ def select_layers(
             raise ConfigError(reason, setting="inner")
         config["intermediate_size"] = inner
         weights = _narrowed(weights, inner)
-    card = with_pool_factor(replace(trainee.card, name=name, onnx={}), pool_factor)
+    unpooled = replace(trainee.card, name=name, onnx={})
+    card = with_pool_factors(unpooled, query=query_pool_factor, document=pool_factor)
     if card.layout == "cross-bias":
         network: nn.Module = from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
     else:

@@ -18,7 +18,8 @@ onnx = pytest.importorskip("onnx")
 transformers = pytest.importorskip("transformers")
 
 DATA = Path(__file__).parents[1] / "data"
-FORMS = ("one-label", "two-labels", "next-sentence", "cross-bias", "duo", "cross-bias-duo", "pooled", "pooled-duo")
+CLASSIFIERS = ("one-label", "two-labels", "next-sentence", "duo")
+FORMS = (*CLASSIFIERS, "cross-bias", "cross-bias-duo", "pooled", "pooled-both", "pooled-duo")
 QUERY = "what causes low blood pressure"
 DOCUMENTS = ["blood pressure is low when the heart is slow", "", "wing flow " * 40, "water & heat: 1,000!"]
 TUPLES = {"mono": [(0,), (1,), (2,), (3,)], "duo": [(0, 1), (1, 0), (2, 3), (3, 2)]}
@@ -45,16 +46,23 @@ def cross_bias_duo(folder: Path) -> Path:
 
 
 def pooled(folder: Path) -> Path:
-    """Write a model of the layout cross-bias, of the tiny bi-encoder, that pools its documents."""
+    """Write a model of the layout cross-bias, of the tiny bi-encoder, that pools documents, and perhaps queries."""
     options = ExportOptions(
         kind="duo" if folder.name.endswith("duo") else "mono", layout="cross-bias", keep_weights=True
     )
     card = export_model(DATA / "tiny-bert-cross-bias", folder, options)
-    write_card(folder, replace(card, biases={**card.biases, "pool_factor": 2.5}))
+    factors = {"pool_factor": 2.5, **({} if folder.name == "pooled" else {"query_pool_factor": 1.5})}
+    write_card(folder, replace(card, biases={**card.biases, **factors}))
     return folder
 
 
-MADE = {"next-sentence": next_sentence, "cross-bias-duo": cross_bias_duo, "pooled": pooled, "pooled-duo": pooled}
+MADE = {
+    "next-sentence": next_sentence,
+    "cross-bias-duo": cross_bias_duo,
+    "pooled": pooled,
+    "pooled-both": pooled,
+    "pooled-duo": pooled,
+}
 
 
 @pytest.fixture(params=FORMS)

@@ -133,11 +133,12 @@ BIASES = [
     CrossBias(-2.0, "closed"), CrossBias("closed", -1.5), CrossBias(-2.0, 0.5), CrossBias(0.0, 0.0),
     CrossBias("closed", "closed"), CrossBias(-30.0, 12.0, temperature=5.0),
     CrossBias(pool_factor=2.5), CrossBias(-2.0, 0.5, pool_factor=1.2), CrossBias(pool_factor=1000.0),
+    CrossBias(query_pool_factor=1.5), CrossBias(-2.0, 0.5, pool_factor=1.2, query_pool_factor=1000.0),
 ]  # fmt: skip
 
 
 @attentions
-@pytest.mark.parametrize("bias", BIASES, ids=lambda bias: f"{bias.query},{bias.document},{bias.pool_factor}")
+@pytest.mark.parametrize("bias", BIASES, ids=str)
 def test_cross_bias_equals_the_padded_module(attention: Callable[[], Attention], bias: CrossBias) -> None:
     directory = DATA / "tiny-bert-cross-bias"
     card = ModelCard("tiny", "cosine", layout="cross-bias", biases=bias.for_card("mono"))
@@ -159,7 +160,7 @@ def duo_cross_bias(bias: CrossBias, attention: Attention, dtype: torch.dtype = t
 DUO_BIASES = [
     CrossBias(), CrossBias(other="closed"), CrossBias("closed", "closed", other="closed"),
     CrossBias(0.5, -1.0, other=0.0), CrossBias("closed", 1.0, other=-2.0), CrossBias(-30.0, 12.0, 5.0, other=3.0),
-    CrossBias(0.5, -1.0, other=0.0, pool_factor=1.7), CrossBias(pool_factor=3.0),
+    CrossBias(0.5, -1.0, other=0.0, pool_factor=1.7), CrossBias(pool_factor=3.0, query_pool_factor=1.5),
 ]  # fmt: skip
 DUO_LENGTHS = (*LENGTHS[:-1], 4, 3)
 
@@ -177,7 +178,8 @@ def test_pairs_in_cross_bias_equal_the_padded_module(attention: Callable[[], Att
 @attentions
 @pytest.mark.parametrize("factor", [1.0, 2.5])
 def test_a_pair_in_cross_bias_depends_on_no_neighbour(attention: Callable[[], Attention], factor: float) -> None:
-    engine = PackedEngine(duo_cross_bias(CrossBias(pool_factor=factor), attention()), CPU)
+    bias = CrossBias(pool_factor=factor, query_pool_factor=factor)
+    engine = PackedEngine(duo_cross_bias(bias, attention()), CPU)
     batch = sequences((*DUO_LENGTHS, *range(3, 30)), 278, segments=3)
     alone = np.concatenate([engine([tokens]) for tokens in batch])
     np.testing.assert_allclose(engine(batch[::-1])[::-1], alone, atol=2e-5, rtol=0)

@@ -112,10 +112,11 @@ def test_layers_are_as_many_as_the_students() -> None:
         stand_ins(6, (1, 6))
 
 
-def test_a_student_that_pools_learns_its_teachers_pooled_states() -> None:
+@pytest.mark.parametrize("query_factor", [1.0, 1.5])
+def test_a_student_that_pools_learns_its_teachers_pooled_states(query_factor: float) -> None:
     recipe = replace(LISTWISE, attention=False)
     teacher = load_trainee(BI_ENCODER, recipe)
-    student = select_layers(teacher, (0, 1), "student", pool_factor=2.0)
+    student = select_layers(teacher, (0, 1), "student", pool_factor=2.0, query_pool_factor=query_factor)
     whole = lot(teacher, recipe)
     inputs = on(torch.device("cpu"), whole.inputs)
     probes = [Probe(model.network) for model in (teacher, student)]
@@ -140,9 +141,10 @@ def test_pooling_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="set attention=false"):
         DistillationObjective(student, teacher, LISTWISE)
     bare = replace(LISTWISE, attention=False)
-    for factor, found in ((3.0, "3"), (1.0, "1")):
-        other = select_layers(student, (0, 1), "other", pool_factor=factor)
-        with pytest.raises(ConfigError, match=f"the teacher's pool factor is 2, the student's {found}; they must be"):
+    for query, document in ((1.0, 3.0), (1.0, 1.0), (1.5, 2.0)):
+        other = select_layers(student, (0, 1), "other", pool_factor=document, query_pool_factor=query)
+        found = rf"2 \(query 1\), the student's {document:g} \(query {query:g}\)"
+        with pytest.raises(ConfigError, match=f"the teacher's pool factor is {found}; they must be"):
             DistillationObjective(other, student, bare)
     alike = select_layers(student, (0, 1), "alike")
     with pytest.raises(ConfigError, match="set freeze=embeddings"):
@@ -153,7 +155,7 @@ def test_pooling_that_cannot_be_is_refused() -> None:
     assert float(parts["attention"]) == pytest.approx(0, abs=1e-6)
     with pytest.raises(ConfigError, match=r"pool_factor is 0\.5; it must be 1 or above"):
         select_layers(teacher, (0, 1), "student", pool_factor=0.5)
-    with pytest.raises(ConfigError, match="documents are pooled in the layout cross-bias alone"):
+    with pytest.raises(ConfigError, match="texts are pooled in the layout cross-bias alone"):
         select_layers(load_trainee(CLASSIFIER, POINTWISE), (0, 1), "student", pool_factor=2.0)
 
 

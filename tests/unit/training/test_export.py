@@ -94,26 +94,30 @@ def test_a_mono_model_of_the_layout_becomes_a_duo_model_with_its_biases(tmp_path
     np.testing.assert_array_equal(pairs_of(tmp_path / "duo"), pairs_of(tmp_path / "same"))
 
 
-def test_documents_are_pooled_as_asked(tmp_path: Path) -> None:
+def test_texts_are_pooled_as_asked(tmp_path: Path) -> None:
     mono = ExportOptions(layout="cross-bias", keep_weights=True)
     export_model(BI_ENCODER, tmp_path / "whole", mono)
     measured = {"seed": 1, "measures": {"nDCG@10": 0.5}}
     whole = replace(read_card(tmp_path / "whole"), calibration=Calibration(2.0, 1.0), provenance=measured)
     write_card(tmp_path / "whole", whole)
-    arguments = ["--pool-factor", "2.5", "--keep-weights"]
+    arguments = ["--pool-factor", "2.5", "--query-pool-factor", "1.5", "--keep-weights"]
     main(["export", str(tmp_path / "whole"), str(tmp_path / "pooled"), *arguments])
     pooled = read_card(tmp_path / "pooled")
-    assert pooled.biases == {**whole.biases, "pool_factor": 2.5}
+    assert pooled.biases == {**whole.biases, "pool_factor": 2.5, "query_pool_factor": 1.5}
     assert (pooled.calibration, pooled.provenance) == (Calibration(), {"seed": 1})
     own = export_model(tmp_path / "pooled", tmp_path / "own")
-    assert own.biases["pool_factor"] == 2.5
-    back = export_model(tmp_path / "pooled", tmp_path / "back", ExportOptions(pool_factor=1.0))
+    assert own.biases == pooled.biases
+    half = export_model(tmp_path / "pooled", tmp_path / "half", ExportOptions(pool_factor=1.0))
+    assert half.biases == {**whole.biases, "query_pool_factor": 1.5}
+    unpooled = ExportOptions(pool_factor=1.0, query_pool_factor=1.0)
+    back = export_model(tmp_path / "pooled", tmp_path / "back", unpooled)
     assert back.biases == whole.biases
-    found = {name: values(tmp_path / name) for name in ("whole", "pooled", "own", "back")}
+    found = {name: values(tmp_path / name) for name in ("whole", "pooled", "own", "half", "back")}
     np.testing.assert_array_equal(found["own"], found["pooled"])
     np.testing.assert_allclose(found["whole"], 2 * found["back"] + 1, rtol=1e-6)
-    assert np.abs(found["pooled"] - found["whole"]).max() > 1e-3
-    with pytest.raises(ConfigError, match="documents are pooled in the layout cross-bias alone"):
+    for one, other in (("pooled", "half"), ("half", "back")):
+        assert np.abs(found[one] - found[other]).max() > 1e-3
+    with pytest.raises(ConfigError, match="texts are pooled in the layout cross-bias alone"):
         export_model(CLASSIFIER, tmp_path / "other", ExportOptions(pool_factor=2.0))
     for factor in (0.5, math.inf):
         with pytest.raises(ConfigError, match=f"pool_factor is {factor}; it must be 1 or above"):
