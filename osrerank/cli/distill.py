@@ -55,8 +55,9 @@ def distill(
         raise click.UsageError("give --layers or --student")
     if isinstance(layers, int) and student is not None:
         raise click.UsageError("a --student has its own layers; name the teacher's that it learns from, as 1,2,5,6")
-    if refit and student is not None:
-        raise click.UsageError("--refit is for a student that is made of its teacher's --layers, not for a --student")
+    if student is not None and (refit or inner):
+        option = "--refit" if refit else "--inner"
+        raise click.UsageError(f"{option} is for a student that is made of its teacher's --layers, not for a --student")
     pooled = {"pool_factor": pool_factor, "query_pool_factor": query_pool_factor}
     if student is not None and any(factor is not None for factor in pooled.values()):
         raise click.UsageError("a --student has its own pool factors; others are for one that is made of --layers")

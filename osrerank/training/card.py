@@ -62,11 +62,12 @@ def _plot(made: Path) -> None:
 
 def _readme(name: str, what: str, provenance: Mapping[str, Any]) -> str:
     recipe = provenance["our_training"]
+    began = f"; the student began as `{provenance['student_from']}`" if "student_from" in provenance else ""
     lines = [
         f"# {name}",
         "",
         what,
-        f"Trained with `osrerank` by the recipe `{recipe['name']}`, from `{provenance['base_model']}`.",
+        f"Trained with `osrerank` by the recipe `{recipe['name']}`, from `{provenance['base_model']}`{began}.",
         "",
         "## Data",
         "",

@@ -132,10 +132,11 @@ def distill(
         ConfigError: also where the layers are not the student's in number, or a refit is asked for that cannot be.
     """
     refuse_existing(request.output)
-    asked = {"pool_factor": pool_factor, "query_pool_factor": query_pool_factor}
-    pooled = {name: factor for name, factor in asked.items() if factor is not None}
-    if student is not None and (refitted or pooled):
-        setting = "refitted" if refitted else next(iter(pooled))
+    factors = {"pool_factor": pool_factor, "query_pool_factor": query_pool_factor}
+    pooled = {name: factor for name, factor in factors.items() if factor is not None}
+    made = {name: value for name, value in {"refitted": refitted, "inner": inner, **pooled}.items() if value}
+    if student is not None and made:
+        setting = next(iter(made))
         raise ConfigError(f"{setting} is for a student that is made of its teacher's layers", setting=setting)
     if request.recipe.soft:
         reason = "soft=true is for train: a distillation's soft labels are its teacher's own"
@@ -329,6 +330,8 @@ def _finish(request: Request, trainee: Trainee, training: Training, amount: Amou
         ],
         "seed": request.recipe.seed,
     }
+    if trainee.source != request.source:
+        written["student_from"] = name_of(trainee.source)
     if state.best is not None and request.development is not None:
         measurements = training.plan.measurements
         best = f"the best of {measurements} measurements on this set, so it is optimistic"

@@ -16,6 +16,7 @@ from safetensors.torch import load_file  # noqa: E402 - needs torch
 
 from osrerank.errors import ConfigError, CorpusFormatError, EvaluationError, ModelLoadError  # noqa: E402
 from osrerank.scoring.factory import load_scorer  # noqa: E402
+from osrerank.scoring.model import read_card  # noqa: E402
 from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.fit import Request, distill, train  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
@@ -304,6 +305,7 @@ def test_a_smaller_student_comes_nearer_to_its_teacher(examples: Path, tmp_path:
     )
     config = json.loads((tmp_path / "made" / "config.json").read_text())
     assert config["num_hidden_layers"] == 1
+    assert "student_from" not in read_card(tmp_path / "made").provenance
     assert "projection.weight" not in load_file(tmp_path / "made" / "model.safetensors")
     assert load_scorer(str(tmp_path / "made"), backend="torch").score("low", ["salt"], [(0,)]).inferences == 1
 
@@ -313,6 +315,9 @@ def test_logits_go_from_one_layout_to_the_other(examples: Path, tmp_path: Path) 
     distill(request(examples, tmp_path / "made", recipe, development=None), student=BI_ENCODER)
     rows = curve(tmp_path / "made")
     assert np.mean([float(row["soft"]) for row in rows[-5:]]) < np.mean([float(row["soft"]) for row in rows[:5]])
+    known = read_card(tmp_path / "made").provenance
+    assert (known["base_model"], known["student_from"]) == (CLASSIFIER.name, BI_ENCODER.name)
+    assert f"the student began as `{BI_ENCODER.name}`" in (tmp_path / "made" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")

@@ -158,6 +158,6 @@ def test_a_distillation_begins_with_the_refit(tmp_path: Path) -> None:
     (line,) = (line for line in said if line.startswith("refitted"))
     assert 0 <= float(line.rsplit(" ", 1)[1]) < 1
     request = replace(request, output=tmp_path / "other")
-    for asked in ({"refitted": 10}, {"pool_factor": 2.0}, {"query_pool_factor": 2.0}):
+    for asked in ({"refitted": 10}, {"pool_factor": 2.0}, {"query_pool_factor": 2.0}, {"inner": 8}):
         with pytest.raises(ConfigError, match="made of its teacher's layers"):
             distill(request, student=BI_ENCODER, **asked)
