@@ -142,8 +142,8 @@ def select_layers(
             raise ConfigError(reason, setting="inner")
         config["intermediate_size"] = inner
         weights = _narrowed(weights, inner)
-    unpooled = replace(trainee.card, name=name, onnx={})
-    card = with_pool_factors(unpooled, query=query_pool_factor, document=pool_factor)
+    own = replace(trainee.card, name=name, onnx={})
+    card = with_pool_factors(own, query=query_pool_factor, document=pool_factor)
     if card.layout == "cross-bias":
         network: nn.Module = from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
     else:
