@@ -14,13 +14,14 @@ import torch
 from osrerank.errors import ConfigError
 from osrerank.scoring.locate import name_of
 from osrerank.scoring.model import ModelCard, read_card
+from osrerank.training.card import write_average_readme
 from osrerank.training.export import new_directory, refuse_existing
 from osrerank.training.models import Trainee, load_trainee
 from osrerank.training.recipes import Recipe
 
 
 def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Path:
-    """Write the model whose weights are the weighted mean of others'; card and tokenizer are the first one's.
+    """Write the model whose weights are the weighted mean of others'; card and tokenizer are the first one's, renamed.
 
     Args:
         models: directories; the first is a reranker, others may be the bare encoder that it began as.
@@ -50,8 +51,10 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
     parts = [{"model": name_of(model), "share": round(share, 4)} for model, share in zip(models, whole, strict=True)]
     known = {name: value for name, value in first.provenance.items() if name != "measures"}  # not this model's
     with new_directory(output) as made:
-        card = replace(mean.card, provenance={**known, "average_of": parts})
-        replace(mean, card=card).save(made)
+        card = replace(mean.card, name=output.name, provenance={**known, "average_of": parts})
+        averaged = replace(mean, card=card)
+        averaged.save(made)
+        write_average_readme(made, averaged, parts)
     return output
 
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.plots import plot_curve
+from osrerank.scoring.model import ModelCard
 from osrerank.training.curve import CURVE_FILE, read_curve
 from osrerank.training.export import new_directory
 from osrerank.training.models import Trainee
@@ -31,14 +32,23 @@ def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mappin
     """
     with new_directory(output) as made:
         replace(trainee, card=replace(trainee.card, provenance=provenance)).save(made)
-        card = trainee.card
-        what = f"A {card.kind} reranking model: {card.layout} layout, {card.head} head, {card.max_tokens} tokens."
-        _describe(made, folder, card.name, what, provenance)
+        _describe(made, folder, trainee.card.name, _what(trainee.card), provenance)
 
 
 def finish_encoder(made: Path, folder: Path, provenance: Mapping[str, Any]) -> None:
     """Add the curve and the card for people to a pre-trained encoder's directory."""
     _describe(made, folder, made.name, "An encoder to start a training from, not a reranker.", provenance)
+
+
+def write_average_readme(made: Path, trainee: Trainee, parts: Sequence[Mapping[str, Any]]) -> None:
+    """Add the card for people to a model whose weights are the mean of others', each ``{"model", "share"}``."""
+    averaged = [f"- {part['share']:g} of `{part['model']}`" for part in parts]
+    lines = [f"# {trainee.card.name}", "", _what(trainee.card), "Its weights are the mean of those of", "", *averaged]
+    (made / README_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _what(card: ModelCard) -> str:
+    return f"A {card.kind} reranking model: {card.layout} layout, {card.head} head, {card.max_tokens} tokens."
 
 
 def _describe(made: Path, folder: Path, name: str, what: str, provenance: Mapping[str, Any]) -> None:
