@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.errors import ConfigError, DeadlineExceeded, InferenceError
 from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
 from osrerank.stages.pairs import PairPlan, Pairs, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
@@ -61,6 +61,7 @@ class DuoStage:
         """Return the ranking with its top ``depth`` in the order of their aggregated pair probabilities.
 
         Raises:
+            ConfigError: no candidate passed the stage that is named as ``judge``.
             DeadlineExceeded: no two candidates could be compared in time.
             InferenceError: no two candidates could be compared at all, or a score is not a number.
         """
@@ -72,9 +73,9 @@ class DuoStage:
             return ranking.with_report(report)
         if len(readable) < 2:
             return ranking.with_report(self._without_pairs(block, readable))
+        judged = _scores_before(block, readable, self.judge)
         plan = PairPlan.of([candidate.doc_id for candidate in readable], self.pairs)
         scores = self._score(ranking.query.text, readable, plan, deadline.within_ms(self.budget_ms))
-        judged = _scores_before(block, readable, self.judge)
         probabilities = self._probabilities(scores, plan, judged, _scores_before(block, readable) - judged)
         attempt = self._attempt(block, readable, plan, scores, probabilities)
         candidates = settle(ranking, self.name, attempt)
@@ -205,15 +206,25 @@ def _scores_before(block: Sequence[Candidate], readable: Sequence[Candidate], st
         block: all candidates of the stage.
         readable: those with a text.
         stage: an earlier stage's name; empty for the last one.
+
+    Raises:
+        ConfigError: none of them passed that stage.
     """
     passed = max(len(candidate.trace) for candidate in block)
-    known = {candidate.doc_id: _score_of(candidate, stage) for candidate in block if len(candidate.trace) == passed}
+    last = [candidate for candidate in block if len(candidate.trace) == passed]
+    known = {one.doc_id: score for one in last if (score := _score_of(one, stage)) is not None}
+    if not known:
+        reason = f"no candidate passed a stage {stage!r}, with whose scores the pairs' logits are to be pooled"
+        raise ConfigError(reason, setting="judge")
     least = min(known.values())
     return np.array([known.get(candidate.doc_id, least) for candidate in readable])
 
 
-def _score_of(candidate: Candidate, stage: str) -> float:
-    return next((passed.score for passed in candidate.trace if stage and passed.stage == stage), candidate.score)
+def _score_of(candidate: Candidate, stage: str) -> float | None:
+    """Return its score of a stage, None where it did not pass that; of the last one where none is named."""
+    if not stage:
+        return candidate.score
+    return next((passed.score for passed in candidate.trace if passed.stage == stage), None)
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank import DuoStage, MonoStage, Pipeline
-from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.errors import ConfigError, DeadlineExceeded, InferenceError
 from osrerank.pipeline import applied
 from osrerank.response import explain, final_score
 from osrerank.stages.interpolate import BlendStage
@@ -99,6 +99,16 @@ def test_what_a_blend_added_to_the_scores_stays_whole():
     ].pairs == replace(
         kept, probabilities=((None, 0.5, 0.5), (0.5, None, 0.5), (0.5, 0.5, None))
     )  # the paper's duoBERT looks at no scores
+
+
+def test_a_judge_that_no_candidate_passed_is_refused_before_a_pair_is_scored():
+    def never(_query: str, _text: str) -> float:
+        raise AssertionError("scored")
+
+    before = MonoStage(BY_LENGTH, name="first").rerank(ranking_of("abc"))
+    stage = DuoStage(FunctionScorer(never), prior_share=0.5, judge="mono")
+    with pytest.raises(ConfigError, match="no candidate passed a stage 'mono'"):
+        stage.rerank(before)
 
 
 def test_the_share_of_the_prior_decides_between_it_and_the_model():
