@@ -14,7 +14,7 @@ from osrerank.bench.workload import Task, pairs
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.basic import ndcg
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model import CONFIG_FILE, UNPOOLED, PoolFactors, read_json, states_of
+from osrerank.scoring.model import CONFIG_FILE, PoolFactors, read_json, states_of
 from osrerank.types import Qrels
 
 TOP = 10
@@ -89,13 +89,13 @@ def rows(
             "top10_shared": _shared(timings.values[one.name], timings.values[reference]),
         }
         if isinstance(one, Ours):
-            states = own if one.pool_factors == UNPOOLED else lengths_of(one.builder, tasks, one.pool_factors)
+            states = lengths_of(one.builder, tasks, one.pool_factors) if one.pool_factors.pools else own
             row |= _parts(one, states, timings.seconds[one.name])
         found.append(row)
     return found
 
 
-def lengths_of(builder: InputBuilder, tasks: Sequence[Task], factors: PoolFactors = UNPOOLED) -> list[int]:
+def lengths_of(builder: InputBuilder, tasks: Sequence[Task], factors: PoolFactors | None = None) -> list[int]:
     """Return the tokens of each pair, or of a model that pools texts the states that go through its layers."""
     lengths = []
     for task in tasks:
@@ -103,7 +103,7 @@ def lengths_of(builder: InputBuilder, tasks: Sequence[Task], factors: PoolFactor
         for document in builder.documents(list(task.documents.values()), query):
             segments = builder.mono(query, document).segments
             pieces = int(np.count_nonzero(segments))
-            parts = zip((len(segments) - pieces, pieces), factors, strict=True)
+            parts = zip((len(segments) - pieces, pieces), factors or PoolFactors(), strict=True)
             lengths.append(sum(states_of(tokens, factor) for tokens, factor in parts if tokens))
     return lengths
 

@@ -288,7 +288,7 @@ class PackedCrossBias(PackedNetwork):
         bounds = [Bounds(begins, tokens) for begins, tokens in zip(block_offsets, block_lengths, strict=True)]
         attend = partial(self._attend, parts=Bounds(part_offsets, lengths), blocks=_blocks(bounds))
         states = self.encoder.embed(ids, positions, segments)
-        if self.bias.pools:
+        if self.bias.pool_factors.pools:
             states = self._pooled(states.float(), pieces, part_lengths, int(lengths.sum())).to(self.encoder.dtype)
         for layer in self.encoder.stack:
             states = layer(states, attend)
@@ -297,7 +297,8 @@ class PackedCrossBias(PackedNetwork):
 
     def _pooled_lengths(self, pieces: Numbers) -> Numbers:
         """Return how many states each part gets, of as many pieces: queries first."""
-        parts = zip(np.split(pieces, self.segments), self.bias.factors(self.segments), strict=True)
+        factors = self.bias.pool_factors.of_segments(self.segments)
+        parts = zip(np.split(pieces, self.segments), factors, strict=True)
         counts = [pooled_length(torch.from_numpy(part), factor).numpy() for part, factor in parts]
         return np.concatenate(counts).astype(np.int32)
 
@@ -365,7 +366,7 @@ def load_packed(
     first_position = int(config["pad_token_id"]) + 1 if family.counts_from_padding else 0
     encoder = Encoder(config, first_position)
     encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
-    if not card.pools:
+    if not card.pool_factors.pools:
         encoder.to(dtype)
     else:  # in 16 bits other pieces would share a state
         encoder.layers.to(dtype)

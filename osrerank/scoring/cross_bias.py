@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.scoring.bert_weights import encoder_weights, plain_names
-from osrerank.scoring.model import POOLING, SLACK, Kind
+from osrerank.scoring.model import SLACK, Kind, PoolFactors
 
 CLOSED = "closed"
 SEGMENTS = {"mono": 2, "duo": 3}
@@ -60,13 +60,9 @@ class CrossBias:
     query_pool_factor: float = 1.0
 
     @property
-    def pools(self) -> bool:
-        """Whether pieces share states."""
-        return max(self.pool_factor, self.query_pool_factor) > 1
-
-    def factors(self, segments: int) -> tuple[float, ...]:
-        """Return the pool factor of each of so many segments."""
-        return (self.query_pool_factor, *[self.pool_factor] * (segments - 1))
+    def pool_factors(self) -> PoolFactors:
+        """Pieces of a query and of a document for each of their states."""
+        return PoolFactors(self.query_pool_factor, self.pool_factor)
 
     def amounts(self) -> tuple[float, float, float]:
         """Return the biases ``query``, ``document`` and ``other`` as numbers."""
@@ -83,9 +79,7 @@ class CrossBias:
     def for_card(self, kind: Kind) -> dict[str, Any]:
         """Return the biases that a card of this kind has."""
         named = {"query": self.query, "document": self.document, "temperature": self.temperature}
-        factors = {name: getattr(self, name) for name in POOLING}
-        pooled = {name: factor for name, factor in factors.items() if factor != 1}
-        return {**named, **pooled, **({"other": self.other} if kind == "duo" else {})}
+        return {**named, **self.pool_factors.for_card(), **({"other": self.other} if kind == "duo" else {})}
 
     def raw(self, query: Tensor, *documents: Tensor) -> Tensor:
         """Return raw scores ``(n, 1)`` of a document, or of the first against the second, of means ``(n, hidden)``."""
@@ -111,7 +105,7 @@ class CrossBiasEncoder(nn.Module):
         self.position = nn.Embedding(config["max_position_embeddings"], hidden)
         self.segment = nn.Embedding(config["type_vocab_size"], hidden)
         self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
-        self.pool = Pool(bias.factors(self.segments))
+        self.pool = Pool(bias.pool_factors.of_segments(self.segments))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -190,15 +184,16 @@ class Pool(nn.Module):
             return Pooled(states, token_type_ids, attention_mask, None)
         is_token = attention_mask == 1
         begins = torch.zeros_like(is_token)
-        rows = torch.zeros_like(attention_mask[:, 0])
         like = functional.pad(likeness(states), (1, 0))
         for segment, factor in enumerate(self.factors):
             inside = is_token & (token_type_ids == segment)
+            if factor == 1:
+                begins = begins | inside
+                continue
             count = pooled_length(inside.sum(dim=1), factor)
             begins = begins | (inside & (_place(like, inside) < count.unsqueeze(1)))
-            rows = rows + count
         run = begins.long().cumsum(dim=1) - 1
-        most: Any = rows.max()  # stays a tensor, so that a traced graph counts anew
+        most: Any = begins.sum(dim=1).max()  # stays a tensor, so that a traced graph counts anew
         numbers = torch.arange(most, device=states.device).view(1, -1, 1)
         members = ((run.unsqueeze(1) == numbers) & is_token.unsqueeze(1)).float()
         sizes = members.sum(dim=2, keepdim=True)

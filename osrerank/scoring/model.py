@@ -55,11 +55,21 @@ class Calibration:
 class PoolFactors(NamedTuple):
     """Pieces for each state of a query and of a document, on average; 1 where each piece has its own."""
 
-    query: float
-    document: float
+    query: float = 1.0
+    document: float = 1.0
 
+    @property
+    def pools(self) -> bool:
+        """Whether pieces share states."""
+        return max(self) > 1
 
-UNPOOLED = PoolFactors(1.0, 1.0)
+    def of_segments(self, segments: int) -> tuple[float, ...]:
+        """Return the factor of each of so many segments: the query, then the documents."""
+        return (self.query, *[self.document] * (segments - 1))
+
+    def for_card(self) -> dict[str, float]:
+        """Return what a card's biases have of them."""
+        return {name: factor for name, factor in zip(POOLING, self, strict=True) if factor != 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +137,6 @@ class ModelCard:
         return PoolFactors(*(float(self.biases.get(name, 1.0)) for name in POOLING))
 
     @property
-    def pools(self) -> bool:
-        """Whether pieces share states."""
-        return max(self.pool_factors) > 1
-
-    @property
     def is_antisymmetric(self) -> bool:
         """Whether a duo model's score changes its sign, and nothing else, where the documents change places."""
         return self.kind == "duo" and self.layout == "cross-bias"
@@ -176,10 +181,9 @@ def with_pool_factors(card: ModelCard, *, query: float | None = None, document: 
     if card.layout != "cross-bias":
         raise ConfigError("texts are pooled in the layout cross-bias alone", setting="pool_factor")
     kept = {name: value for name, value in card.biases.items() if name not in POOLING}
-    biases = {**kept, **{name: factor for name, factor in zip(POOLING, new, strict=True) if factor != 1}}
     provenance = {name: value for name, value in card.provenance.items() if name != "measures"}
     try:
-        return replace(card, biases=biases, calibration=Calibration(), provenance=provenance)
+        return replace(card, biases={**kept, **new.for_card()}, calibration=Calibration(), provenance=provenance)
     except ValueError as error:
         raise ConfigError(str(error), setting="pool_factor") from None
 

@@ -52,9 +52,8 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
     known = {name: value for name, value in first.provenance.items() if name != "measures"}  # not this model's
     with new_directory(output) as made:
         card = replace(mean.card, name=output.name, provenance={**known, "average_of": parts})
-        averaged = replace(mean, card=card)
-        averaged.save(made)
-        write_average_readme(made, averaged, parts)
+        replace(mean, card=card).save(made)
+        write_average_readme(made, card)
     return output
 
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,10 @@ def finish_encoder(made: Path, folder: Path, provenance: Mapping[str, Any]) -> N
     _describe(made, folder, made.name, "An encoder to start a training from, not a reranker.", provenance)
 
 
-def write_average_readme(made: Path, trainee: Trainee, parts: Sequence[Mapping[str, Any]]) -> None:
-    """Add the card for people to a model whose weights are the mean of others', each ``{"model", "share"}``."""
-    averaged = [f"- {part['share']:g} of `{part['model']}`" for part in parts]
-    lines = [f"# {trainee.card.name}", "", _what(trainee.card), "Its weights are the mean of those of", "", *averaged]
+def write_average_readme(made: Path, card: ModelCard) -> None:
+    """Add the card for people to a model whose weights are the mean of others', its provenance's ``average_of``."""
+    averaged = [f"- {part['share']:g} of `{part['model']}`" for part in card.provenance["average_of"]]
+    lines = [f"# {card.name}", "", _what(card), "Its weights are the mean of those of", "", *averaged]
     (made / README_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

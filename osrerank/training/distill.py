@@ -94,11 +94,11 @@ class DistillationObjective(Objective):
     def _check_pooling(self, student: ModelCard, teacher: ModelCard) -> bool:
         """Return whether the student alone pools its texts; raise where rows cannot be compared."""
         own, wanted = student.pool_factors, teacher.pool_factors
-        if teacher.pools and wanted != own:
+        if wanted.pools and wanted != own:
             factors = [f"{factors.document:g} (query {factors.query:g})" for factors in (wanted, own)]
             reason = f"the teacher's pool factor is {factors[0]}, the student's {factors[1]}; they must be equal"
             raise ConfigError(reason, setting="pool_factor")
-        if teacher.pools and self._recipe.freeze != "embeddings":
+        if wanted.pools and self._recipe.freeze != "embeddings":
             reason = "teacher and student share states by their embeddings; set freeze=embeddings"
             raise ConfigError(reason, setting="recipe.freeze")
         if own != wanted and self._recipe.attention:

@@ -134,9 +134,9 @@ def distill(
     refuse_existing(request.output)
     factors = {"pool_factor": pool_factor, "query_pool_factor": query_pool_factor}
     pooled = {name: factor for name, factor in factors.items() if factor is not None}
-    made = {name: value for name, value in {"refitted": refitted, "inner": inner, **pooled}.items() if value}
+    made = [name for name, value in {"refitted": refitted, "inner": inner}.items() if value] + [*pooled]
     if student is not None and made:
-        setting = next(iter(made))
+        setting = made[0]
         raise ConfigError(f"{setting} is for a student that is made of its teacher's layers", setting=setting)
     if request.recipe.soft:
         reason = "soft=true is for train: a distillation's soft labels are its teacher's own"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
-from osrerank.scoring.model import POOLING, SLACK, ModelCard
+from osrerank.scoring.model import SLACK, ModelCard
 
 OPSET = 18
 IR_VERSION = 9
@@ -139,7 +139,7 @@ class _Bert:
         parts = self._parts()
         row = self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
         states = self._embedded(self._table("position", self._restarted()), row)
-        if self._card.pools:
+        if self._card.pool_factors.pools:
             states, parts = self._pooled(states, parts)
             bias = self._attention_bias(*parts, has_padding=True)
         else:
@@ -160,8 +160,8 @@ class _Bert:
         """
         add = self.graph.add
         like = self._likeness(states)
-        begun = [self._begins(like, part, name) for part, name in zip(parts, [*POOLING, POOLING[-1]], strict=False)]
-        begins = add("Sum", begun)
+        factors = self._card.pool_factors.of_segments(len(parts))
+        begins = add("Sum", [self._begins(like, part, factor) for part, factor in zip(parts, factors, strict=True)])
         run = add("CumSum", [begins, self.graph.constant("axis", np.array(1))])
         rows = add("ReduceMax", [add("ReduceSum", [begins, self._axis(1)])], keepdims=0)
         end = add("Add", [rows, self._number("one.fp32", 1.0)])
@@ -173,13 +173,13 @@ class _Bert:
         rows_of = [add("ReduceMax", [tokens, self._axis(2)], keepdims=0) for tokens in tokens_of]
         return add("MatMul", [add("Div", [members, sizes]), states], "pool"), rows_of
 
-    def _begins(self, like: str, part: str, name: str) -> str:
-        """Return where runs begin in a part, 1 or 0: fp32 ``(n, tokens)``; the factor is the card's of that name."""
-        add, factor = self.graph.add, self._card.biases.get(name, 1)
+    def _begins(self, like: str, part: str, factor: float) -> str:
+        """Return where runs begin in a part, 1 or 0: fp32 ``(n, tokens)``."""
+        add = self.graph.add
         if factor == 1:
             return part
         tokens = add("ReduceSum", [part, self._axis(1)])
-        quotient = add("Div", [tokens, self._number(name, factor)])
+        quotient = add("Div", [tokens, self._number(f"pool_factor.{factor}", factor)])
         count = add("Ceil", [add("Sub", [quotient, self._number("slack", SLACK)])])
         count = add("Max", [count, self._number("one.fp32", 1.0)])
         early = add("Cast", [add("Less", [self._place(like, part), count])], to=1)
