@@ -142,7 +142,7 @@ STANDARD = {
     "evaluate_every": 625,
 }
 SHIPPED_TOKENS = 512
-QUANTISED = {"mono-small": Quantised(outlier_gain=3.0)}
+QUANTISED = {"mono-small": Quantised(outlier_gain=3.0, activations="static")}
 """How a graph is quantised, where not as usual: what is done for each product weighs more where rows are few."""
 
 

@@ -89,7 +89,7 @@ class TimedBackend:
     def __init__(self, backend: Backend, spent: Spent) -> None:
         self._backend, self._spent = backend, spent
         self.precision, self.files, self.lanes = backend.precision, backend.files, backend.lanes
-        self.budget_tokens, self.packed = backend.budget_tokens, backend.packed
+        self.budget_tokens, self.packed, self.parallel = backend.budget_tokens, backend.packed, backend.parallel
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         began = time.perf_counter()

@@ -14,7 +14,7 @@ from osrerank.bench.workload import Task, pairs
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.basic import ndcg
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model import CONFIG_FILE, PoolFactors, read_json, states_of
+from osrerank.scoring.model import CONFIG_FILE, PoolFactors, read_json
 from osrerank.types import Qrels
 
 TOP = 10
@@ -97,14 +97,12 @@ def rows(
 
 def lengths_of(builder: InputBuilder, tasks: Sequence[Task], factors: PoolFactors | None = None) -> list[int]:
     """Return the tokens of each pair, or of a model that pools texts the states that go through its layers."""
+    factors = factors or PoolFactors()
     lengths = []
     for task in tasks:
         query = builder.query(task.query)
-        for document in builder.documents(list(task.documents.values()), query):
-            segments = builder.mono(query, document).segments
-            pieces = int(np.count_nonzero(segments))
-            parts = zip((len(segments) - pieces, pieces), factors or PoolFactors(), strict=True)
-            lengths.append(sum(states_of(tokens, factor) for tokens, factor in parts if tokens))
+        documents = builder.documents(list(task.documents.values()), query)
+        lengths += [factors.states(builder.mono(query, document).segments) for document in documents]
     return lengths
 
 

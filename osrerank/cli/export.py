@@ -1,6 +1,7 @@
 """``osrerank export``: a Hugging Face checkpoint becomes a model directory of ours."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -85,6 +86,13 @@ class Bias(click.ParamType[float | str]):
     "--precision", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Of the ONNX graph."
 )
 @click.option(
+    "--activations",
+    type=click.Choice(["dynamic", "static"]),
+    default="dynamic",
+    show_default=True,
+    help="int8: find an input's scale in each input, or fix it now, so that short texts share passes.",
+)
+@click.option(
     "--first-pass-weight",
     type=click.FloatRange(min=0),
     default=0.0,
@@ -100,14 +108,22 @@ class Bias(click.ParamType[float | str]):
     metavar="CANDIDATES QRELS",
     help="Fit probabilities on candidates (JSON lines) with judgments (TREC).",
 )
-def export(source: Path, output: Path, calibrate: tuple[Path, Path] | None, **options: object) -> None:
+def export(
+    source: Path,
+    output: Path,
+    calibrate: tuple[Path, Path] | None,
+    activations: Literal["dynamic", "static"],
+    **options: object,
+) -> None:
     """Write SOURCE, a Hugging Face directory with safetensors or a hub id, as the model directory OUTPUT.
 
     OUTPUT appears whole or not at all; it gets an ONNX graph, the tokenizer and the card osrerank.json.
     """
     from osrerank.training.export import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
+    from osrerank.training.quantise import Recipe  # noqa: PLC0415 - its neighbour
 
-    card = export_model(source, output, ExportOptions(**options), calibrate=calibrate)  # type: ignore[arg-type] # click's choices are checked
+    wanted = ExportOptions(recipe=Recipe(activations=activations), **options)  # type: ignore[arg-type] # click's choices are checked
+    card = export_model(source, output, wanted, calibrate=calibrate)
     fitted = card.calibration
     model = f"{card.kind} model, {card.layout} layout, {card.head} head"
     click.echo(f"{output}: {model}, logit = {fitted.scale:.4g} * raw + {fitted.offset:.4g}")

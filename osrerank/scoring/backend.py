@@ -32,6 +32,10 @@ class Backend(Protocol):
     def lanes(self) -> int:
         """How many batches are worth computing at once."""
 
+    @property
+    def parallel(self) -> bool:
+        """Whether lanes compute side by side: then no batch should take what leaves another lane idle."""
+
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         """Return the head's outputs ``(n, labels)``.
 

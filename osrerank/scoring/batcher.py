@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -191,7 +191,8 @@ class Batcher:
                 call.notify()
             return 0
         most = min(self._most(one.deadline) for one in (call, *(item.call for item in batch)))
-        more = (len(item.tokens.ids) for item in call.waiting)
+        share = -(-len(call.waiting) // (self._backend.lanes if self._backend.parallel else 1))
+        more = (len(item.tokens.ids) for item in islice(call.waiting, share))
         return max(0, batch_size(chain(lengths, more), most, packed=self._backend.packed) - len(batch))
 
     def _isolate(self, batch: Sequence[_Item], reason: str) -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from osrerank.errors import ConfigError, ModelLoadError
 
 CARD_FILE = "osrerank.json"
@@ -25,6 +28,8 @@ ONNX_FILES = {
 """Where exports of others keep their graphs, by precision; files for one processor only are not among them."""
 POOLING = ("query_pool_factor", "pool_factor")
 """Where a card's biases have its `PoolFactors`."""
+FIXED_SCALES = "osrerank.fixed_scales"
+"""In the metadata of a graph whose activations have scales that were fixed at export (`osrerank.training.static`)."""
 CHOICES = {
     "kind": ("mono", "duo"),
     "head": ("logit1", "logits2", "next-sentence", "cosine"),
@@ -66,6 +71,14 @@ class PoolFactors(NamedTuple):
     def of_segments(self, segments: int) -> tuple[float, ...]:
         """Return the factor of each of so many segments: the query, then the documents."""
         return (self.query, *[self.document] * (segments - 1))
+
+    def states(self, segments: npt.NDArray[np.int64]) -> int:
+        """Return how many states a sequence of these segments ``(tokens,)`` gets: 0 a query's, 1 and 2 documents'."""
+        if not self.pools:
+            return len(segments)
+        pieces = np.bincount(segments)
+        parts = zip(pieces.tolist(), self.of_segments(len(pieces)), strict=True)
+        return sum(states_of(count, factor) for count, factor in parts if count)
 
     def for_card(self) -> dict[str, float]:
         """Return what a card's biases have of them."""

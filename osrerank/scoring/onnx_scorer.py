@@ -1,7 +1,8 @@
 """The ONNX backend: the default on CPU, and all that a base install needs."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,34 +11,41 @@ import numpy.typing as npt
 
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.inputs import Batch, Tokens, padded
-from osrerank.scoring.model import ModelCard
+from osrerank.scoring.model import FIXED_SCALES, ModelCard
 
 PREFERRED = ("int8", "fp32")
+BUDGET_TOKENS = 1024
+"""Of a batch whose sequences may share passes: large enough to find some of one length in it."""
+PASS_STATES = 256
+"""Rows of a pass: beyond it reading the weights is little beside computing, and what is computed leaves the cache."""
 
 
 class OnnxBackend:
-    """An ONNX Runtime session on the CPU: one sequence at a time on each of as many threads as there are cores.
+    """An ONNX Runtime session on the CPU: one pass at a time on each of as many threads as there are cores.
 
-    No sequence is padded, so none costs more than its length; and activations that are quantised with one scale for a
-    whole input have a scale of their own, so that a score never depends on what else is being scored. It is as fast as
-    batches on all cores, see docs/performance.md.
+    A pass has one sequence; where the graph's scales are fixed, those of one number of states, as far as they fit. So
+    no layer computes padding, and a score never depends on what else is being scored: sequences with scales of their
+    own have a pass of their own. It is as fast as batches on all cores, see docs/performance.md.
 
     Args:
         session: the ``onnxruntime.InferenceSession``, with one thread for a run.
         lanes: how many runs go on at once.
-        model: the model's name, for errors.
+        card: the model's: its name for errors, and how many states its sequences have.
         precision: the graph's.
         file: the graph, relative to the model's directory.
     """
 
-    budget_tokens = 1
     packed = True
+    parallel = True
 
-    def __init__(self, session: Any, *, lanes: int, model: str, precision: str, file: str) -> None:
+    def __init__(self, session: Any, *, lanes: int, card: ModelCard, precision: str, file: str) -> None:
         self.lanes = lanes
         self._session: Any = session
-        self._model = model
+        self._model = card.name
+        self._factors = card.pool_factors
         self._inputs = [entry.name for entry in session.get_inputs()]
+        is_shared = FIXED_SCALES in session.get_modelmeta().custom_metadata_map
+        self.budget_tokens = BUDGET_TOKENS if is_shared else 1
         self.precision = precision
         self.files: Sequence[str] = (file,)
 
@@ -60,13 +68,25 @@ class OnnxBackend:
         file = card.onnx[precision]
         session = _open(directory / file, card.name)
         _check_signature(session, directory / file, card)
-        return cls(session, lanes=threads or usable_cores(), model=card.name, precision=precision, file=file)
+        return cls(session, lanes=threads or usable_cores(), card=card, precision=precision, file=file)
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         try:
-            return np.concatenate([self._run(padded([tokens])) for tokens in sequences])
+            passes = [*self._passes(sequences)]
+            logits = np.concatenate([self._run(padded([sequences[at] for at in places])) for places in passes])
+            return logits[np.argsort(np.concatenate(passes))]
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
+
+    def _passes(self, sequences: Sequence[Tokens]) -> Iterator[list[int]]:
+        """Yield the places of the sequences of each pass."""
+        if self.budget_tokens == 1:
+            yield from ([place] for place in range(len(sequences)))
+            return
+        states = [self._factors.states(tokens.segments) for tokens in sequences]
+        for rows, equal in groupby(sorted(range(len(sequences)), key=states.__getitem__), key=states.__getitem__):
+            places, size = [*equal], max(1, PASS_STATES // rows)
+            yield from (places[start : start + size] for start in range(0, len(places), size))
 
     def _run(self, batch: Batch) -> npt.NDArray[np.float32]:
         logits: npt.NDArray[np.float32] = self._session.run(

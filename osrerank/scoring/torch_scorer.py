@@ -53,6 +53,7 @@ class TorchBackend:
         self.files = files
         self.packed = engine.packed
         self.lanes = LANES[device]
+        self.parallel = False  # one device computes for all
         self.budget_tokens = BUDGET_TOKENS[device]
         self.description = description
 

@@ -39,8 +39,8 @@ from osrerank.training.graph import can_draw, draw
 from osrerank.training.quantise import Recipe, quantise
 
 OPSET = 17
-EXAMPLES = 16
-"""Sequences that show a graph's outlying channels."""
+EXAMPLES = {"words": 32, "marks": 16}
+"""Sequences that show a graph's outlying channels and how large the others become."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 NOTICES = ("LICENSE", "NOTICE")
 
@@ -159,7 +159,10 @@ def new_directory(output: Path) -> Iterator[Path]:
 
 
 def _check(options: ExportOptions, calibrate: tuple[Path, Path] | None) -> None:
-    """Refuse what cannot be a duo model."""
+    """Refuse what does not go together."""
+    if options.precision != "int8" and options.recipe.activations == "static":
+        message = f"static scales are of int8 activations, the graph is to be {options.precision}; add --precision int8"
+        raise ConfigError(message, setting="activations", source="argument")
     if options.kind == "duo" and calibrate is not None:
         message = "a duo model is not calibrated on judged documents: it says which of two is better; leave it out"
         raise ConfigError(message, setting="calibrate", source="argument")
@@ -259,16 +262,21 @@ def _write_graph(source: Path, folder: Path, card: ModelCard, options: ExportOpt
 
 
 def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
-    """Yield sequences of words of the vocabulary drawn at random: which channels are large hardly depends on texts."""
+    """Yield sequences of words drawn at random from the vocabulary, then of its numbers and marks.
+
+    How large activations are hardly depends on what a text says; only those of marks alone differ.
+    """
     builder = InputBuilder.load(folder, card)
     vocabulary = Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
     words = sorted(word for word in vocabulary if word.isalpha())
-    draw_words = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets
-    for _ in range(EXAMPLES):
-        query = builder.query(" ".join(draw_words.choices(words, k=8)))
-        texts = [" ".join(draw_words.choices(words, k=draw_words.randrange(20, 200))) for _ in range(2)]
-        first, second = builder.documents(texts, query)
-        yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
+    marks = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
+    drawn = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets
+    for pool, count in ((words, EXAMPLES["words"]), (marks or words, EXAMPLES["marks"])):
+        for _ in range(count):
+            query = builder.query(" ".join(drawn.choices(words, k=8)))
+            texts = [" ".join(drawn.choices(pool, k=drawn.randrange(20, 200))) for _ in range(2)]
+            first, second = builder.documents(texts, query)
+            yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:

@@ -1,9 +1,10 @@
-"""Draw a BERT cross-encoder as an ONNX graph for sequences without padding, as the CPU backend runs it.
+"""Draw a BERT cross-encoder as an ONNX graph for sequences of one length, as the CPU backend runs it.
 
-What a traced graph computes and this one does not: the attention mask, but where a batch's documents are pooled to
-unequal lengths; the last layer's rows but [CLS]'s, which is all that a classifier reads (exact: no other row follows
-from them); three products for queries, keys and values instead of one; and residual sums inside ONNX Runtime's
-SkipLayerNormalization, which takes several times as long as LayerNormalization after Sum (see docs/performance.md).
+What a traced graph computes and this one does not: the attention mask, but where texts are pooled, since sequences of
+unequal lengths may have equally many states; the last layer's rows but [CLS]'s, which is all that a classifier reads
+(exact: no other row follows from them); three products for queries, keys and values instead of one; and residual sums
+inside ONNX Runtime's SkipLayerNormalization, which takes several times as long as LayerNormalization after Sum (see
+docs/performance.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
+from osrerank.scoring.inputs import Batch
 from osrerank.scoring.model import SLACK, ModelCard
 
 OPSET = 18
 IR_VERSION = 9
 RUNTIME = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
+INPUTS = Batch.__slots__
 BLOCKED = -1e4
 BEYOND = 2.0
 """Both as in `osrerank.scoring.cross_bias`."""
@@ -42,8 +45,9 @@ def can_draw(config: Mapping[str, Any]) -> bool:
 def draw(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
     """Return the model as an ``onnx.ModelProto`` in fp32.
 
-    Its inputs are ``input_ids`` and ``token_type_ids``, int64 ``(n, tokens)``; rows of a batch must have one length.
-    Its output ``logits`` is float32 ``(n, labels)``.
+    Its inputs are ``input_ids`` and ``token_type_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. A
+    model that pools texts takes ``attention_mask`` too, and any lengths. Its output ``logits`` is float32
+    ``(n, labels)``.
 
     Args:
         weights: by their transformers names, with or without the prefix ``bert.``.
@@ -56,7 +60,8 @@ def draw(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
     named = {name.removeprefix("bert."): array for name, array in weights.items()}
     drawing = _Bert(named, config, card)
     logits = drawing.cosine() if card.layout == "cross-bias" else drawing.classified()
-    return drawing.graph.model(logits, labels=2 if card.head in {"logits2", "next-sentence"} else 1)
+    inputs = INPUTS if card.pool_factors.pools else [name for name in INPUTS if name != "attention_mask"]
+    return drawing.graph.model(inputs, logits, labels=2 if card.head in {"logits2", "next-sentence"} else 1)
 
 
 @dataclass(slots=True)
@@ -87,16 +92,15 @@ class Graph:
         self.nodes.append(onnx.helper.make_node(operator, inputs, made, name=name, domain=domain, **attributes))
         return made
 
-    def model(self, logits: str, *, labels: int) -> Any:
+    def model(self, inputs: Sequence[str], logits: str, *, labels: int) -> Any:
         """Return the whole as a checked model."""
         onnx = require("onnx", extra="onnx")
         make = onnx.helper
         self.nodes.append(make.make_node("Identity", [logits], ["logits"]))
-        names = ("input_ids", "token_type_ids")
         graph = make.make_graph(
             self.nodes,
             "bert",
-            [make.make_tensor_value_info(name, onnx.TensorProto.INT64, ["n", "tokens"]) for name in names],
+            [make.make_tensor_value_info(name, onnx.TensorProto.INT64, ["n", "tokens"]) for name in inputs],
             [make.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", labels])],
             list(self.constants.values()),
         )
@@ -120,6 +124,7 @@ class _Bert:
         self._heads = int(config["num_attention_heads"])
         self._layers = int(config["num_hidden_layers"])
         self._card = card
+        self._is_token = ""
 
     def classified(self) -> str:
         """Return the logits of a classifier ``(n, labels)``."""
@@ -136,6 +141,8 @@ class _Bert:
         For duo it is t times the first document's cosine less the second's.
         """
         add = self.graph.add
+        if self._card.pool_factors.pools:
+            self._is_token = add("Cast", ["attention_mask"], to=1)
         parts = self._parts()
         row = self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
         states = self._embedded(self._table("position", self._restarted()), row)
@@ -146,9 +153,7 @@ class _Bert:
             bias = self._attention_bias(*parts)
         for layer in range(self._layers):
             states = self._layer(states, layer, bias=bias)
-        query, *documents = (
-            add("ReduceSum", [add("Mul", [states, self._column(mask)]), self._axis(1)], keepdims=0) for mask in parts
-        )
+        query, *documents = (add("MatMul", [add("Unsqueeze", [mask, self._axis(1)]), states]) for mask in parts)
         cosines = [self._cosine(query, document) for document in documents]
         score = add("Sub", cosines) if self._card.kind == "duo" else cosines[0]
         return add("Mul", [score, self._number("temperature", self._card.biases["temperature"])])
@@ -156,13 +161,13 @@ class _Bert:
     def _pooled(self, states: str, parts: Sequence[str]) -> tuple[str, list[str]]:
         """Return what `osrerank.scoring.cross_bias.Pool` does of the states, and which rows are of each part.
 
-        Rows beyond a sequence's own are of none.
+        Rows beyond a sequence's own are of none, as padding is of no state.
         """
         add = self.graph.add
         like = self._likeness(states)
         factors = self._card.pool_factors.of_segments(len(parts))
         begins = add("Sum", [self._begins(like, part, factor) for part, factor in zip(parts, factors, strict=True)])
-        run = add("CumSum", [begins, self.graph.constant("axis", np.array(1))])
+        run = add("Mul", [add("CumSum", [begins, self.graph.constant("axis", np.array(1))]), self._is_token])
         rows = add("ReduceMax", [add("ReduceSum", [begins, self._axis(1)])], keepdims=0)
         end = add("Add", [rows, self._number("one.fp32", 1.0)])
         numbers = add("Range", [self._number("one.fp32", 1.0), end, self._number("one.fp32", 1.0)])
@@ -209,18 +214,28 @@ class _Bert:
         return add("Cast", [key], to=1)
 
     def _cosine(self, one: str, other: str) -> str:
-        """Return the cosine of two vectors ``(n, hidden)``, ``(n, 1)``."""
+        """Return the cosine of two vectors ``(n, 1, hidden)``, ``(n, 1)``.
+
+        By products, which sum in one order whatever n is; reductions do not.
+        """
         add = self.graph.add
-        product = add("ReduceSum", [add("Mul", [one, other]), self._axis(1)])
-        norms = [add("ReduceL2", [part, self._axis(1)]) for part in (one, other)]
-        return add("Div", [product, add("Mul", norms)])
+        turned = [add("Transpose", [part], perm=[0, 2, 1]) for part in (one, other)]
+        norms = [add("Sqrt", [add("MatMul", pair)]) for pair in zip((one, other), turned, strict=True)]
+        cosine = add("Div", [add("MatMul", [one, turned[1]]), add("Mul", norms)])
+        return add("Squeeze", [cosine, self._axis(2)])
 
     def _parts(self) -> list[str]:
         """Return which tokens are of the query and of each document, 1 or 0: fp32 ``(n, tokens)`` each."""
         if self._card.kind == "mono":
             in_document = self.graph.add("Cast", ["token_type_ids"], to=1)
-            return [self._not(in_document), in_document]
-        return [self._where("Equal", segment, to=1) for segment in range(3)]
+            parts = [self._not(in_document), in_document]
+        else:
+            parts = [self._where("Equal", segment, to=1) for segment in range(3)]
+        return [self._masked(part, self._is_token) for part in parts]
+
+    def _masked(self, part: str, mask: str) -> str:
+        """Return a part without padding, which only a model that pools texts may be given."""
+        return self.graph.add("Mul", [part, mask]) if self._card.pool_factors.pools else part
 
     def _restarted(self) -> str:
         """Return the positions ``(n, tokens)``, from 0 with each document."""
@@ -228,7 +243,8 @@ class _Bert:
         if self._card.kind == "mono":
             return add("Sub", [positions, add("Mul", [self._query_tokens(), "token_type_ids"])])
         for segment in range(2):
-            tokens = add("ReduceSum", [self._where("Equal", segment, to=7), self._axis(1)])
+            inside = self._masked(self._where("Equal", segment, to=7), "attention_mask")
+            tokens = add("ReduceSum", [inside, self._axis(1)])
             positions = add("Sub", [positions, add("Mul", [tokens, self._where("Greater", segment, to=7)])])
         return positions
 
@@ -279,7 +295,8 @@ class _Bert:
     def _query_tokens(self) -> str:
         """Return how many tokens each row's query has ``(n, 1)``."""
         one = self.graph.constant("one", np.array(1))
-        return self.graph.add("ReduceSum", [self.graph.add("Sub", [one, "token_type_ids"]), self._axis(1)])
+        inside = self._masked(self.graph.add("Sub", [one, "token_type_ids"]), "attention_mask")
+        return self.graph.add("ReduceSum", [inside, self._axis(1)])
 
     def _attention_bias(self, query: str, *documents: str, has_padding: bool = False) -> str:
         """Return what is added to the attention logits ``(n, 1, tokens, tokens)``: rows look at columns.

@@ -7,7 +7,7 @@ multiplied in fp32, the rest in int8 (Dettmers, Lewis, Belkada, Zettlemoyer: LLM
 """
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ MIN_WEIGHTS = 1024
 Largest = Mapping[str, npt.NDArray[np.float32]]
 
 
-def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: float) -> None:
+def separate_outliers(
+    model: Any, sequences: Iterable[Tokens], channels: int, least_gain: float, *, hidden: bool = True
+) -> None:
     """Divide matrix products of an fp32 ``onnx.ModelProto``, in place: some channels of their input by themselves.
 
     The graph computes what it did, up to rounding.
@@ -34,10 +36,12 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, le
         sequences: whose largest activations tell which channels stand out.
         channels: how many are separated in a product, where they do.
         least_gain: how much smaller the scale must become for a product to be divided.
+        hidden: whether the separated channels are zeros in the others' input, as a scale needs that is found in that
+            input; else their weights are zeros there.
     """
     onnx = require("onnx", extra="onnx")
-    weights = {tensor.name: tensor for tensor in model.graph.initializer if _is_matrix(tensor)}
-    products = [node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in weights]
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    products = [node for node in products_of(model) if np.prod(weights[node.input[1]].dims) >= MIN_WEIGHTS]
     largest = largest_activations(model, [node.input[0] for node in products], sequences)
     nodes = []
     for node in model.graph.node:
@@ -48,16 +52,30 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, le
         weight = onnx.numpy_helper.to_array(weights[node.input[1]])
         kept = np.ones(len(weight), dtype=np.float32)
         kept[apart] = 0
-        constants = {"kept": kept, "places": np.array(apart), "weight": weight[apart]}
+        constants = {"places": np.array(apart), "weight": weight[apart], **({"kept": kept} if hidden else {})}
         for name, array in constants.items():
-            model.graph.initializer.append(onnx.numpy_helper.from_array(array, f"{node.name}{SUFFIX}.{name}"))
-        nodes += _divided(onnx.helper.make_node, node)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, outlying(node.name, name)))
+        if not hidden:
+            weights[node.input[1]].CopyFrom(onnx.numpy_helper.from_array(weight * kept[:, None], node.input[1]))
+        nodes += _divided(onnx.helper.make_node, node, hidden=hidden)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
 
 
 def largest_activations(model: Any, names: Sequence[str], sequences: Iterable[Tokens]) -> Largest:
     """Return the largest magnitude of each channel of the named values, float32 ``(channels,)``, over the sequences."""
+    largest: dict[str, npt.NDArray[np.float32]] = {}
+    for values in observed(model, names, sequences):
+        for name, value in values.items():
+            found = np.abs(value).max(axis=tuple(range(value.ndim - 1)))
+            largest[name] = np.maximum(largest.get(name, found), found)
+    return largest
+
+
+def observed(
+    model: Any, names: Sequence[str], sequences: Iterable[Tokens]
+) -> Iterator[dict[str, npt.NDArray[np.float32]]]:
+    """Yield the named values of an ``onnx.ModelProto`` for each sequence."""
     onnx = require("onnx", extra="onnx")
     runtime: Any = require("onnxruntime", extra="onnx")
     watched = copy.deepcopy(model)
@@ -69,18 +87,25 @@ def largest_activations(model: Any, names: Sequence[str], sequences: Iterable[To
     options.log_severity_level = 3
     session = runtime.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
     inputs = [entry.name for entry in session.get_inputs()]
-    largest: dict[str, npt.NDArray[np.float32]] = {}
     for tokens in sequences:
         batch = padded([tokens])
         values = session.run(outputs, {name: getattr(batch, name) for name in inputs})
-        for name, value in zip(outputs, values, strict=True):
-            found = np.abs(value).max(axis=tuple(range(value.ndim - 1)))
-            largest[name] = np.maximum(largest.get(name, found), found)
-    return largest
+        yield dict(zip(outputs, values, strict=True))
 
 
-def _is_matrix(tensor: Any) -> bool:
-    return len(tensor.dims) == 2 and int(np.prod(tensor.dims)) >= MIN_WEIGHTS
+def products_of(model: Any) -> list[Any]:
+    """Return the nodes that multiply by a constant matrix, but those of outlying channels."""
+    matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
+    return [
+        node
+        for node in model.graph.node
+        if node.op_type == "MatMul" and node.input[1] in matrices and not node.name.endswith(SUFFIX)
+    ]
+
+
+def outlying(product: str, constant: str) -> str:
+    """Return the name of what a divided product keeps for its outlying channels: ``places``, ``weight``, ``kept``."""
+    return f"{product}{SUFFIX}.{constant}"
 
 
 def _outliers(largest: npt.NDArray[np.float32], channels: int, least_gain: float) -> list[int]:
@@ -91,14 +116,16 @@ def _outliers(largest: npt.NDArray[np.float32], channels: int, least_gain: float
     return sorted(int(place) for place in order[:channels])
 
 
-def _divided(make_node: Any, node: Any) -> list[Any]:
+def _divided(make_node: Any, node: Any, *, hidden: bool) -> list[Any]:
     """Return the nodes of a product whose outlying channels are multiplied by themselves."""
     states, weight = node.input
     name = f"{node.name}{SUFFIX}"
+    others = f"{name}.others" if hidden else states
+    hide = make_node("Mul", [states, f"{name}.kept"], [others], name=f"{name}.hide")
     return [
-        make_node("Mul", [states, f"{name}.kept"], [f"{name}.others"], name=f"{name}.hide"),
+        *([hide] if hidden else []),
         make_node("Gather", [states, f"{name}.places"], [f"{name}.few"], name=f"{name}.take", axis=-1),
-        make_node("MatMul", [f"{name}.others", weight], [f"{name}.product"], name=node.name),
+        make_node("MatMul", [others, weight], [f"{name}.product"], name=node.name),
         make_node("MatMul", [f"{name}.few", f"{name}.weight"], [f"{name}.rest"], name=name),
         make_node("Add", [f"{name}.product", f"{name}.rest"], [node.output[0]], name=f"{name}.sum"),
     ]

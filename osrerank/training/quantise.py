@@ -1,4 +1,4 @@
-"""Turn an fp32 ONNX graph into an int8 one: dynamic matrix products, and word embeddings with a scale for each row."""
+"""Turn an fp32 ONNX graph into an int8 one: its matrix products, and word embeddings with a scale for each row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
+from osrerank.errors import ConfigError
 from osrerank.scoring.inputs import Tokens
-from osrerank.training.outliers import SUFFIX, separate_outliers
+from osrerank.training.outliers import products_of, separate_outliers
+from osrerank.training.static import activation_ranges, fix_scales
 
 MIN_TABLE_ROWS = 1024
 """Smaller tables (positions, segments) stay fp32: they are a few hundred kilobytes at most."""
@@ -28,6 +30,8 @@ class Recipe:
         embeddings: ``rows`` gives each word its own scale, ``table`` all words one (ONNX Runtime's), ``fp32`` none.
         outliers: how many channels of a product's input stay fp32 where they are far larger than the others.
         outlier_gain: how many times as large: a higher one divides fewer products, which is faster where rows are few.
+        activations: ``dynamic`` finds a scale in each input of a product; ``static`` has one from the sequences seen at
+            export, so that short sequences can share a pass (`osrerank.training.static`).
     """
 
     per_channel: bool = True
@@ -37,21 +41,26 @@ class Recipe:
     keep_fp32: tuple[str, ...] = ()
     outliers: int = 4
     outlier_gain: float = 1.25
+    activations: Literal["dynamic", "static"] = "dynamic"
 
 
 def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences: Sequence[Tokens] = ()) -> None:
-    """Write the int8 form of an fp32 graph; activations are quantised as they come, one scale a tensor.
+    """Write the int8 form of an fp32 graph; activations have one scale a tensor.
 
     Args:
         source: the fp32 graph.
         target: the file to write.
         recipe: how.
-        sequences: that show which channels are outliers; none are separated without.
+        sequences: that show which channels are outliers and how large the others become; none are separated without.
 
     Raises:
+        ConfigError: static scales are asked for without sequences.
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
     recipe = recipe or Recipe()
+    is_static = recipe.activations == "static"
+    if is_static and not sequences:
+        raise ConfigError("static scales need sequences to find them in", setting="recipe.activations")
     onnx = require("onnx", extra="onnx")
     quantization: Any = require("onnxruntime.quantization", extra="onnx")
     operators = ["MatMul", "Gather"] if recipe.embeddings == "table" else ["MatMul"]
@@ -59,22 +68,34 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences
     # Shapes are inferred either way; without this mark the quantiser advises on the root logger to do that first.
     graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
     if sequences and recipe.outliers:
-        separate_outliers(graph, sequences, recipe.outliers, recipe.outlier_gain)
+        separate_outliers(graph, sequences, recipe.outliers, recipe.outlier_gain, hidden=not is_static)
+    ranges = activation_ranges(graph, sequences) if is_static else {}
     if recipe.embeddings == "rows":
         quantise_tables(graph)
     quantization.quantize_dynamic(
         graph,
         target,
         op_types_to_quantize=operators,
-        nodes_to_exclude=[
-            node.name for node in graph.graph.node if any(part in node.name for part in (*recipe.keep_fp32, SUFFIX))
-        ],
+        nodes_to_exclude=_kept(graph, recipe),
         per_channel=recipe.per_channel,
         reduce_range=recipe.reduce_range,
         weight_type=quantization.QuantType.QInt8 if recipe.weights == "int8" else quantization.QuantType.QUInt8,
         # ONNX's shape inference does not see through ONNX Runtime's own operators.
         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
     )
+    if is_static:
+        made = onnx.load(target)
+        fix_scales(made, ranges)
+        onnx.save(made, target)
+
+
+def _kept(model: Any, recipe: Recipe) -> list[str]:
+    """Return the names of the nodes of an fp32 ``onnx.ModelProto`` that stay as they are."""
+    products = {node.name for node in products_of(model)}
+    kept = [node.name for node in model.graph.node if any(part in node.name for part in recipe.keep_fp32)]
+    kept += [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
+    # Small ones of a single row, which the quantiser makes MatMuls of first.
+    return kept + [f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"]
 
 
 def quantise_tables(model: Any) -> None:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.local import LocalScorer
 from osrerank.training.export import ExportOptions, export_model, write_card
 from osrerank.training.graph import can_draw
+from osrerank.training.quantise import Recipe
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -71,10 +73,12 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return make(tmp_path / request.param) if make else DATA / f"tiny-bert-{request.param}"
 
 
-def exported(source: Path, output: Path, precision: str = "fp32") -> LocalScorer:
+def exported(source: Path, output: Path, form: str = "fp32") -> LocalScorer:
     layout = "cross-bias" if source.name.endswith("cross-bias") else "standard"
     kind = "duo" if source.name.endswith("duo") else "mono"
-    export_model(source, output, ExportOptions(kind=kind, layout=layout, precision=precision))
+    precision, activations = ("int8", "static") if form == "static" else (form, "dynamic")
+    options = ExportOptions(kind=kind, layout=layout, precision=precision, recipe=Recipe(activations=activations))
+    export_model(source, output, options)
     return load_scorer(str(output), backend="onnx", threads=2)
 
 
@@ -88,19 +92,49 @@ def test_drawn_equals_torch(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(values(exported(source, tmp_path / "made")), expected, atol=1e-5, rtol=0)
 
 
-def test_no_padding_can_be_given(source: Path, tmp_path: Path) -> None:
+def test_padding_can_be_given_where_texts_are_pooled(source: Path, tmp_path: Path) -> None:
     exported(source, tmp_path / "made")
     graph = onnx.load(tmp_path / "made" / "onnx" / "model.onnx").graph
-    assert [entry.name for entry in graph.input] == ["input_ids", "token_type_ids"]
+    mask = ["attention_mask"] if source.name.startswith("pooled") else []
+    assert [entry.name for entry in graph.input] == ["input_ids", *mask, "token_type_ids"]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_neighbours_change_no_bit(source: Path, tmp_path: Path, precision: str) -> None:
-    scorer = exported(source, tmp_path / "made", precision)
+@pytest.mark.parametrize("form", ["fp32", "int8", "static"])
+def test_neighbours_change_no_bit(source: Path, tmp_path: Path, form: str) -> None:
+    scorer = exported(source, tmp_path / "made", form)
     tuples = TUPLES[scorer.card.kind]
     alone = [scorer.score(QUERY, DOCUMENTS, [indices]).values[0] for indices in tuples]
     together = scorer.score(QUERY, DOCUMENTS, tuples * 20).values
     assert together.tolist() == alone * 20
+
+
+def test_static_scales_stay_near(source: Path, tmp_path: Path) -> None:
+    exact, coarse = (values(exported(source, tmp_path / form, form)) for form in ("fp32", "static"))
+    assert 0 < np.abs(coarse - exact).max() < 0.15
+
+
+def test_sequences_of_equally_many_states_share_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = exported(pooled(tmp_path / "pooled"), tmp_path / "made", "static")
+    documents = ["pressure " * words for words in range(5, 37)]
+    alone = [scorer.score(QUERY, documents, [(place,)]).values[0] for place in range(len(documents))]
+    backend, passes = scorer.backend, []
+    compute = backend._run
+    monkeypatch.setattr(backend, "_run", lambda batch: passes.append(batch) or compute(batch))
+    assert scorer.score(QUERY, documents, [(place,) for place in range(len(documents))]).values.tolist() == alone
+    assert len(passes) < 24
+    assert any(0 in batch.attention_mask for batch in passes)
+
+
+def test_a_pass_has_so_many_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = exported(DATA / "tiny-bert-cross-bias", tmp_path / "made", "static").backend
+    lengths = [20, 100, 20, 100, 20, 300, 100, 300]
+    sequences = [Tokens(np.full(length, 5), (np.arange(length) > 6).astype(np.int64)) for length in lengths]
+    sizes = []
+    compute = backend._run
+    monkeypatch.setattr(backend, "_run", lambda batch: sizes.append(batch.input_ids.shape) or compute(batch))
+    found = backend.run(sequences)
+    assert sizes == [(3, 20), (2, 100), (1, 100), (1, 300), (1, 300)]
+    assert found.tolist() == [backend.run([one])[0].tolist() for one in sequences]
 
 
 def test_only_the_first_row_goes_through_a_classifiers_last_layer(tmp_path: Path) -> None:
@@ -127,9 +161,33 @@ def test_equal_lengths_may_share_a_batch(source: Path, tmp_path: Path) -> None:
     segments = (np.arange(9) >= np.array([[3], [5], [4]])).astype(np.int64)
     if source.name.endswith("duo"):
         segments += np.arange(9) >= np.array([[5], [6], [8]])
-    (together,) = session.run(None, {"input_ids": ids, "token_type_ids": segments})
-    alone = [session.run(None, {"input_ids": ids[[row]], "token_type_ids": segments[[row]]})[0][0] for row in range(3)]
+    given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
+    named = {entry.name: given[entry.name] for entry in session.get_inputs()}
+    (together,) = session.run(None, named)
+    alone = [session.run(None, {name: array[[row]] for name, array in named.items()})[0][0] for row in range(3)]
     np.testing.assert_allclose(together, alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("form", ["pooled", "pooled-both", "pooled-duo"])
+@pytest.mark.parametrize("segment", [0, 1])
+def test_padding_of_any_kind_changes_nothing_where_texts_are_pooled(tmp_path: Path, form: str, segment: int) -> None:
+    import onnxruntime
+
+    exported(pooled(tmp_path / form), tmp_path / "made")
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "made" / "onnx" / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
+    ids = np.random.default_rng(1).integers(5, 60, size=(1, 20))
+    segments = (np.arange(20) >= 6).astype(np.int64)[None]
+    if form.endswith("duo"):
+        segments += np.arange(20) >= 13
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    (plain,) = session.run(None, dict(zip(names, (ids, np.ones_like(ids), segments), strict=True)))
+    fills = (7, 0, segment)
+    arrays = (ids, np.ones_like(ids), segments)
+    padded = [np.pad(array, ((0, 0), (0, 11)), constant_values=fill) for array, fill in zip(arrays, fills, strict=True)]
+    (found,) = session.run(None, dict(zip(names, padded, strict=True)))
+    np.testing.assert_allclose(found, plain, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("form", ["one-label", "pooled"])

@@ -19,8 +19,8 @@ class Recorder:
 
     precision, files = "fp32", ()
 
-    def __init__(self, budget_tokens: int = 1, lanes: int = 1, *, packed: bool = True) -> None:
-        self.budget_tokens, self.lanes, self.packed = budget_tokens, lanes, packed
+    def __init__(self, budget_tokens: int = 1, lanes: int = 1, *, packed: bool = True, parallel: bool = False) -> None:
+        self.budget_tokens, self.lanes, self.packed, self.parallel = budget_tokens, lanes, packed, parallel
         self.gate = threading.Event()
         self.gate.set()
         self.begun = threading.Event()
@@ -100,6 +100,14 @@ def test_the_budget_counts_padding_where_there_is_some(packed: bool, sizes: list
         call.add([tokens(1, 10), tokens(2, 100), tokens(3, 10), tokens(4, 10)])
         call.result()
     assert [len(batch) for batch in backend.batches] == sizes
+
+
+@pytest.mark.parametrize(("parallel", "sizes"), [(True, [20, 10, 5, 3, 1, 1]), (False, [40])])
+def test_no_lane_takes_what_leaves_another_idle(parallel: bool, sizes: list[int]) -> None:
+    backend = Recorder(budget_tokens=1000, lanes=2, parallel=parallel)
+    outcome = compute(Batcher(backend, "m"), range(40))
+    assert sorted(map(len, backend.batches), reverse=True) == sizes
+    assert len(outcome.outputs) == 40
 
 
 @pytest.mark.parametrize("mark", [-1, -3])

@@ -26,7 +26,7 @@ CARD = ModelCard("tiny", "logits2", kind="duo", segment_rows=3)
 class Differing:
     """A backend that prefers the longer of two documents, and fails on the word `wing`."""
 
-    precision, files, budget_tokens, lanes, packed = "fp32", (), 256, 1, False
+    precision, files, budget_tokens, lanes, packed, parallel = "fp32", (), 256, 1, False, False
 
     def __init__(self, bad: int = -1, pause_s: float = 0.0) -> None:
         self.bad, self.pause_s = bad, pause_s

@@ -6,11 +6,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from osrerank.scoring.inputs import Tokens
 from osrerank.training.outliers import SUFFIX, largest_activations, separate_outliers
 from osrerank.training.quantise import Recipe, quantise
+from tests.unit.training.graphs import of_words
 
 WIDTH, OUTPUTS, VOCABULARY = 64, 32, 50
 LOUD = (3, 40)
@@ -31,14 +32,7 @@ def product(loudness: float) -> onnx.ModelProto:
         helper.make_node("Gather", ["table", "input_ids"], ["states"], name="states"),
         helper.make_node("MatMul", ["states", "matrix"], ["logits"], name="product"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["n", "tokens"])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", "tokens", OUTPUTS])],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return of_words(nodes, constants, OUTPUTS)
 
 
 def run(model: onnx.ModelProto | Path, one: Tokens) -> np.ndarray:
