@@ -61,6 +61,8 @@ def tls_redis(folder: Path, *, password: str) -> Iterator[str]:
 def tls_pipe(port: int, target: int, made: ssl.SSLContext) -> Iterator[None]:
     """Carry bytes between TLS on one port and plain text on another."""
     listening = socket.create_server(("127.0.0.1", port))
+    carriers: list[threading.Thread] = []
+    opened: list[socket.socket] = []
 
     def carry(source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -76,15 +78,26 @@ def tls_pipe(port: int, target: int, made: ssl.SSLContext) -> Iterator[None]:
             except OSError:
                 return
             with contextlib.suppress(OSError):
-                secure = made.wrap_socket(raw, server_side=True)
-                plain = socket.create_connection(("127.0.0.1", target))
-                for ends in ((secure, plain), (plain, secure)):
-                    threading.Thread(target=carry, args=ends, daemon=True).start()
+                opened.append(secure := made.wrap_socket(raw, server_side=True))
+                opened.append(plain := socket.create_connection(("127.0.0.1", target)))
+                pairs = ((secure, plain), (plain, secure))
+                carriers.extend(threading.Thread(target=carry, args=pair) for pair in pairs)
+                for carrier in carriers[-2:]:
+                    carrier.start()
 
-    threading.Thread(target=serve, daemon=True).start()
+    server = threading.Thread(target=serve)
+    server.start()
     yield
     listening.shutdown(socket.SHUT_RDWR)
     listening.close()
+    server.join(10)
+    for end in opened:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+    for carrier in carriers:
+        carrier.join(10)
+    for end in opened:
+        end.close()
 
 
 @contextlib.contextmanager
