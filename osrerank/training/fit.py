@@ -27,7 +27,7 @@ from osrerank.training.distill import DistillationObjective
 from osrerank.training.duo import DuoAssembly
 from osrerank.training.export import refuse_existing
 from osrerank.training.loop import Machine, Plan, Training
-from osrerank.training.mining import mine
+from osrerank.training.mining import MINED_FILE, Mined, mine
 from osrerank.training.models import Trainee, check_loss, layer_map, load_trainee, select_layers, stand_ins
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
@@ -159,7 +159,7 @@ def distill(
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, watched)
     if refitted and not Checkpoints(request.folder, fingerprint).newest():
-        batches = _first_batches(request, steps, refitted, fingerprint)
+        batches = _first_batches(request, steps, refitted, fingerprint, machine)
         left = refit(teacher, trainee, kept, watched or kept, batches)
         request.say(f"refitted; of each layer's sums is left: {', '.join(f'{share:.3f}' for share in left)}")
     if request.recipe.compiled:
@@ -193,9 +193,12 @@ def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amou
     return Amount(tuple(examples), sequences)
 
 
-def _first_batches(request: Request, steps: Steps, sequences: int, fingerprint: str) -> Iterator[Batch]:
+def _first_batches(
+    request: Request, steps: Steps, sequences: int, fingerprint: str, machine: Machine
+) -> Iterator[Batch]:
     """Yield the batches that a training begins with, until they have so many sequences."""
-    counts = _counted(request, steps.assembly, fingerprint).examples
+    with machine.first_before_others():
+        counts = _counted(request, steps.assembly, fingerprint).examples
     taken = 0
     for step in steps.made(passes([source.read for source in request.data], counts, request.recipe)):
         yield from (lot.inputs for lot in step.lots)
@@ -243,13 +246,15 @@ def _fit(
     """Run the loop in its one or two parts, and write the model."""
     recipe = request.recipe
     check_loss(trainee.card, recipe)
-    amount = _counted(request, steps.assembly, fingerprint)
+    with machine.first_before_others():
+        amount = _counted(request, steps.assembly, fingerprint)
     total = recipe.steps or math.ceil(recipe.epochs * amount.sequences / recipe.batch)
+    request = replace(request, say=request.say if machine.is_first else _say_nothing)
     request.say(f"{sum(amount.examples)} examples, {amount.sequences} sequences a pass, {total} steps")
     plan = Plan(recipe, total, request.folder, fingerprint, request.max_minutes, say=request.say)
     training = Training(objective, plan, machine)
     scoring = Scoring(machine.device, 4 * steps.budget_tokens, machine.autocast)
-    measure = _measure(request, trainee, scoring, training)
+    measure = _measure(request, trainee, scoring, training, machine)
     mine_at = round(total * recipe.mine_at) if recipe.draw == "list" else 0
     sources, counts = [source.read for source in request.data], amount.examples
     if mine_at:
@@ -260,24 +265,35 @@ def _fit(
             return None
         wanted = math.ceil((total - mine_at) * recipe.batch / (1 + recipe.negatives))
         whole = itertools.islice(passes(sources, counts, replace(recipe, draw="all")), min(wanted, sum(counts)))
-        mined = mine(request.folder, whole, trainee, scoring, recipe, training.is_over)
-        if mined is None:
+        mined = mine(request.folder, whole, trainee, scoring, recipe, training.is_late) if machine.is_first else None
+        known = int(machine.agreed(-1 if mined is None else mined.count))
+        if known < 0:
             return None
+        mined = mined or Mined(request.folder / MINED_FILE, known)
         sources, counts = [mined.read], (mined.count,)
         request.say(f"ordered the documents of {mined.count} examples by the model")
     stream = passes(sources, counts, recipe)
     if not training.run(steps.made(stream, training.state.step - mine_at), total, measure):
         return None
-    return _finish(request, trainee, training, amount)
+    if machine.is_first:
+        _finish(request, trainee, training, amount)
+    machine.wait()
+    return request.output
 
 
-def _measure(request: Request, trainee: Trainee, scoring: Scoring, training: Training) -> Callable[[], float] | None:
+def _say_nothing(_line: str) -> None:
+    """Leave it to the first process."""
+
+
+def _measure(
+    request: Request, trainee: Trainee, scoring: Scoring, training: Training, machine: Machine
+) -> Callable[[], float] | None:
     """Return what measures the model on the development set, None where there is none; say how it begins."""
     if request.development is None:
         return None
     examples = tuple(request.development.read())
     development = Development(examples, request.recipe.measure, request.depth, request.windows)
-    if not training.state.step:
+    if not training.state.step and machine.is_first:
         before, first_pass = development.value(trainee, scoring), development.first_pass()
         request.say(f"before: {request.recipe.measure} {before:.4f}; the candidates' own order: {first_pass:.4f}")
     return lambda: development.value(trainee, scoring)
@@ -316,7 +332,7 @@ def _weights(source: Path) -> str:
     return digest(source, [*files, *parameter_files(source)])
 
 
-def _finish(request: Request, trainee: Trainee, training: Training, amount: Amount) -> Path:
+def _finish(request: Request, trainee: Trainee, training: Training, amount: Amount) -> None:
     """Write the model with its card, and remove the checkpoints."""
     training.restore_best()
     state = training.state
@@ -343,4 +359,3 @@ def _finish(request: Request, trainee: Trainee, training: Training, amount: Amou
         }
     write_model(request.output, trainee, request.folder, written)
     shutil.rmtree(request.folder)
-    return request.output

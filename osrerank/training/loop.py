@@ -2,24 +2,27 @@
 
 A training is determined by its recipe, its data and its start: step t draws its dropout from the seed and t alone, and
 the data's order from the seed and the pass. So one that was killed goes on from its last checkpoint as if it had not
-been, on a CPU to the last bit.
+been, on a CPU to the last bit. Several processes that Accelerate or torchrun started divide each step's lots among them
+and add up their gradients; the first one measures, writes and says when the time is over.
 """
 
 import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, distributed
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, EvaluationError
-from osrerank.training.batches import Step, prefetched
+from osrerank.training.batches import Lot, Step, prefetched
 from osrerank.training.checkpoint import Checkpoints, State
 from osrerank.training.curve import CURVE_FILE, Curve
 from osrerank.training.objective import Objective
@@ -31,6 +34,10 @@ BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 SEED_SPACE = 1_000_003
 """Distance between the seeds of two trainings' steps."""
 SAVE_EVERY_S = 120.0
+LONGEST_WAIT = timedelta(hours=12)
+"""Of a process for the first one, which measures and mines alone."""
+MOST_PARTS = 16
+"""Parts of a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +74,85 @@ class Plan:
 
 
 class Machine:
-    """The device and the precision, as Accelerate finds them.
+    """The device, the precision and the processes that train together, as Accelerate finds them.
 
     Args:
         precision: of the matrix products.
 
     Raises:
-        ConfigError: this process already computes in another precision, or is one of several.
+        ConfigError: this process already computes in another precision.
     """
 
     def __init__(self, precision: str) -> None:
         accelerate: Any = require("accelerate", extra="torch")
         try:
-            self.accelerator = accelerate.Accelerator(mixed_precision="no" if precision == "fp32" else precision)
+            self.accelerator = accelerate.Accelerator(
+                mixed_precision="no" if precision == "fp32" else precision,
+                kwargs_handlers=[accelerate.InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
+            )
         except ValueError as error:
             reason = f"{precision} cannot be used in this process, where another precision was: {error}"
             raise ConfigError(reason, setting="recipe.precision") from error
-        if self.accelerator.num_processes > 1:
-            raise ConfigError("training runs on one device; start it without accelerate launch", setting="processes")
+        self.processes, self.number = int(self.accelerator.num_processes), int(self.accelerator.process_index)
         self.device: torch.device = self.accelerator.device
         self.budget_tokens = BUDGET_TOKENS.get(self.device.type, BUDGET_TOKENS["cpu"])
 
     def autocast(self) -> Any:
         """Return the context in which a forward pass is computed."""
         return self.accelerator.autocast() if self.accelerator.mixed_precision != "no" else nullcontext()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process measures and writes."""
+        return self.number == 0
+
+    def first_before_others(self) -> AbstractContextManager[None]:
+        """Return a context that the others enter when the first process has left it."""
+        context: AbstractContextManager[None] = self.accelerator.main_process_first()
+        return context
+
+    def wait(self) -> None:
+        """Return when every process is here."""
+        self.accelerator.wait_for_everyone()
+
+    def agreed(self, value: float) -> float:
+        """Return the first process's value."""
+        if self.processes == 1:
+            return value
+        shared = torch.tensor(value, dtype=torch.float32, device=self.device)
+        distributed.broadcast(shared, 0)
+        return shared.item()
+
+    def share(self, lots: Sequence[Lot]) -> Sequence[Lot]:
+        """Return this process's lots of a step."""
+        return lots[self.number :: self.processes]
+
+    def start_alike(self, parameters: Iterable[Tensor]) -> None:
+        """Give every process the first one's parameters."""
+        if self.processes > 1:
+            for parameter in parameters:
+                distributed.broadcast(parameter.data, 0)
+
+    def add_up(self, parameters: Sequence[Tensor]) -> None:
+        """Give every process the sum of all gradients; what no process has one of keeps none."""
+        if self.processes == 1:
+            return
+        has = torch.tensor([float(one.grad is not None) for one in parameters], device=self.device)
+        distributed.all_reduce(has)
+        for parameter, count in zip(parameters, has.tolist(), strict=True):
+            if count:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                distributed.all_reduce(parameter.grad)
+
+    def summed(self, parts: dict[str, float]) -> dict[str, float]:
+        """Return the sums of all processes' parts of the loss; only those that had any know their names."""
+        if self.processes == 1:
+            return parts
+        values = [parts[name] for name in sorted(parts)]
+        shared = torch.tensor(values + [0.0] * (MOST_PARTS - len(values)), device=self.device)
+        distributed.all_reduce(shared)
+        names = sorted(parts) or [f"part {place}" for place in range(MOST_PARTS)]
+        return dict(zip(names, shared.tolist(), strict=False))
 
 
 class Training:
@@ -117,6 +179,8 @@ class Training:
         self._checkpoints = Checkpoints(plan.folder, plan.fingerprint)
         start = State(0, None, 0, plan.fingerprint)
         self.state = self._checkpoints.restore(self._trained, self._optimiser) or start
+        machine.wait()  # until every process has read the checkpoint
+        machine.start_alike(self._trained.values())
         self._curve = Curve(plan.folder / CURVE_FILE, self.state.step)
         self._started_s = self._saved_s = time.monotonic()
         self._sequences = self._tokens = 0
@@ -143,10 +207,11 @@ class Training:
                 done = self.state.step + 1
                 self.state = replace(self.state, step=done)
                 if measure is not None and (done % every == 0 or done == self.plan.total):
-                    row["measure"] = measure()
+                    row["measure"] = self._machine.agreed(measure() if self._machine.is_first else 0.0)
                     self._remember(row["measure"])
-                self._curve.add(row)
-                self._report(row)
+                if self._machine.is_first:
+                    self._curve.add(row)
+                    self._report(row)
                 if time.monotonic() - self._saved_s > self.plan.save_every_s:
                     self.save()
         finally:
@@ -155,7 +220,9 @@ class Training:
         return True
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, in the first process."""
+        if not self._machine.is_first:
+            return
         self._checkpoints.save(self.state, self._trained, self._optimiser)
         self._saved_s = time.monotonic()
 
@@ -182,17 +249,18 @@ class Training:
         )
         for group in self._optimiser.param_groups:
             group["lr"] = rate
-        torch.manual_seed(recipe.seed * SEED_SPACE + number)
+        torch.manual_seed((recipe.seed + self._machine.number * SEED_SPACE) * SEED_SPACE + number)
         self.objective.train()
         values: dict[str, Any] = defaultdict(float)
-        for lot in step.lots:
+        for lot in self._machine.share(step.lots):
             with self._machine.autocast():
                 found = self.objective(lot)
             loss = torch.stack(list(found.values())).sum() * lot.share
             self._machine.accelerator.backward(loss)
             for name, part in found.items():
                 values[name] += part.detach() * lot.share
-        parts = {name: float(value) for name, value in values.items()}
+        self._machine.add_up([*self._trained.values()])
+        parts = self._machine.summed({name: float(value) for name, value in values.items()})
         total = math.fsum(parts.values())
         if not math.isfinite(total):
             places = "; ".join(step.places[:3])
@@ -208,10 +276,15 @@ class Training:
     def _remember(self, value: float) -> None:
         if self.state.best is None or value > self.state.best:
             self.state = replace(self.state, best=value, best_step=self.state.step)
-            self._checkpoints.save_best(self._trained)
+            if self._machine.is_first:
+                self._checkpoints.save_best(self._trained)
 
     def is_over(self) -> bool:
-        """Return whether the time for this call is over."""
+        """Return whether the time for this call is over, by the first process's clock."""
+        return self.plan.max_minutes is not None and bool(self._machine.agreed(self.is_late()))
+
+    def is_late(self) -> bool:
+        """Return whether the time for this call is over, by this process's clock."""
         minutes = self.plan.max_minutes
         return minutes is not None and time.monotonic() - self._started_s > minutes * 60
 

@@ -190,10 +190,12 @@ def pretrain(
     training = Training(MaskedObjective(network), settled, machine)
     if not training.run(steps.made(lambda: _texts(corpora), training.state.step), total, None):
         return None
-    with new_directory(output) as made:
-        write_encoder(made, network, source)
-        finish_encoder(made, folder, _provenance(source, corpora, recipe, total))
-    shutil.rmtree(folder)
+    if machine.is_first:
+        with new_directory(output) as made:
+            write_encoder(made, network, source)
+            finish_encoder(made, folder, _provenance(source, corpora, recipe, total))
+        shutil.rmtree(folder)
+    machine.wait()
     return output
 
 

@@ -1,0 +1,78 @@
+"""Several processes train one model: real ones, with torchrun and gloo on the CPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file  # noqa: E402 - needs torch
+
+from osrerank.training.curve import read_curve  # noqa: E402
+from tests.servers import ROOT, free_port  # noqa: E402
+
+BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-cross-bias"
+# Lots of few tokens, so that a step has several; two parts, with mining between them; without dropout, which processes
+# draw apart.
+RECIPE = (
+    "modern,layout=cross-bias,steps=6,batch=8,negatives=3,rate=1e-3,warmup=1,mine_at=0.5,evaluate_every=2,dropout=0,"
+    "max_tokens=64,max_query_tokens=16,budget_tokens=128,precision=fp32"
+)
+
+
+def trained(examples: Path, output: Path, processes: int, *options: str, recipe: str = RECIPE) -> str:
+    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={free_port()}"]
+    data = ["--data", f"examples={examples}", "--dev", f"examples={examples}"]
+    start = ["--init-from", str(BI_ENCODER), "--output", str(output), "--recipe", recipe]
+    done = subprocess.run(
+        [
+            sys.executable,
+            *(launch if processes > 1 else []),
+            "-m",
+            "osrerank",
+            "train",
+            "mono",
+            *start,
+            *data,
+            *options,
+        ],
+        env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def numbers(folder: Path, column: str) -> list[float]:
+    return [float(row[column]) for row in read_curve(folder / "curve.csv") if row[column]]
+
+
+def test_several_processes_train_the_model_that_one_trains(examples: Path, tmp_path: Path) -> None:
+    for processes in (1, 3):  # three: a step has two lots here, so one has nothing to do
+        said = trained(examples, tmp_path / str(processes), processes)
+        assert said.count("step 6 of 6") == 1
+    one, several = tmp_path / "1", tmp_path / "3"
+    assert len(numbers(one, "loss")) == 6
+    for column in ("loss", "measure", "rate"):
+        np.testing.assert_allclose(numbers(several, column), numbers(one, column), rtol=1e-4, err_msg=column)
+    before, after = load_file(one / "model.safetensors"), load_file(several / "model.safetensors")
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, atol=2e-4, rtol=0, msg=name)
+    assert not list(tmp_path.glob("*.training"))
+
+
+def test_what_two_processes_left_unfinished_goes_on(examples: Path, tmp_path: Path) -> None:
+    said = trained(examples, tmp_path / "made", 2, "--max-minutes", "0.000001")
+    assert "step 6 of 6" not in said
+    assert (tmp_path / "made.training").is_dir()
+    trained(examples, tmp_path / "made", 2)
+    trained(examples, tmp_path / "whole", 2)
+    np.testing.assert_allclose(numbers(tmp_path / "made", "loss"), numbers(tmp_path / "whole", "loss"), rtol=1e-5)
