@@ -95,6 +95,7 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
     """
     refuse_existing(request.output)
     machine = Machine(request.recipe.precision)
+    request = replace(request, say=machine.heard(request.say))
     trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
     if request.recipe.compiled:
         trainee.network.compile(dynamic=True)
@@ -143,6 +144,7 @@ def distill(
         raise ConfigError(reason, setting="recipe.soft")
     layers = layers if isinstance(layers, int) else tuple(layers)
     machine = Machine(request.recipe.precision)
+    request = replace(request, say=machine.heard(request.say))
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
     count = int(teacher.config["num_hidden_layers"])
@@ -197,8 +199,7 @@ def _first_batches(
     request: Request, steps: Steps, sequences: int, fingerprint: str, machine: Machine
 ) -> Iterator[Batch]:
     """Yield the batches that a training begins with, until they have so many sequences."""
-    with machine.first_before_others():
-        counts = _counted(request, steps.assembly, fingerprint).examples
+    counts = _counted(request, steps.assembly, fingerprint, machine).examples
     taken = 0
     for step in steps.made(passes([source.read for source in request.data], counts, request.recipe)):
         yield from (lot.inputs for lot in step.lots)
@@ -246,10 +247,8 @@ def _fit(
     """Run the loop in its one or two parts, and write the model."""
     recipe = request.recipe
     check_loss(trainee.card, recipe)
-    with machine.first_before_others():
-        amount = _counted(request, steps.assembly, fingerprint)
+    amount = _counted(request, steps.assembly, fingerprint, machine)
     total = recipe.steps or math.ceil(recipe.epochs * amount.sequences / recipe.batch)
-    request = replace(request, say=request.say if machine.is_first else _say_nothing)
     request.say(f"{sum(amount.examples)} examples, {amount.sequences} sequences a pass, {total} steps")
     plan = Plan(recipe, total, request.folder, fingerprint, request.max_minutes, say=request.say)
     training = Training(objective, plan, machine)
@@ -281,10 +280,6 @@ def _fit(
     return request.output
 
 
-def _say_nothing(_line: str) -> None:
-    """Leave it to the first process."""
-
-
 def _measure(
     request: Request, trainee: Trainee, scoring: Scoring, training: Training, machine: Machine
 ) -> Callable[[], float] | None:
@@ -299,17 +294,18 @@ def _measure(
     return lambda: development.value(trainee, scoring)
 
 
-def _counted(request: Request, assembly: Assembly, fingerprint: str) -> Amount:
-    """Count the data, or read what an earlier call counted."""
+def _counted(request: Request, assembly: Assembly, fingerprint: str, machine: Machine) -> Amount:
+    """Count the data in the first process, or read what it or an earlier call counted."""
     file = request.folder / DATA_FILE
-    if file.exists():
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if known.pop("fingerprint") == fingerprint:
-            return Amount(tuple(known["examples"]), known["sequences"])
-    amount = count(request.data, request.recipe, assembly)
-    request.folder.mkdir(parents=True, exist_ok=True)
-    content = {"fingerprint": fingerprint, "examples": amount.examples, "sequences": amount.sequences}
-    file.write_text(f"{json.dumps(content)}\n", encoding="utf-8")
+    with machine.first_before_others():
+        if file.exists():
+            known = json.loads(file.read_text(encoding="utf-8"))
+            if known.pop("fingerprint") == fingerprint:
+                return Amount(tuple(known["examples"]), known["sequences"])
+        amount = count(request.data, request.recipe, assembly)
+        request.folder.mkdir(parents=True, exist_ok=True)
+        content = {"fingerprint": fingerprint, "examples": amount.examples, "sequences": amount.sequences}
+        file.write_text(f"{json.dumps(content)}\n", encoding="utf-8")
     return amount
 
 

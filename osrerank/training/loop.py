@@ -111,6 +111,10 @@ class Machine:
         context: AbstractContextManager[None] = self.accelerator.main_process_first()
         return context
 
+    def heard(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        """Return what is told the progress: nobody in the other processes, which would repeat the first one's."""
+        return say if self.is_first else _unheard
+
     def wait(self) -> None:
         """Return when every process is here."""
         self.accelerator.wait_for_everyone()
@@ -153,6 +157,10 @@ class Machine:
         distributed.all_reduce(shared)
         names = sorted(parts) or [f"part {place}" for place in range(MOST_PARTS)]
         return dict(zip(names, shared.tolist(), strict=False))
+
+
+def _unheard(_line: str) -> None:
+    """Say nothing."""
 
 
 class Training:
@@ -211,7 +219,7 @@ class Training:
                     self._remember(row["measure"])
                 if self._machine.is_first:
                     self._curve.add(row)
-                    self._report(row)
+                self._report(row)
                 if time.monotonic() - self._saved_s > self.plan.save_every_s:
                     self.save()
         finally:

@@ -179,6 +179,7 @@ def pretrain(
     """
     refuse_existing(output)
     machine = Machine(recipe.precision)
+    say = machine.heard(say)
     network, steps = _start(source, recipe, machine)
     count = sum(1 for _ in steps.sequences(_texts(corpora)))
     if count < recipe.batch:
