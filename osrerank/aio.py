@@ -7,8 +7,8 @@ from typing import Any
 
 from osrerank._optional import require
 from osrerank.client import embedded_folder, refuse_settings, represent, server_options
-from osrerank.defaults import Defaults
 from osrerank.msearch import MultiSearchCall
+from osrerank.options.defaults import Defaults
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
 from osrerank.retrieval.rm3 import Ask

@@ -7,9 +7,9 @@ from typing import Any
 
 from opensearchpy import OpenSearch, TransportError
 
-from osrerank.defaults import Defaults
 from osrerank.errors import ConfigError
 from osrerank.msearch import MultiSearchCall
+from osrerank.options.defaults import Defaults
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
 from osrerank.retrieval.rm3 import Ask

@@ -1,6 +1,5 @@
 """Look at a deployment part by part, and say of each what was found and how to mend what does not work."""
 
-import importlib
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,7 +80,7 @@ def _processor() -> Finding:
 
 def _model(settings: Settings) -> Iterator[Finding]:
     """Load the model, and score a pair with it."""
-    from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
+    from osrerank.scoring.registry import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
 
     if settings.backend not in ("auto", "onnx", "torch"):
         yield Finding("model", "absent", f"scoring is not done here: the backend is {settings.backend}")
@@ -237,10 +236,12 @@ def _workers(settings: Settings) -> Finding:
 
 def _worker_cards(settings: Settings) -> Sequence[Any]:
     """Return the cards of the workers that answer, from the module that knows them."""
-    broker, roster = (importlib.import_module(f"osrerank.scoring.{name}") for name in ("broker", "roster"))
-    redis = broker.connect(settings.broker())  # type: ignore[attr-defined,unused-ignore] # with the workers
+    from osrerank.scoring.remote.broker import connect as connect_broker  # noqa: PLC0415 - imports redis
+    from osrerank.scoring.remote.worker_registry import Roster  # noqa: PLC0415 - its twin
+
+    redis = connect_broker(settings.broker())
     try:
-        cards: Sequence[Any] = roster.Roster(redis, settings.model).cards()
+        cards: Sequence[Any] = Roster(redis, settings.model).cards()
     finally:
         redis.close()
     return cards

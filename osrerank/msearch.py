@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from osrerank.defaults import Defaults
 from osrerank.errors import ConfigError
+from osrerank.options.defaults import Defaults
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
 from osrerank.search import RerankArgument, SearchCall

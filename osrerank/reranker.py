@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.pipeline import MONO_DUO, NO_STAGES, Pipeline, Rerank
-from osrerank.scoring.model import Kind
+from osrerank.scoring.card import Kind
 from osrerank.settings import Settings
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.interpolate import BlendStage
@@ -18,7 +18,7 @@ from osrerank.stages.sentences import SentenceStage
 from osrerank.types import NEVER, Deadline, Ranking, Scorer, Stage, StageReport
 
 if TYPE_CHECKING:
-    from osrerank.scoring.cache import CachedScorer  # imported when a cache is configured: it brings Redis
+    from osrerank.scoring.cache.scorer import CachedScorer  # imported when a cache is configured: it brings Redis
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class LoadedModel:
             if not cached or self._settings.redis_url is None:
                 return scorer
             if self._cached is None:
-                from osrerank.scoring.cache import behind_cache  # noqa: PLC0415 - imports redis
+                from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - imports redis
 
                 self._cached = behind_cache(scorer, self._settings)
             return self._cached
@@ -95,10 +95,10 @@ class LoadedModel:
 
 def _load_scorer(name: str, kind: Kind, settings: Settings) -> Scorer:
     if settings.backend == "workers":
-        from osrerank.scoring.remote import RemoteScorer  # noqa: PLC0415 - imports redis and celery
+        from osrerank.scoring.remote.scorer import RemoteScorer  # noqa: PLC0415 - imports redis and celery
 
         return RemoteScorer(settings.broker(), name, queue_chunks=settings.queue_chunks)
-    from osrerank.scoring.factory import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
+    from osrerank.scoring.registry import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
 
     return load_scorer(
         name,

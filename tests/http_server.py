@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import uvicorn
 
 from osrerank.reranker import Reranker
-from osrerank.server.app import create_app
-from osrerank.server.limits import Limits
-from osrerank.server.page import Comparison, add_page
-from osrerank.server.running import configuration, listening
+from osrerank.server.api.app import create_app
+from osrerank.server.api.limits import Limits
+from osrerank.server.page.routes import Comparison, add_page
+from osrerank.server.run import configuration, listening
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 from tests.servers import free_port

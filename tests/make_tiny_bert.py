@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from osrerank.training.export import ExportOptions, export_model
+from osrerank.export.export_model import ExportOptions, export_model
 
 SEED = 20190113
 FORMS = ("one-label", "two-labels", "cross-bias", "duo")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from osrerank.scoring.broker import connect
-from osrerank.scoring.roster import Roster
+from osrerank.scoring.remote.broker import connect
+from osrerank.scoring.remote.worker_registry import Roster
 from osrerank.testing import FunctionScorer
 from osrerank.types import NEVER, Scores
 from tests.servers import ROOT
@@ -67,7 +67,7 @@ class Crew:
         *,
         model: str = TINY,
         options: Sequence[str] = (),
-        module: str = "workers",
+        module: str = "osrerank_workers",
         environment: dict[str, str] | None = None,
     ) -> None:
         self.redis_url, self.folder, self.model = redis_url, folder, model
@@ -150,7 +150,7 @@ def crew_of(redis_url: str, folder: Path, count: int = 1, **options) -> Iterator
 def main() -> None:
     """Run a stand-in worker."""
     from osrerank.settings import Settings
-    from workers.run import run_worker
+    from osrerank_workers.run import run_worker
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--model")

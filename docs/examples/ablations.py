@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osrerank.training.curve import read_curve
-from osrerank.training.examples import Example, read_examples, write_examples
+from osrerank.training.examples.lists import Example, read_examples, write_examples
 
 KEPT, DEPTH = 200, 12
 SETS = ("squad-labels", "nq-labels", "scifact", "pubmedqa", "medquad-labels")

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from osrerank.evaluation.measures import evaluate
-from osrerank.evaluation.trec import read_qrels
-from osrerank.scoring.factory import load_scorer
+from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.export.quantise import Recipe
+from osrerank.formats.trec import read_qrels
 from osrerank.scoring.local import LocalScorer
-from osrerank.training.export import ExportOptions, export_model
-from osrerank.training.quantise import Recipe
+from osrerank.scoring.registry import load_scorer
 from osrerank.types import Run, ScoredDocument
 
 MEASURE = "nDCG@10"

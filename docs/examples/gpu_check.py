@@ -28,13 +28,13 @@ import torch
 import transformers
 
 import osrerank
-from osrerank.scoring.attention import PaddedAttention, choose_attention
-from osrerank.scoring.bert import load_packed
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.card import ModelCard, read_card, read_json
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalScorer
-from osrerank.scoring.model import ModelCard, read_card, read_json
-from osrerank.scoring.torch_engine import PackedEngine, PaddedEngine
+from osrerank.scoring.networks.attention import PaddedAttention, choose_attention
+from osrerank.scoring.networks.bert import load_packed
+from osrerank.scoring.networks.engine import PackedEngine, PaddedEngine
+from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.torch_scorer import TorchBackend, load_network, read_weights
 
 PACKAGE = Path(osrerank.__file__).parent

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
-from osrerank.scoring.factory import load_scorer
 from osrerank.scoring.local import LocalScorer
-from osrerank.training.examples import Example, read_examples
+from osrerank.scoring.registry import load_scorer
+from osrerank.training.examples.lists import Example, read_examples
 
 
 def decided(

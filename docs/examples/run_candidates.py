@@ -7,7 +7,7 @@ import argparse
 import json
 from pathlib import Path
 
-from osrerank.evaluation.trec import read_run
+from osrerank.formats.trec import read_run
 
 
 def main() -> None:

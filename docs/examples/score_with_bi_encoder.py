@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from osrerank.training.examples import Example, read_examples, write_examples
+from osrerank.training.examples.lists import Example, read_examples, write_examples
 
 SCALE = 20.0
 

@@ -32,21 +32,21 @@ import numpy.typing as npt
 import torch
 
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.queries import read_queries
-from osrerank.evaluation.trec import read_qrels
-from osrerank.scoring.cross_bias import mean
+from osrerank.export.export_model import ExportOptions, export_model, write_card
+from osrerank.export.quantise import Recipe as Quantised
+from osrerank.formats.topics import read_queries
+from osrerank.formats.trec import read_qrels
+from osrerank.scoring.card import read_card
 from osrerank.scoring.inputs import Tokens, padded
-from osrerank.scoring.model import read_card
-from osrerank.training.averaging import average
-from osrerank.training.batches import plan
-from osrerank.training.examples import Example, read_examples, text_of, write_examples
-from osrerank.training.export import ExportOptions, export_model, write_card
-from osrerank.training.first_pass import from_index, from_questions, temporary_search
+from osrerank.scoring.networks.cross_bias import mean
+from osrerank.training.examples.batches import plan
+from osrerank.training.examples.first_pass import from_index, from_questions, temporary_search
+from osrerank.training.examples.lists import Example, read_examples, text_of, write_examples
+from osrerank.training.examples.sources import open_source
 from osrerank.training.fit import Request, distill, train
-from osrerank.training.models import load_trainee
-from osrerank.training.quantise import Recipe as Quantised
 from osrerank.training.recipes import Recipe
-from osrerank.training.sources import open_source
+from osrerank.training.weights.averaging import average
+from osrerank.training.weights.models import load_trainee
 from osrerank.types import Qrels, Query
 
 KEPT_ASIDE = {"squad": 200, "scifact": 100}

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from osrerank.errors import InferenceError
 from osrerank.scoring.backend import Backend
-from osrerank.scoring.factory import load_backend
+from osrerank.scoring.card import read_card
 from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model import read_card
+from osrerank.scoring.registry import load_backend
 
 Values = npt.NDArray[np.float64]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from osrerank._optional import require
 from osrerank.bench.contenders import Maker, Peer
-from osrerank.training.export import ExportOptions, export_model
+from osrerank.export.export_model import ExportOptions, export_model
 
 EXTRA = "bench"
 BATCH = 32

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from osrerank.evaluation.candidates import read_candidates
+from osrerank.formats.candidates import read_candidates
 
 SEED = 1
 QUERY_WORDS = 6

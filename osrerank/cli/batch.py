@@ -11,9 +11,9 @@ import click
 
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.batch import Failure, run_of, run_queries
-from osrerank.evaluation.checkpoint import Checkpoint
 from osrerank.evaluation.records import Record
-from osrerank.evaluation.trec import write_run
+from osrerank.evaluation.side_file import Checkpoint
+from osrerank.formats.trec import write_run
 from osrerank.pipeline import Rerank
 from osrerank.reranker import Reranker
 from osrerank.search import RerankArgument

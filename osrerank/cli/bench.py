@@ -56,7 +56,7 @@ def bench(context: click.Context, /, **options: Any) -> None:
 def _measured(given: dict[str, Any], options: dict[str, Any], folder: Path) -> dict[str, Any]:
     from osrerank.bench.machine import machine  # noqa: PLC0415 - its twin
     from osrerank.bench.measure import lengths_of, rows, take_turns  # noqa: PLC0415 - numpy
-    from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415 - its twin
+    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - its twin
 
     contenders, missing = _contenders(given, options, folder)
     qrels = read_qrels(options["qrels"]) if options["qrels"] else None
@@ -104,7 +104,7 @@ def _exported(checkpoint: Path | None, folder: Path) -> list[tuple[str, str, str
     """Export a checkpoint in both precisions; return model, label and backend of each."""
     if checkpoint is None:
         return []
-    from osrerank.training.export import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
+    from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
 
     made = []
     for precision in ("fp32", "int8"):

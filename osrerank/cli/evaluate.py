@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from osrerank.evaluation.report import Report
-    from osrerank.evaluation.trec import Duplicates
+    from osrerank.formats.trec import Duplicates
     from osrerank.types import Run
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -82,7 +82,8 @@ def evaluate(obj: dict[str, Any], /, **options: Any) -> None:
 
 def _report(options: dict[str, Any]) -> "Report":
     """Read, measure and compare."""
-    from osrerank.evaluation import measures, report, significance, trec  # noqa: PLC0415 - numpy, for this command alone
+    from osrerank.evaluation import measures, report, significance  # noqa: PLC0415 - numpy, for this command alone
+    from osrerank.formats import trec  # noqa: PLC0415 - numpy, for this command alone
 
     averaging = measures.Averaging(
         complete=options["complete"],
@@ -106,7 +107,7 @@ def _report(options: dict[str, Any]) -> "Report":
 
 def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:
     """Read runs and name them after their files, after their whole paths where two files have one name."""
-    from osrerank.evaluation.trec import read_run  # noqa: PLC0415 - see _report
+    from osrerank.formats.trec import read_run  # noqa: PLC0415 - see _report
 
     stems = Counter(path.stem for path in paths)
     return [

@@ -119,8 +119,8 @@ def export(
 
     OUTPUT appears whole or not at all; it gets an ONNX graph, the tokenizer and the card osrerank.json.
     """
-    from osrerank.training.export import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
-    from osrerank.training.quantise import Recipe  # noqa: PLC0415 - its neighbour
+    from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
+    from osrerank.export.quantise import Recipe  # noqa: PLC0415 - its neighbour
 
     wanted = ExportOptions(recipe=Recipe(activations=activations), **options)  # type: ignore[arg-type] # click's choices are checked
     card = export_model(source, output, wanted, calibrate=calibrate)

@@ -83,7 +83,7 @@ def remove(context: click.Context, /, name: str) -> None:
 def _installer(context: click.Context, name: str) -> Any:
     from osrerank.client import embedded_folder, server_options  # noqa: PLC0415 - opensearch-py
     from osrerank.errors import ConfigError  # noqa: PLC0415 - its twin
-    from osrerank.server.install import Installer  # noqa: PLC0415 - opensearch-py
+    from osrerank.server.opensearch.install import Installer  # noqa: PLC0415 - opensearch-py
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     settings = Settings.load(url=context.obj["url"])
@@ -98,7 +98,7 @@ def _wish(options: dict[str, Any]) -> Any:
     from urllib.parse import urlsplit  # noqa: PLC0415 - with the rest
 
     from osrerank.errors import ConfigError  # noqa: PLC0415 - its twin
-    from osrerank.server.install import Wish  # noqa: PLC0415 - opensearch-py
+    from osrerank.server.opensearch.install import Wish  # noqa: PLC0415 - opensearch-py
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     server = options["server"].rstrip("/")

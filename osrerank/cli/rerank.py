@@ -54,8 +54,8 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 def _batch(reranker: Any, options: dict[str, Any]) -> Any:
     """Return the candidates' queries with the reranking that answers them."""
     from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
-    from osrerank.defaults import Defaults  # noqa: PLC0415 - its twin
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
+    from osrerank.options.defaults import Defaults  # noqa: PLC0415 - its twin
     from osrerank.search import rank_texts  # noqa: PLC0415 - its twin
 
     lists = _read(options)
@@ -72,7 +72,7 @@ def _batch(reranker: Any, options: dict[str, Any]) -> Any:
 
 
 def _read(options: dict[str, Any]) -> Any:
-    from osrerank.evaluation.candidates import assemble, read_candidates  # noqa: PLC0415 - numpy
+    from osrerank.formats.candidates import assemble, read_candidates  # noqa: PLC0415 - numpy
 
     together = [options["run"], options["corpus"], options["queries"]]
     if options["candidates"] and not any(together):

@@ -49,7 +49,7 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
         serve_page(context, options["indexes"], judgments, host=host, port=port, limits=_limits(options))
         return
     with _reranker(context, host) as reranker:
-        from osrerank.server.running import run  # noqa: PLC0415 - brings FastAPI
+        from osrerank.server.run import run  # noqa: PLC0415 - brings FastAPI
 
         _warm_up(reranker)
         _announce(reranker, host, port)
@@ -70,9 +70,9 @@ def serve_page(
         limits: of the API.
     """
     from osrerank.cli.options import client_of  # noqa: PLC0415 - brings the client
-    from osrerank.server.limits import Limits  # noqa: PLC0415 - its twin
-    from osrerank.server.page import Comparison, usable_pipelines  # noqa: PLC0415 - brings FastAPI
-    from osrerank.server.running import run  # noqa: PLC0415 - likewise
+    from osrerank.server.api.limits import Limits  # noqa: PLC0415 - its twin
+    from osrerank.server.page.routes import Comparison, usable_pipelines  # noqa: PLC0415 - brings FastAPI
+    from osrerank.server.run import run  # noqa: PLC0415 - likewise
 
     client = client_of(context)
     try:
@@ -93,9 +93,9 @@ def _judgments(queries: str | None, qrels: str | None) -> Any:
         ConfigError: judgments are given without queries.
         EvaluationError: a file cannot be read.
     """
-    from osrerank.evaluation.queries import read_queries  # noqa: PLC0415 - brings numpy
-    from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415 - likewise
-    from osrerank.server.comparison import Judgments  # noqa: PLC0415 - brings pydantic
+    from osrerank.formats.topics import read_queries  # noqa: PLC0415 - brings numpy
+    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - likewise
+    from osrerank.server.page.comparison import Judgments  # noqa: PLC0415 - brings pydantic
 
     if qrels is not None and queries is None:
         message = "--qrels judges queries by their ids: give their texts as --queries"
@@ -145,7 +145,7 @@ def _is_loopback(host: str) -> bool:
 
 def _limits(options: dict[str, Any]) -> Any:
     """Return the limits with those that were given."""
-    from osrerank.server.limits import Limits  # noqa: PLC0415 - its twin
+    from osrerank.server.api.limits import Limits  # noqa: PLC0415 - its twin
 
     given = {name: options[name] for name in ("max_documents", "timeout_ms") if options[name] is not None}
     if options["max_queue"] is not None:

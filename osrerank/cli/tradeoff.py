@@ -87,7 +87,7 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
 def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
     from osrerank.evaluation.measures import Averaging  # noqa: PLC0415 - numpy, for this command
     from osrerank.evaluation.tradeoff import curve, join_pairs, widest  # noqa: PLC0415 - only when the command runs
-    from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415 - only when the command runs
+    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - only when the command runs
 
     scored, *others = runs = _read(options["run"], *options["pairs_from"])
     scored = join_pairs(scored, *others)
@@ -104,7 +104,7 @@ def _read(run: Path, *others: Path) -> "list[list[Scored]]":
     Raises:
         EvaluationError: a file is no side file, or its pairs are not of the run's models, texts and blend.
     """
-    from osrerank.evaluation.checkpoint import read_options, read_records  # noqa: PLC0415 - numpy, for this command
+    from osrerank.evaluation.side_file import read_options, read_records  # noqa: PLC0415 - numpy, for this command
     from osrerank.evaluation.tradeoff import Scored  # noqa: PLC0415 - only when the command runs
 
     made = read_options(run)

@@ -80,9 +80,9 @@ time_option = click.option(
 def request_of(options: dict[str, Any], preset: str) -> Any:
     """Return the training that a command's options describe."""
     from osrerank.stages.splitting import Windows  # noqa: PLC0415 - with its twins
+    from osrerank.training.examples.sources import open_source  # noqa: PLC0415 - its twin
     from osrerank.training.fit import Request  # noqa: PLC0415 - imports torch
     from osrerank.training.recipes import Recipe  # noqa: PLC0415 - its twin
-    from osrerank.training.sources import open_source  # noqa: PLC0415 - its twin
 
     return Request(
         source=options["source"],
@@ -180,7 +180,7 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
     Card and tokenizer are the first one's. What lies between a model and its start often keeps most of what was learnt
     and forgets less of what the start knew.
     """
-    from osrerank.training.averaging import average as mean  # noqa: PLC0415 - imports torch
+    from osrerank.training.weights.averaging import average as mean  # noqa: PLC0415 - imports torch
 
     told(mean(models, shares or [1.0] * len(models), output))
 
@@ -211,7 +211,7 @@ def data(context: click.Context, /, output: Path, **options: Any) -> None:
     osrerank train data passages.jsonl --data candidates=c.jsonl,qrels=qrels.txt --passages --filter passage-model
     """
     from osrerank.cli.train_data import examples_of  # noqa: PLC0415 - numpy and more
-    from osrerank.training.examples import write_examples  # noqa: PLC0415 - its twin
+    from osrerank.training.examples.lists import write_examples  # noqa: PLC0415 - its twin
 
     count = write_examples(output, examples_of(options, lambda: client_of(context)))
     said(f"{output}: {count} examples")

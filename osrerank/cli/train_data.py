@@ -6,14 +6,14 @@ from typing import Any
 import click
 
 from osrerank.client import Client
-from osrerank.evaluation.queries import read_queries
-from osrerank.evaluation.trec import read_qrels
-from osrerank.scoring.factory import load_scorer
+from osrerank.formats.topics import read_queries
+from osrerank.formats.trec import read_qrels
+from osrerank.scoring.registry import load_scorer
 from osrerank.stages.splitting import Windows
 from osrerank.training.documents import KEEP, hardest, passage_triples, scored
-from osrerank.training.examples import Example
-from osrerank.training.first_pass import Search, from_index, from_questions
-from osrerank.training.sources import open_source
+from osrerank.training.examples.first_pass import Search, from_index, from_questions
+from osrerank.training.examples.lists import Example
+from osrerank.training.examples.sources import open_source
 
 HARDEST = 30
 

@@ -43,10 +43,10 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     RUN is the side file of a run that was reranked by sentences; its a and weights do not matter. The weights of each
     fold are chosen by AP on the other folds. They also go to OUTPUT.weights.json.
     """
-    from osrerank.evaluation.checkpoint import read_records  # noqa: PLC0415 - numpy, for this command alone
-    from osrerank.evaluation.files import write_atomically  # noqa: PLC0415
-    from osrerank.evaluation.trec import write_run  # noqa: PLC0415
+    from osrerank.evaluation.side_file import read_records  # noqa: PLC0415 - numpy, for this command alone
     from osrerank.evaluation.tune import Evidence, held_out_run  # noqa: PLC0415
+    from osrerank.formats.files import write_atomically  # noqa: PLC0415
+    from osrerank.formats.trec import write_run  # noqa: PLC0415
 
     evidence = [Evidence.of(record, scores=options["scores"]) for record in read_records(options["run"])]
     folds = _learned(evidence, options)
@@ -63,8 +63,8 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
 def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold]":
     """Return what was learned for each fold, having drawn AP against a where that was asked for."""
     from osrerank.evaluation.folds import block_folds, read_folds  # noqa: PLC0415 - see tune
-    from osrerank.evaluation.trec import read_qrels  # noqa: PLC0415
     from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions  # noqa: PLC0415
+    from osrerank.formats.trec import read_qrels  # noqa: PLC0415
 
     shares = tuple(step / STEPS for step in range(STEPS if options["released_grid"] else STEPS + 1))
     settings = grid(options["sentences"], shares)

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from osrerank.embedded import values
-from osrerank.embedded.engine import Engine, refresh_interval_s
-from osrerank.embedded.faults import Fault, Json, as_number, as_object, illegal, only
-from osrerank.embedded.index import LiveIndex
-from osrerank.embedded.query import K1, B
-from osrerank.embedded.search import shards
-from osrerank.embedded.store import IndexRow
+from osrerank.embedded.errors import Fault, Json, as_number, as_object, illegal, only
+from osrerank.embedded.mapping import values
+from osrerank.embedded.query.compile import K1, B
+from osrerank.embedded.search.execute import shards
+from osrerank.embedded.storage.engine import Engine, refresh_interval_s
+from osrerank.embedded.storage.index import LiveIndex
+from osrerank.embedded.storage.store import IndexRow
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
-from osrerank.embedded.engine import Engine, source_text
-from osrerank.embedded.faults import Fault, Json, as_object, illegal, only, parsed_json
-from osrerank.embedded.index import LiveIndex
-from osrerank.embedded.source import SourceFilter, source_filter
-from osrerank.embedded.store import Row
+from osrerank.embedded.errors import Fault, Json, as_object, illegal, only, parsed_json
+from osrerank.embedded.mapping.source import SourceFilter, source_filter
+from osrerank.embedded.storage.engine import Engine, source_text
+from osrerank.embedded.storage.index import LiveIndex
+from osrerank.embedded.storage.store import Row
 
 ACTIONS = ("index", "create", "update", "delete")
 MAX_ID_BYTES = 512

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from osrerank.embedded import admin, documents, search, values, vectors
-from osrerank.embedded.engine import Engine
-from osrerank.embedded.faults import Fault, Json, illegal, parsed_json, parsing, unsupported
-from osrerank.embedded.shard import Panic
-from osrerank.embedded.source import source_filter
-from osrerank.embedded.store import storage_fault
+from osrerank.embedded import admin, documents
+from osrerank.embedded.errors import Fault, Json, illegal, parsed_json, parsing, unsupported
+from osrerank.embedded.mapping import values
+from osrerank.embedded.mapping.source import source_filter
+from osrerank.embedded.search import execute, term_vectors
+from osrerank.embedded.storage.engine import Engine
+from osrerank.embedded.storage.shard import Panic
+from osrerank.embedded.storage.store import storage_fault
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +220,7 @@ def _cat_indices(request: Request) -> Response:
 
 @_route("GET", "/_cat/count", "/_cat/count/{index}", params=_CAT)
 def _cat_count(request: Request) -> Response:
-    number = search.count(request.engine, request.index, {})["count"]
+    number = execute.count(request.engine, request.index, {})["count"]
     return _cat(request, [{"epoch": "0", "timestamp": "00:00:00", "count": str(number)}])
 
 
@@ -237,14 +239,14 @@ def _cat(request: Request, rows: list[Json]) -> Response:
 @_route("GET POST", "/_search", "/{index}/_search", params=_SEARCH)
 def _search(request: Request) -> Response:
     _check_search_params(request.params)
-    found = search.search(request.engine, _existing(request), request.json(), request.params)
+    found = execute.search(request.engine, _existing(request), request.json(), request.params)
     if request.flag("rest_total_hits_as_int") and "total" in found["hits"]:
         found["hits"]["total"] = found["hits"]["total"]["value"]
     return Response(found)
 
 
 def _check_search_params(params: Mapping[str, str]) -> None:
-    search.check_pipeline(params.get("search_pipeline", "_none"))
+    execute.check_pipeline(params.get("search_pipeline", "_none"))
     if params.get("search_type", "query_then_fetch") not in ("query_then_fetch", "dfs_query_then_fetch"):
         raise illegal(f"No search type for [{params['search_type']}]")
 
@@ -275,7 +277,7 @@ def _one_search(request: Request, head: str, body: str) -> Json:
             _check_search_params(header)
             expression = ",".join(index) if isinstance(index, list) else index
             asked = Request(request.engine, "POST", {}, {}, body).json()
-            found = search.search(request.engine, expression, asked, request.params)
+            found = execute.search(request.engine, expression, asked, request.params)
     except Fault as fault:
         return fault.body()
     return {**found, "status": 200}
@@ -283,12 +285,12 @@ def _one_search(request: Request, head: str, body: str) -> Json:
 
 @_route("GET POST", "/_count", "/{index}/_count")
 def _count(request: Request) -> Response:
-    return Response(search.count(request.engine, _existing(request), request.json()))
+    return Response(execute.count(request.engine, _existing(request), request.json()))
 
 
 @_route("GET POST", "/_analyze", "/{index}/_analyze")
 def _analyze(request: Request) -> Response:
-    return Response(vectors.analyze(request.engine, request.index, request.json()))
+    return Response(term_vectors.analyze(request.engine, request.index, request.json()))
 
 
 _VECTORS = frozenset({"fields", "term_statistics", "field_statistics", "positions", "offsets", "payloads", "realtime"})
@@ -300,7 +302,7 @@ def _termvectors(request: Request) -> Response:
     fields = request.params["fields"].split(",") if "fields" in request.params else body.get("fields")
     statistics = request.flag("term_statistics") or bool(body.get("term_statistics"))
     return Response(
-        vectors.term_vectors(request.engine, str(request.index), request.path["id"], fields, statistics=statistics)
+        term_vectors.term_vectors(request.engine, str(request.index), request.path["id"], fields, statistics=statistics)
     )
 
 
@@ -311,7 +313,7 @@ def _mtermvectors(request: Request) -> Response:
         body = {"ids": request.params["ids"].split(","), **body}
     fields = request.params["fields"].split(",") if "fields" in request.params else None
     statistics = request.flag("term_statistics")
-    return Response(vectors.many_term_vectors(request.engine, request.index, body, fields, statistics=statistics))
+    return Response(term_vectors.many_term_vectors(request.engine, request.index, body, fields, statistics=statistics))
 
 
 # Documents
@@ -396,7 +398,7 @@ def _refresh(request: Request) -> Response:
     names = request.engine.names(_existing(request))
     for name in names:
         request.engine.refresh(request.engine.live(name))
-    return Response({"_shards": search.shards(len(names))})
+    return Response({"_shards": execute.shards(len(names))})
 
 
 @_route(

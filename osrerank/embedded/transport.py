@@ -9,9 +9,9 @@ from typing import Any
 from opensearchpy import Transport
 from opensearchpy.connection import Connection
 
-from osrerank.embedded.engine import Engine
-from osrerank.embedded.faults import Fault
+from osrerank.embedded.errors import Fault
 from osrerank.embedded.rest import Response, answer
+from osrerank.embedded.storage.engine import Engine
 
 JSON = "application/json; charset=UTF-8"
 Reply = tuple[int, dict[str, str], str]

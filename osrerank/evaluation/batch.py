@@ -6,8 +6,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
 
-from osrerank.evaluation.checkpoint import Checkpoint
 from osrerank.evaluation.records import Record
+from osrerank.evaluation.side_file import Checkpoint
 from osrerank.types import Query, Run
 
 GIVE_UP_AFTER = 10

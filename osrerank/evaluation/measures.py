@@ -14,7 +14,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.corrections import corrected, needs_correction
-from osrerank.evaluation.trec import trec_order
+from osrerank.formats.trec import trec_order
 from osrerank.types import Qrels, Run
 
 MSMARCO = "MRR@10 (MS MARCO)"

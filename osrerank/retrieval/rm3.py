@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from osrerank.options.parse import is_count, is_name, is_share, read_options, unusable
 from osrerank.retrieval.query_text import build_query
-from osrerank.stages.options import is_count, is_name, is_share, read_options, unusable
 
 TERM = re.compile(r"[a-z0-9]+")
 KEPT_PARAMS = ("routing", "preference", "search_type")

@@ -13,11 +13,11 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError
 from osrerank.metrics import BATCH_TOKENS, COMPUTE_SECONDS, HALVINGS, PADDING_TOKENS
 from osrerank.scoring.backend import Backend
 from osrerank.scoring.batching import batch_size
-from osrerank.scoring.forks import renew_after_fork
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.pace import Pace
 from osrerank.types import Deadline

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import InferenceError, ModelLoadError
+from osrerank.scoring.card import FIXED_SCALES, ModelCard
 from osrerank.scoring.inputs import Batch, Tokens, padded
-from osrerank.scoring.model import FIXED_SCALES, ModelCard
 
 PREFERRED = ("int8", "fp32")
 BUDGET_TOKENS = 1024

@@ -11,11 +11,11 @@ from prometheus_client import Counter
 
 from osrerank._optional import require
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
+from osrerank.scoring.card import CONFIG_FILE, ModelCard, padding_id, parameter_files, read_json
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model import CONFIG_FILE, ModelCard, padding_id, parameter_files, read_json
 
 if TYPE_CHECKING:
-    from osrerank.scoring.torch_engine import Engine  # imports torch
+    from osrerank.scoring.networks.engine import Engine  # imports torch
 
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 LANES = {"cpu": 1, "cuda": 2}
@@ -75,7 +75,7 @@ class TorchBackend:
             MissingDependencyError: the extra ``torch`` is not installed.
         """
         torch = require("torch", extra="torch")
-        from osrerank.scoring import torch_engine  # noqa: PLC0415 - imports torch
+        from osrerank.scoring.networks.engine import choose_precision  # noqa: PLC0415 - imports torch
 
         files = parameter_files(directory)
         if not files:
@@ -84,7 +84,7 @@ class TorchBackend:
         if threads:
             torch.set_num_threads(threads)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        precision = torch_engine.choose_precision(dtype, device)
+        precision = choose_precision(dtype, device)
         engine, how = _load_engine(directory, card, device, precision, compiled=compiled)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         description = f"torch {torch.__version__} on {name}, {precision}, {how}"
@@ -129,14 +129,20 @@ def _load_engine(
     Raises:
         ModelLoadError: the weights cannot be read or are not the config's.
     """
-    from osrerank.scoring import attention, bert, torch_engine  # noqa: PLC0415 - import torch
+    from osrerank.scoring.networks import attention, bert  # noqa: PLC0415 - import torch
+    from osrerank.scoring.networks.engine import (  # noqa: PLC0415 - likewise
+        DTYPES,
+        PackedEngine,
+        PaddedEngine,
+        compile_layers,
+    )
 
     config = read_json(directory / CONFIG_FILE)
-    dtype = torch_engine.DTYPES[precision]
+    dtype = DTYPES[precision]
     obstacle = bert.obstacle(config, card)
     if obstacle:
         network = load_network(directory, card).to(dtype)
-        return torch_engine.PaddedEngine(network, device, padding_id(directory)), f"transformers ({obstacle})"
+        return PaddedEngine(network, device, padding_id(directory)), f"transformers ({obstacle})"
     width = config["hidden_size"] // config["num_attention_heads"]
     attend, reason = attention.choose_attention(device, dtype, width)
     try:
@@ -148,9 +154,9 @@ def _load_engine(
     except Exception as error:
         raise _unreadable(directory, card, error) from error
     if compiled:
-        torch_engine.compile_layers(own)
+        compile_layers(own)
     how = f"{attend.name} attention" + (f" ({reason})" if reason else "")
-    return torch_engine.PackedEngine(own, device), how
+    return PackedEngine(own, device), how
 
 
 def load_network(directory: Path, card: ModelCard) -> Any:
@@ -184,7 +190,7 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
 
 
 def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
-    from osrerank.scoring.drawn_weights import read_drawn  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.networks.onnx_weights import read_drawn  # noqa: PLC0415 - imports torch
 
     file = directory / graph
     try:
@@ -195,7 +201,7 @@ def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
 
 
 def _cross_bias(directory: Path, card: ModelCard) -> Any:
-    from osrerank.scoring.cross_bias import CrossBias, from_bert  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.networks.cross_bias import CrossBias, from_bert  # noqa: PLC0415 - imports torch
 
     weights, config = read_weights(directory), read_json(directory / CONFIG_FILE)
     return from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
@@ -203,7 +209,7 @@ def _cross_bias(directory: Path, card: ModelCard) -> Any:
 
 def _standard(directory: Path, card: ModelCard) -> Any:
     """Return a transformers classifier that gives its logits, all of its weights read from the files."""
-    from osrerank.scoring.classifier import Classifier  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.networks.classifier import Classifier  # noqa: PLC0415 - imports torch
 
     transformers: Any = require("transformers", extra="torch")
     is_next_sentence = card.head == "next-sentence"

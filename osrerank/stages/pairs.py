@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from osrerank.stages.options import is_count, read_options, unusable
+from osrerank.options.parse import is_count, read_options, unusable
 
 PairAggregation = Literal["sum", "binary", "min", "max", "sample"]
 PAIR_AGGREGATIONS: tuple[PairAggregation, ...] = ("sum", "binary", "min", "max", "sample")

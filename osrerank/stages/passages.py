@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.stages.options import is_count, read_options, unusable
+from osrerank.options.parse import is_count, read_options, unusable
 from osrerank.stages.ordering import BELOW_ONE, Judged
 from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import Windows, passage_spans, readable

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.stages.options import is_count, is_name, is_share, read_options, unusable
+from osrerank.options.parse import is_count, is_name, is_share, read_options, unusable
 from osrerank.stages.ordering import Judged
 from osrerank.stages.sentence_splitting import sentence_spans
 from osrerank.stages.slices import rank_by_slices

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from osrerank.evaluation.files import write_atomically
+from osrerank.formats.files import write_atomically
 
 FIXED = ("step", "rate", "loss")
 CURVE_FILE = "curve.csv"

@@ -11,11 +11,11 @@ from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
 from osrerank.scoring.inputs import Tokens, padded
 from osrerank.stages.splitting import Windows, readable, window_spans
-from osrerank.training.batches import WIDTHS, parts, plan
-from osrerank.training.examples import Example
+from osrerank.training.examples.batches import WIDTHS, parts, plan
+from osrerank.training.examples.lists import Example
 from osrerank.training.losses import raw_scores
-from osrerank.training.models import Trainee
 from osrerank.training.objective import on
+from osrerank.training.weights.models import Trainee
 
 MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank}
 
@@ -60,7 +60,7 @@ class Scoring:
 
     def _sums(self, trainee: Trainee, example: Example) -> list[float]:
         """Return s_i = sum over j of p_ij (arXiv 1910.14424, eq. 3)."""
-        from osrerank.training.duo import ordered_pairs  # noqa: PLC0415 - it imports this
+        from osrerank.training.examples.duo import ordered_pairs  # noqa: PLC0415 - it imports this
 
         both_orders = not trainee.card.is_antisymmetric
         pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents, both_orders=both_orders)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.model import ModelCard
+from osrerank.scoring.card import ModelCard
 from osrerank.training import losses
-from osrerank.training.batches import Lot
-from osrerank.training.models import Trainee, layer_map
+from osrerank.training.examples.batches import Lot
 from osrerank.training.objective import Objective, Parts, ends, on
 from osrerank.training.probe import Probe, forward
 from osrerank.training.recipes import Recipe
+from osrerank.training.weights.models import Trainee, layer_map
 
 METHODS = ("simplified-tinybert", "logits")
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from osrerank.stages.splitting import Windows
 from osrerank.training.development import passages_of
-from osrerank.training.examples import Example
+from osrerank.training.examples.lists import Example
 from osrerank.types import Scorer
 
 logger = logging.getLogger(__name__)

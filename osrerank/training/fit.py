@@ -15,25 +15,25 @@ from typing import Any
 import torch
 
 from osrerank.errors import ConfigError, EvaluationError
+from osrerank.export.export_model import refuse_existing
+from osrerank.scoring.card import CARD_FILE, CONFIG_FILE, Kind, digest, parameter_files, read_card
 from osrerank.scoring.inputs import Batch, InputBuilder
 from osrerank.scoring.locate import name_of
-from osrerank.scoring.model import CARD_FILE, CONFIG_FILE, Kind, digest, parameter_files, read_card
 from osrerank.stages.splitting import Windows
-from osrerank.training.batches import Assembly, MonoAssembly, Steps
-from osrerank.training.card import write_model
 from osrerank.training.checkpoint import Checkpoints
 from osrerank.training.development import Development, Scoring
 from osrerank.training.distill import DistillationObjective
-from osrerank.training.duo import DuoAssembly
-from osrerank.training.export import refuse_existing
+from osrerank.training.examples.batches import Assembly, MonoAssembly, Steps
+from osrerank.training.examples.duo import DuoAssembly
+from osrerank.training.examples.sampling import drawn, passes
+from osrerank.training.examples.sources import Source
 from osrerank.training.loop import Machine, Plan, Training
 from osrerank.training.mining import MINED_FILE, Mined, mine
-from osrerank.training.models import Trainee, check_loss, layer_map, load_trainee, select_layers, stand_ins
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
 from osrerank.training.refit import refit
-from osrerank.training.sampling import drawn, passes
-from osrerank.training.sources import Source
+from osrerank.training.weights.models import Trainee, check_loss, layer_map, load_trainee, select_layers, stand_ins
+from osrerank.training.weights.readme import write_model
 
 logger = logging.getLogger(__name__)
 DATA_FILE = "data.json"
@@ -122,7 +122,7 @@ def distill(
             layers themselves, from 1, in order, of which each then learns to do the dropped ones' work behind it.
         inner: width of the student's feed-forward products, of which the teacher's strongest units stay; 0 for all.
         pool_factor: a document's pieces for each of the student's states of it, on average, see
-            `osrerank.scoring.cross_bias`; None for the teacher's.
+            `osrerank.scoring.networks.cross_bias`; None for the teacher's.
         query_pool_factor: the same of a query.
         student: a checkpoint that the student starts from instead; with layers named one by one it is to give their
             states, as a student that was made of them and learns on.

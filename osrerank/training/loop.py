@@ -22,9 +22,9 @@ from torch import Tensor, distributed
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, EvaluationError
-from osrerank.training.batches import Lot, Step, prefetched
 from osrerank.training.checkpoint import Checkpoints, State
 from osrerank.training.curve import CURVE_FILE, Curve
+from osrerank.training.examples.batches import Lot, Step, prefetched
 from osrerank.training.objective import Objective
 from osrerank.training.optimiser import Adam, learning_rate, parameter_groups
 from osrerank.training.recipes import Recipe

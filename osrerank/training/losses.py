@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from osrerank.scoring.model import Head
+from osrerank.scoring.card import Head
 
 SMALLEST_LOGIT = -100.0
 """Attention logits at or below are masked ones, and count as 0 on both sides."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from osrerank.training.development import Scoring
 from osrerank.training.documents import with_hardest
-from osrerank.training.examples import Example, as_json, read_examples
-from osrerank.training.models import Trainee
+from osrerank.training.examples.lists import Example, as_json, read_examples
 from osrerank.training.recipes import Recipe
+from osrerank.training.weights.models import Trainee
 
 MINED_FILE = "mined.jsonl"
 KEPT = 2

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from osrerank.scoring.card import Head
 from osrerank.scoring.inputs import Batch
-from osrerank.scoring.model import Head
 from osrerank.training import losses
-from osrerank.training.batches import Lot
+from osrerank.training.examples.batches import Lot
 from osrerank.training.recipes import Loss, Recipe
 
 Parts = Mapping[str, Tensor]

@@ -21,18 +21,18 @@ from torch import nn
 from torch.nn import functional
 
 from osrerank.errors import CorpusFormatError, EvaluationError
-from osrerank.evaluation.files import numbered_lines
+from osrerank.export.export_model import new_directory, refuse_existing
+from osrerank.formats.files import numbered_lines
+from osrerank.scoring.card import TOKENIZER_FILE, digest, parameter_files
 from osrerank.scoring.inputs import Ids, Tokens, padded
-from osrerank.scoring.model import TOKENIZER_FILE, digest, parameter_files
-from osrerank.training.batches import Lot, Step, plan
-from osrerank.training.card import finish_encoder
-from osrerank.training.examples import malformed, text_of
-from osrerank.training.export import new_directory, refuse_existing
+from osrerank.training.examples.batches import Lot, Step, plan
+from osrerank.training.examples.lists import malformed, text_of
+from osrerank.training.examples.sampling import shuffled
 from osrerank.training.loop import Machine, Plan, Training
-from osrerank.training.models import build_network, put_weights, read_checkpoint, write_encoder
 from osrerank.training.objective import Objective, Parts, on
 from osrerank.training.recipes import Recipe
-from osrerank.training.sampling import shuffled
+from osrerank.training.weights.models import build_network, put_weights, read_checkpoint, write_encoder
+from osrerank.training.weights.readme import finish_encoder
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 IGNORED = -100

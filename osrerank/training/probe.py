@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.cross_bias import CrossBiasEncoder, Pooled, shared
+from osrerank.scoring.networks.cross_bias import CrossBiasEncoder, Pooled, shared
 
 
 class Probe:

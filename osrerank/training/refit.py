@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.cross_bias import CrossBiasEncoder, shared
 from osrerank.scoring.inputs import Batch
-from osrerank.training.models import Trainee
+from osrerank.scoring.networks.cross_bias import CrossBiasEncoder, shared
 from osrerank.training.objective import on
+from osrerank.training.weights.models import Trainee
 
 QUERY_WEIGHT = 3.0
 """Of a query's token beside a document's: few tokens, and half of the score."""

@@ -13,8 +13,8 @@ import opensearchpy
 import pytest
 
 from osrerank import connect
-from osrerank.scoring import score_store
-from osrerank.scoring.score_store import YOUNG, LocalStore, RemoteStore
+from osrerank.scoring.cache.store import LOCAL_ENTRY_BYTES, REMOTE_ENTRY_BYTES, YOUNG, LocalStore, RemoteStore
+from osrerank.scoring.cache.store import connect as connect_redis
 from osrerank.testing import FunctionScorer
 
 pytestmark = pytest.mark.bench
@@ -66,7 +66,7 @@ def test_cache_entries_take_the_bytes_that_are_reckoned(redis_url):
     local.write({os.urandom(16): float(number) for number in range(100_000)})
     near = (tracemalloc.get_traced_memory()[0] - before) / 100_000
     tracemalloc.stop()
-    redis = score_store.connect(redis_url)
+    redis = connect_redis(redis_url)
     redis.delete(YOUNG)
     remote = RemoteStore(redis_url, ttl_s=600, most_bytes=1e9)
     far = 0.0
@@ -77,5 +77,5 @@ def test_cache_entries_take_the_bytes_that_are_reckoned(redis_url):
     redis.delete(YOUNG)
     redis.close()
     print(f"\nan entry takes {near:.0f} bytes in the process, {far:.0f} in Redis at worst")
-    assert near <= score_store.LOCAL_ENTRY_BYTES
-    assert far <= score_store.REMOTE_ENTRY_BYTES
+    assert near <= LOCAL_ENTRY_BYTES
+    assert far <= REMOTE_ENTRY_BYTES

@@ -17,10 +17,10 @@ import cbor2
 import pytest
 from opensearchpy import OpenSearch, helpers
 
-from index_loaders.base import read_records
-from index_loaders.job import load
-from index_loaders.registry import LOADERS
-from index_loaders.sources import open_sources
+from osrerank.formats.sources import open_sources
+from osrerank_loaders.collections.base import read_records
+from osrerank_loaders.collections.registry import LOADERS
+from osrerank_loaders.load.job import load
 from tests import servers
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1200)]
@@ -153,11 +153,11 @@ print([row.split()[1] for row in Path("/proc/self/status").read_text().splitline
 """
 READING = """
 import sys
-from index_loaders.base import read_records
-from index_loaders.bulk import BulkOptions
-from index_loaders.reading import Reading
-from index_loaders.registry import LOADERS
-from index_loaders.sources import open_sources
+from osrerank_loaders.collections.base import read_records
+from osrerank_loaders.load.bulk import BulkOptions
+from osrerank_loaders.load.reading import Reading
+from osrerank_loaders.collections.registry import LOADERS
+from osrerank.formats.sources import open_sources
 reading = Reading(read_records(LOADERS["msmarco-passage"], open_sources([sys.argv[1]])))
 assert sum(len(batch.entries) for batch in reading.batches(BulkOptions())) == int(sys.argv[2])
 """

@@ -16,7 +16,7 @@ MOST_MIB = 1024
 SCORING = """
 import sys
 from pathlib import Path
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.registry import load_scorer
 def peak():
     rows = Path("/proc/self/status").read_text().splitlines()
     return int(next(row.split()[1] for row in rows if row.startswith("VmHWM")))

@@ -12,7 +12,7 @@ from opensearchpy import OpenSearch
 
 from osrerank import connect
 from osrerank.cli.demo import MAPPING, Sample
-from osrerank.server.install import Installer, Wish
+from osrerank.server.opensearch.install import Installer, Wish
 from tests.http_server import running
 
 pytestmark = pytest.mark.bench

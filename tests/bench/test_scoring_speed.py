@@ -2,7 +2,7 @@
 
 import pytest
 
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 
 pytestmark = pytest.mark.bench

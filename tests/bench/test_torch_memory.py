@@ -16,7 +16,7 @@ SCRIPT = """
 import re, shutil, sys
 from pathlib import Path
 import torch, transformers
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.registry import load_scorer
 
 source, folder = Path(sys.argv[1]), Path(sys.argv[2])
 candidates, size = int(sys.argv[3]), sys.argv[4]

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import Overloaded
-from osrerank.scoring.factory import load_scorer
-from osrerank.scoring.remote import RemoteScorer
+from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import Deadline
 from tests.workers import STAND_IN, crew_of
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from osrerank import DuoStage, MonoStage, Pairs, Pipeline
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.registry import load_scorer
 from tests.rankings import ranking_of
 
 torch = pytest.importorskip("torch")

@@ -1,4 +1,4 @@
-"""The drawn graphs of `osrerank.training.graph` against torch, on the tiny BERTs: every head and layout."""
+"""The drawn graphs of `osrerank.export.graph` against torch, on the tiny BERTs: every head and layout."""
 
 import json
 import shutil
@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.scoring.factory import load_scorer
+from osrerank.export.export_model import ExportOptions, export_model, write_card
+from osrerank.export.graph import can_draw
+from osrerank.export.quantise import Recipe
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.local import LocalScorer
-from osrerank.training.export import ExportOptions, export_model, write_card
-from osrerank.training.graph import can_draw
-from osrerank.training.quantise import Recipe
+from osrerank.scoring.registry import load_scorer
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")

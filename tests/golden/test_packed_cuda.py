@@ -6,15 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from osrerank.scoring.card import read_card, read_json
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model import read_card, read_json
 
 torch = pytest.importorskip("torch")
 
-from osrerank.scoring.attention import Bounds, PaddedAttention, VarlenAttention, choose_attention  # noqa: E402 - torch
-from osrerank.scoring.bert import load_packed  # noqa: E402 - likewise
-from osrerank.scoring.factory import load_scorer  # noqa: E402 - likewise
-from osrerank.scoring.torch_engine import PackedEngine, on_host  # noqa: E402 - likewise
+from osrerank.scoring.networks.attention import (  # noqa: E402 - torch
+    Bounds,
+    PaddedAttention,
+    VarlenAttention,
+    choose_attention,
+)
+from osrerank.scoring.networks.bert import load_packed  # noqa: E402 - likewise
+from osrerank.scoring.networks.engine import PackedEngine, on_host  # noqa: E402 - likewise
+from osrerank.scoring.registry import load_scorer  # noqa: E402 - likewise
 from osrerank.scoring.torch_scorer import TorchBackend, read_weights  # noqa: E402 - likewise
 from tests.varlen import Varlen  # noqa: E402 - likewise
 

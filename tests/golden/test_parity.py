@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.scoring.factory import load_scorer
+from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.local import LocalScorer
-from osrerank.training.export import ExportOptions, export_model
+from osrerank.scoring.registry import load_scorer
 from tests.cross_bias import defined
 
 torch = pytest.importorskip("torch")

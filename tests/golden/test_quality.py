@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from osrerank.evaluation.measures import evaluate
-from osrerank.evaluation.trec import read_qrels, read_run
-from osrerank.scoring.factory import load_scorer
+from osrerank.formats.trec import read_qrels, read_run
+from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 from osrerank.types import Run, ScoredDocument
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.evaluation.measures import MSMARCO, Averaging, Evaluation, evaluate
-from osrerank.evaluation.trec import read_qrels, read_run
+from osrerank.formats.trec import read_qrels, read_run
 
 FOLDER = Path(__file__).parent / "trec_eval"
 NAMES = {

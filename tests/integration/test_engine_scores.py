@@ -11,8 +11,8 @@ import pytest
 from opensearchpy import OpenSearch
 
 from osrerank import connect
-from osrerank.embedded.analysis import built_in
-from osrerank.embedded.text import GAP
+from osrerank.embedded.analysis.analyzers import built_in
+from osrerank.embedded.analysis.tokens import GAP
 from tests.engine_library import DOCUMENTS, QUERIES, fill, ids
 
 pytestmark = pytest.mark.integration

@@ -131,7 +131,7 @@ def elasticsearch_custom():
 
 def test_what_ml_commons_sends(server, expected):
     """Its template leaves the query in quotes of its own, and the documents as a JSON array."""
-    from osrerank.server.ml_commons import REQUEST_BODY
+    from osrerank.server.opensearch.ml_commons import REQUEST_BODY
 
     body = REQUEST_BODY.replace("${parameters.query}", QUERY).replace("${parameters.model}", "osrerank")
     body = body.replace("${parameters.documents}", json.dumps(TEXTS)).encode()

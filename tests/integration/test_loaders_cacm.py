@@ -8,9 +8,9 @@ import pytest
 from ir_measures import AP, P, ScoredDoc
 from opensearchpy import OpenSearch
 
-from index_loaders.job import load
-from index_loaders.registry import LOADERS
-from index_loaders.topics import read_qrels, read_queries
+from osrerank_loaders.collections.registry import LOADERS
+from osrerank_loaders.load.job import load
+from osrerank_loaders.topics import read_qrels, read_queries
 
 pytestmark = pytest.mark.integration
 DEPTH = 1000

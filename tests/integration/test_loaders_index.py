@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from opensearchpy import OpenSearch
 
-from index_loaders.bulk import BulkOptions
-from index_loaders.job import LoadOptions, Summary, load
-from index_loaders.mapping import IndexOptions
-from index_loaders.patience import Patience
-from index_loaders.registry import LOADERS
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
-from tests.unit.index_loaders.test_readers import GOLDEN
+from osrerank_loaders.collections.registry import LOADERS
+from osrerank_loaders.load.bulk import BulkOptions
+from osrerank_loaders.load.job import LoadOptions, Summary, load
+from osrerank_loaders.load.mapping import IndexOptions
+from osrerank_loaders.load.retry import Patience
+from tests.unit.osrerank_loaders.collections.test_readers import GOLDEN
 
 pytestmark = pytest.mark.integration
 

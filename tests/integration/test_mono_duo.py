@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from osrerank import connect
 from osrerank.cli import cli
-from osrerank.evaluation.checkpoint import read_options, read_records
+from osrerank.evaluation.side_file import read_options, read_records
 from osrerank.evaluation.tradeoff import Scored, Setting, derive
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.registry import load_scorer
 
 pytestmark = pytest.mark.integration
 

@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 import pytest
 
 from osrerank import connect
-from osrerank.server.comparison import Judgments
-from osrerank.server.page import Comparison
+from osrerank.server.page.comparison import Judgments
+from osrerank.server.page.routes import Comparison
 from osrerank.testing import FunctionScorer
 from osrerank.types import Qrels, Query
 from tests import servers

@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 
 from osrerank import connect
-from osrerank.server.page import Comparison
+from osrerank.server.page.routes import Comparison
 from osrerank.testing import FunctionScorer
 from tests.servers import ROOT, free_port
 

@@ -13,8 +13,8 @@ from osrerank import connect
 from osrerank.cli import cli
 from osrerank.cli.demo import MAPPING, Sample
 from osrerank.errors import InstallError
-from osrerank.server.install import Installer, Wish
-from osrerank.server.ml_commons import Models
+from osrerank.server.opensearch.install import Installer, Wish
+from osrerank.server.opensearch.ml_commons import Models
 from osrerank.testing import FunctionScorer
 from tests.http_server import running
 from tests.servers import free_port

@@ -6,12 +6,12 @@ import ir_measures
 import pytest
 from ir_measures import AP, P
 
-from index_loaders.job import LoadOptions, load
-from index_loaders.mapping import IndexOptions
-from index_loaders.registry import LOADERS
 from osrerank import connect
 from osrerank.cli import main
 from osrerank.testing import FunctionScorer
+from osrerank_loaders.collections.registry import LOADERS
+from osrerank_loaders.load.job import LoadOptions, load
+from osrerank_loaders.load.mapping import IndexOptions
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from opensearchpy import OpenSearch, helpers
 
-from osrerank.evaluation.trec import read_run
+from osrerank.formats.trec import read_run
 from tests.servers import ROOT
 
 pytestmark = pytest.mark.integration

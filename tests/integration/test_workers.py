@@ -20,11 +20,11 @@ import pytest
 
 from osrerank import connect
 from osrerank.errors import Overloaded, TaskFailed, WorkerError
-from osrerank.scoring.broker import TASK, celery_app
-from osrerank.scoring.broker import connect as connect_redis
-from osrerank.scoring.factory import load_scorer
-from osrerank.scoring.messages import Request
-from osrerank.scoring.remote import RemoteScorer
+from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.remote.broker import TASK, celery_app
+from osrerank.scoring.remote.broker import connect as connect_redis
+from osrerank.scoring.remote.messages import Request
+from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import Deadline, Scorer
 from tests import servers, tls
 from tests.workers import STAND_IN, TINY, Crew, crew_of
@@ -149,7 +149,7 @@ def test_a_client_works_on_both_sides_of_a_fork(remote: RemoteScorer, expected: 
     """As under a server that loads the application and then forks: in a process of its own, this one has threads."""
     script = (
         "import os, sys\n"
-        "from osrerank.scoring.remote import RemoteScorer\n"
+        "from osrerank.scoring.remote.scorer import RemoteScorer\n"
         "from tests.integration.test_workers import DOCUMENTS, QUERY, TUPLES\n"
         "scorer = RemoteScorer(sys.argv[1], sys.argv[2], queue_chunks=64)\n"
         "first = scorer.score(QUERY, DOCUMENTS, TUPLES).values.tobytes()\n"
@@ -354,7 +354,7 @@ def test_check_tells_whether_a_worker_is_ready(broker: str, crew: Crew) -> None:
     crew.wait_for(2)
 
     def check(model: str, url: str = broker) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "workers", "--model", model, "--broker-url", url, "--check"]
+        command = [sys.executable, "-m", "osrerank_workers", "--model", model, "--broker-url", url, "--check"]
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=servers.ROOT)
 
     ready = check(TINY)
@@ -367,7 +367,7 @@ def test_check_tells_whether_a_worker_is_ready(broker: str, crew: Crew) -> None:
 
 def test_celerys_own_command_starts_the_same_worker(broker: str, tmp_path: Path, expected: np.ndarray) -> None:
     environment = {**os.environ, "OSRERANK_REDIS_URL": broker, "OSRERANK_MODEL": OTHER, "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "celery", "-A", "workers.app", "worker"]
+    command = [sys.executable, "-m", "celery", "-A", "osrerank_workers.app", "worker"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=servers.ROOT)
     try:

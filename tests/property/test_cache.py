@@ -10,9 +10,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from osrerank import Client, connect
-from osrerank.scoring.cache import score_keys
-from osrerank.scoring.score_store import OLD, YOUNG
-from osrerank.scoring.score_store import connect as connect_redis
+from osrerank.scoring.cache.scorer import score_keys
+from osrerank.scoring.cache.store import OLD, YOUNG
+from osrerank.scoring.cache.store import connect as connect_redis
 
 MODELS = Path(__file__).parents[1] / "data"
 TINY = str(MODELS / "tiny-bert-one-label")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from osrerank.evaluation.trec import read_run, trec_order, write_run
+from osrerank.formats.trec import read_run, trec_order, write_run
 from osrerank.types import Run, ScoredDocument
 
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zs", "Zl", "Zp")), min_size=1, max_size=8)

@@ -7,7 +7,7 @@ import pytest
 from osrerank import Pairs, Rerank, connect
 from osrerank.errors import ConfigError, InferenceError, ModelLoadError
 from osrerank.reranker import Reranker
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_DUO_MODEL, Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of

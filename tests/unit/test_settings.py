@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from osrerank import Rerank, connect
-from osrerank.defaults import Defaults
 from osrerank.errors import ConfigError
+from osrerank.options.defaults import Defaults
 from osrerank.reranker import Reranker
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer

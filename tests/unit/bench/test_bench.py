@@ -13,9 +13,9 @@ from osrerank.bench.peak import measured_peak, operations
 from osrerank.bench.peers import make_peers
 from osrerank.bench.workload import Task, from_candidates, pairs, synthetic
 from osrerank.cli import cli
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.card import PoolFactors
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model import PoolFactors
+from osrerank.scoring.registry import load_scorer
 from osrerank.types import Qrels
 
 DATA = Path(__file__).parents[2] / "data"

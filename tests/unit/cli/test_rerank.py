@@ -5,9 +5,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from osrerank.cli import cli, main
-from osrerank.evaluation.checkpoint import read_options, read_records
+from osrerank.evaluation.side_file import read_options, read_records
 from osrerank.evaluation.tradeoff import Scored, Setting, derive
-from osrerank.evaluation.trec import read_run
+from osrerank.formats.trec import read_run
 from tests.servers import ROOT
 
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")

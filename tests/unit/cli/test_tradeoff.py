@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from osrerank.cli import cli
-from osrerank.evaluation.checkpoint import Checkpoint
 from osrerank.evaluation.records import Record
+from osrerank.evaluation.side_file import Checkpoint
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from osrerank.cli import main
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.card import read_card
 from osrerank.scoring.locate import SHIPPED
-from osrerank.scoring.model import read_card
+from osrerank.scoring.registry import load_scorer
 from tests.servers import ROOT
 
 MODEL = ROOT / "tests" / "data" / "tiny-bert-two-labels"

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.embedded import values
-from osrerank.embedded.clauses import minimum_should_match
-from osrerank.embedded.faults import Fault
-from osrerank.embedded.mapping import Fields, merge
-from osrerank.embedded.source import source_filter
+from osrerank.embedded.errors import Fault
+from osrerank.embedded.mapping import values
+from osrerank.embedded.mapping.fields import Fields, merge
+from osrerank.embedded.mapping.source import source_filter
+from osrerank.embedded.query.clauses import minimum_should_match
 
 
 @pytest.mark.parametrize(

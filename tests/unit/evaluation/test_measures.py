@@ -6,7 +6,7 @@ import pytest
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.corrections import interpolated_precision
 from osrerank.evaluation.measures import MSMARCO, Averaging, evaluate, msmarco_mrr, parse_measures
-from osrerank.evaluation.trec import read_run
+from osrerank.formats.trec import read_run
 from osrerank.types import Qrels, Run, ScoredDocument
 
 QRELS = Qrels({"1": {"a": 2, "b": 1, "c": 0, "d": -2}, "2": {"x": 1}, "3": {"y": 1}})

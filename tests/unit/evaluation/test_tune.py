@@ -9,12 +9,12 @@ from click.testing import CliRunner
 
 from osrerank.cli import cli
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.checkpoint import Checkpoint
 from osrerank.evaluation.folds import block_folds, read_folds
 from osrerank.evaluation.measures import evaluate, parse_measures
 from osrerank.evaluation.records import Record
-from osrerank.evaluation.trec import read_qrels, read_run
+from osrerank.evaluation.side_file import Checkpoint
 from osrerank.evaluation.tune import Evidence, Weights, by_share, cross_validate, grid, held_out_run, precisions
+from osrerank.formats.trec import read_qrels, read_run
 from osrerank.types import Qrels
 
 TRUE = Weights(second=0.0, a=0.5, third=0.0)

@@ -5,8 +5,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from osrerank.errors import ModelLoadError
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, padded
-from osrerank.scoring.model import ModelCard
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
 CLS, SEP = 2, 3

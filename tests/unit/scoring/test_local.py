@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from osrerank.errors import InferenceError
-from osrerank.scoring import factory
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring import registry
+from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
 from osrerank.scoring.local import CHUNK, LocalScorer
-from osrerank.scoring.model import Calibration, ModelCard
+from osrerank.scoring.registry import load_scorer
 from osrerank.types import Deadline, Scorer
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
@@ -66,7 +66,7 @@ def test_it_is_a_scorer(scorer: LocalScorer) -> None:
 def test_a_gpu_that_is_left_idle_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(factory, "GPU", tmp_path / "nvidiactl")
+    monkeypatch.setattr(registry, "GPU", tmp_path / "nvidiactl")
     load_scorer(str(DIRECTORY), threads=1)
     assert not caplog.records
     (tmp_path / "nvidiactl").touch()
@@ -156,7 +156,7 @@ def test_a_forked_child_has_lanes_of_its_own() -> None:
     """As under a server that loads the model and then forks: in a process of its own, this one has threads."""
     script = (
         "import os, signal\n"
-        "from osrerank.scoring.factory import load_scorer\n"
+        "from osrerank.scoring.registry import load_scorer\n"
         f"scorer = load_scorer({str(DIRECTORY)!r}, backend='onnx', threads=1)\n"
         "before = scorer.score('q', ['a', 'b'], [(0,), (1,)]).values.tolist()\n"
         "if (child := os.fork()) == 0:\n"

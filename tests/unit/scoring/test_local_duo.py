@@ -11,10 +11,10 @@ import pytest
 from osrerank import DuoStage
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring import local
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.local import LocalScorer
-from osrerank.scoring.model import Calibration, ModelCard
+from osrerank.scoring.registry import load_scorer
 from osrerank.types import Deadline
 from tests.rankings import ranking_of
 

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from osrerank.scoring.factory import load_scorer
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.locate import SHIPPED, locate
+from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 from tests import servers
 
@@ -67,7 +67,7 @@ def test_the_longest_sequences_fit(scorer: LocalScorer) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_base_install_is_enough(model: str) -> None:
     program = (
-        "import sys; from osrerank.scoring.factory import load_scorer; "
+        "import sys; from osrerank.scoring.registry import load_scorer; "
         f"load_scorer({model!r}).score('a', ['b'], [(0,)]); "
         "print(sorted({'torch', 'transformers', 'onnx', 'optimum', 'huggingface_hub'} & set(sys.modules)))"
     )

@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from osrerank.errors import ConfigError, InferenceError, ModelLoadError
-from osrerank.scoring.factory import load_scorer
+from osrerank.scoring.card import ModelCard, read_card
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalScorer
-from osrerank.scoring.model import ModelCard, read_card
+from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scores
 
 torch = pytest.importorskip("torch")

@@ -4,8 +4,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from osrerank.reranker import Reranker
-from osrerank.server.app import create_app
-from osrerank.server.limits import Limits
+from osrerank.server.api.app import create_app
+from osrerank.server.api.limits import Limits
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 

@@ -189,8 +189,8 @@ def test_malformed_option_is_named(value, named):
 
 
 def test_passages_are_cached_one_by_one(redis_url):
-    from osrerank.scoring.cache import CachedScorer
-    from osrerank.scoring.score_store import RemoteStore
+    from osrerank.scoring.cache.scorer import CachedScorer
+    from osrerank.scoring.cache.store import RemoteStore
 
     cached = CachedScorer(COUNT, RemoteStore(redis_url, ttl_s=60, most_bytes=1e6))
     stage = PassageStage(cached, Passages(**SMALL))

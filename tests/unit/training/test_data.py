@@ -10,8 +10,8 @@ from osrerank.client import connect
 from osrerank.errors import CorpusFormatError
 from osrerank.stages.splitting import Windows
 from osrerank.training.documents import best, hardest, passage_triples, scored
-from osrerank.training.examples import Example
-from osrerank.training.first_pass import Search, from_index, from_questions
+from osrerank.training.examples.first_pass import Search, from_index, from_questions
+from osrerank.training.examples.lists import Example
 from osrerank.types import Qrels, Query, Scores
 from tests.servers import ROOT
 

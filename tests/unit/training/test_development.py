@@ -5,12 +5,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from osrerank.errors import ConfigError, EvaluationError  # noqa: E402 - with their twins
-from osrerank.scoring.factory import load_scorer  # noqa: E402
+from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.stages.splitting import Windows  # noqa: E402
 from osrerank.training.development import Development, Scoring, passages_of  # noqa: E402
-from osrerank.training.examples import Example  # noqa: E402
-from osrerank.training.models import load_trainee  # noqa: E402
+from osrerank.training.examples.lists import Example  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
+from osrerank.training.weights.models import load_trainee  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 CLASSIFIER = ROOT / "tests" / "data" / "tiny-bert-two-labels"

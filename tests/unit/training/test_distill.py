@@ -7,14 +7,21 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from osrerank.errors import ConfigError  # noqa: E402 - with their twins
-from osrerank.training.batches import Lot, MonoAssembly, Steps  # noqa: E402
 from osrerank.training.distill import DistillationObjective  # noqa: E402
-from osrerank.training.examples import Example  # noqa: E402
+from osrerank.training.examples.batches import Lot, MonoAssembly, Steps  # noqa: E402
+from osrerank.training.examples.lists import Example  # noqa: E402
 from osrerank.training.losses import soft_cross_entropy  # noqa: E402
-from osrerank.training.models import Trainee, layer_map, load_trainee, select_layers, stand_ins, weights_of  # noqa: E402
 from osrerank.training.objective import on  # noqa: E402
 from osrerank.training.probe import Probe, forward  # noqa: E402
 from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
+from osrerank.training.weights.models import (  # noqa: E402
+    Trainee,
+    layer_map,
+    load_trainee,
+    select_layers,
+    stand_ins,
+    weights_of,
+)
 from tests.servers import ROOT  # noqa: E402
 
 DATA = ROOT / "tests" / "data"

@@ -7,18 +7,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from osrerank.scoring.factory import load_scorer  # noqa: E402 - with their twins
+from osrerank.export.export_model import ExportOptions, export_model  # noqa: E402
+from osrerank.scoring.card import read_card  # noqa: E402
 from osrerank.scoring.inputs import InputBuilder  # noqa: E402
-from osrerank.scoring.model import read_card  # noqa: E402
+from osrerank.scoring.registry import load_scorer  # noqa: E402 - with their twins
 from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.development import Development, Scoring  # noqa: E402
-from osrerank.training.duo import DuoAssembly, ordered_pairs  # noqa: E402
-from osrerank.training.examples import Example  # noqa: E402
-from osrerank.training.export import ExportOptions, export_model  # noqa: E402
+from osrerank.training.examples.duo import DuoAssembly, ordered_pairs  # noqa: E402
+from osrerank.training.examples.lists import Example  # noqa: E402
+from osrerank.training.examples.sources import open_source  # noqa: E402
 from osrerank.training.fit import Request, distill, train  # noqa: E402
-from osrerank.training.models import load_trainee  # noqa: E402
 from osrerank.training.recipes import PRESETS  # noqa: E402
-from osrerank.training.sources import open_source  # noqa: E402
+from osrerank.training.weights.models import load_trainee  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 START = ROOT / "tests" / "data" / "tiny-bert-two-labels"

@@ -15,12 +15,12 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402 - needs torch
 
 from osrerank.errors import ConfigError, CorpusFormatError, EvaluationError, ModelLoadError  # noqa: E402
-from osrerank.scoring.factory import load_scorer  # noqa: E402
-from osrerank.scoring.model import read_card  # noqa: E402
+from osrerank.scoring.card import read_card  # noqa: E402
+from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.training.curve import read_curve  # noqa: E402
+from osrerank.training.examples.sources import open_source  # noqa: E402
 from osrerank.training.fit import Request, distill, train  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
-from osrerank.training.sources import open_source  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 DATA = ROOT / "tests" / "data"

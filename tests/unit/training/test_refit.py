@@ -9,13 +9,13 @@ torch = pytest.importorskip("torch")
 
 from osrerank.errors import ConfigError  # noqa: E402 - with their twins
 from osrerank.scoring.inputs import Batch, padded  # noqa: E402
+from osrerank.training.examples.sources import open_source  # noqa: E402
 from osrerank.training.fit import Request, distill  # noqa: E402
-from osrerank.training.models import Trainee, load_trainee, select_layers  # noqa: E402
 from osrerank.training.objective import on  # noqa: E402
 from osrerank.training.probe import Probe, forward  # noqa: E402
 from osrerank.training.recipes import PRESETS  # noqa: E402
 from osrerank.training.refit import Sums, refit, spared_least  # noqa: E402
-from osrerank.training.sources import open_source  # noqa: E402
+from osrerank.training.weights.models import Trainee, load_trainee, select_layers  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 DATA = ROOT / "tests" / "data"

@@ -1,0 +1,136 @@
+"""Candidate files for `osrerank rerank`, from MS MARCO's top-1000 and top-100 files.
+
+A top-1000 file has its texts within it and its lines in random order; a top-100 file is a TREC run, whose texts come
+from the collection. Neither need fit in memory: rows go through a temporary SQLite file.
+"""
+
+import json
+import math
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from osrerank.errors import CorpusFormatError
+from osrerank.formats.common_layout import write_lines
+from osrerank.formats.lines import shown, text_lines
+from osrerank.formats.sources import open_sources
+from osrerank_loaders.collections.base import Record, Source, malformed
+
+_TOP1000_FIELDS, _RUN_FIELDS = 4, 6
+_ROWS = "CREATE TABLE rows (place INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL)"
+_TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
+_JOINED = """
+    SELECT rows.query_id, query, rows.doc_id, title, text, score
+    FROM rows JOIN (SELECT query_id, min(place) AS first FROM rows GROUP BY query_id) USING (query_id)
+    LEFT JOIN texts ON texts.doc_id = rows.doc_id
+    ORDER BY first, place
+"""
+
+
+def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield the candidates of each query of a top-1000 file (``qid TAB pid TAB query TAB passage``)."""
+    with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
+        for place, (source, number, line) in enumerate(_lines(files)):
+            fields = line.split("\t")
+            if len(fields) != _TOP1000_FIELDS:
+                reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {shown(line)}"
+                raise malformed(source, reason, line=number)
+            query_id, doc_id, query, text = fields
+            database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL)", (place, query_id, query, doc_id))
+            database.execute("INSERT OR IGNORE INTO texts VALUES (?, '', ?)", (doc_id, text))
+        yield from _grouped(database)
+
+
+def candidates_of_run(
+    files: tuple[str, ...], queries: Mapping[str, str], documents: Iterable[Record]
+) -> Iterator[dict[str, Any]]:
+    """Yield the candidates of each query of a TREC run, in the run's order, with the collection's texts.
+
+    Args:
+        files: the run.
+        queries: query_id -> text.
+        documents: the collection; read once.
+
+    Raises:
+        CorpusFormatError: a line is no run line, or names a query or a document that is not there.
+    """
+    with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
+        for place, (source, number, line) in enumerate(_lines(files)):
+            fields = line.split()
+            if len(fields) != _RUN_FIELDS:
+                raise malformed(source, f"expected six columns of a TREC run, found {shown(line)}", line=number)
+            query_id, doc_id, score = fields[0], fields[2], _score(source, number, fields[4])
+            if query_id not in queries:
+                raise malformed(source, f"query {query_id!r} is not in the queries file", line=number)
+            row = (place, query_id, queries[query_id], doc_id, score)
+            database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", row)
+        _keep_texts(database, documents)
+        yield from _grouped(database)
+
+
+def write_candidates(groups: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """Write candidates as JSON lines; return how many queries."""
+    return write_lines((json.dumps(group, ensure_ascii=False) for group in groups), path)
+
+
+def _score(source: Source, line: int, text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise malformed(source, f"the score {text!r} is not a finite number", line=line)
+    return score
+
+
+def _database(folder: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(folder / "candidates.sqlite")
+    database.execute("PRAGMA journal_mode = OFF")  # a scratch file: nothing to recover
+    database.execute("PRAGMA synchronous = OFF")
+    database.execute(_ROWS)
+    database.execute(_TEXTS)
+    return database
+
+
+def _lines(files: tuple[str, ...]) -> Iterator[tuple[Source, int, str]]:
+    for source in open_sources(files):
+        for number, line in text_lines(source):
+            if isinstance(line, CorpusFormatError):
+                raise line
+            yield source, number, line
+
+
+def _keep_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> None:
+    """Keep the texts of the documents that occur in the rows."""
+    wanted = {doc_id for (doc_id,) in database.execute("SELECT DISTINCT doc_id FROM rows")}
+    for document in documents:
+        if isinstance(document, CorpusFormatError):
+            raise document
+        if document.doc_id in wanted:
+            row = (document.doc_id, document.title, document.text)
+            database.execute("INSERT OR IGNORE INTO texts VALUES (?, ?, ?)", row)
+            wanted.discard(document.doc_id)
+    if wanted:
+        raise CorpusFormatError(
+            f"{len(wanted)} candidates are not in the collection, such as {min(wanted)!r}; is it the right collection?"
+        )
+
+
+def _grouped(database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    for (query_id, query), rows in groupby(database.execute(_JOINED), key=lambda row: row[:2]):
+        candidates = [_candidate(*row[2:]) for row in rows]
+        yield {"query_id": query_id, "query": query, "candidates": candidates}
+
+
+def _candidate(doc_id: str, title: str, text: str, score: float | None) -> dict[str, Any]:
+    """Return one candidate; a title or score that is not there is left out."""
+    return {
+        "doc_id": doc_id,
+        **({"title": title} if title else {}),
+        "text": text,
+        **({} if score is None else {"score": score}),
+    }

@@ -1,0 +1,67 @@
+"""The commands `index` and `download`, and `convert` from its own file: glue only."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from osrerank import connect
+from osrerank_loaders.collections.registry import LOADERS
+from osrerank_loaders.convert_cli import convert
+from osrerank_loaders.download import published
+
+__all__ = ["convert", "download", "index"]
+
+
+@click.command()
+@click.argument("loader", type=click.Choice(sorted(LOADERS)))
+@click.argument("paths", nargs=-1, required=True)
+@click.option("--index", "index_name", required=True, help="Name of the index.")
+@click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
+@click.option("--k1", type=click.FloatRange(min=0), help="BM25 k1; as published for the collection when absent.")
+@click.option("--b", type=click.FloatRange(0, 1), help="BM25 b; as published for the collection when absent.")
+@click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Scores differ per shard.")
+@click.option("--replicas", type=click.IntRange(min=0), help="Copies once loaded; at most one when absent.")
+@click.option("--recreate", is_flag=True, help="Delete an index of that name first.")
+@click.option("--force-merge", is_flag=True, help="Merge to one segment at the end.")
+@click.option("--skip-bad", type=click.IntRange(min=0), default=0, show_default=True, help="Bad records to tolerate.")
+@click.option("--repair-encoding", is_flag=True, help="Undo double-encoded UTF-8 (MS MARCO v1).")
+@click.option("--bulk-mb", type=click.FloatRange(0.01, 90), default=4.0, show_default=True, help="Size of a request.")
+@click.option("--in-flight", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests at a time.")
+@click.option(
+    "--give-up-s", type=click.FloatRange(min=0), default=300.0, show_default=True, help="Longest wait for the server."
+)
+@click.option("--checkpoint-s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Resume grain.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.pass_obj
+def index(defaults: dict[str, Any], /, **options: Any) -> None:
+    """Load a published collection: files, folders, archives, or - for standard input.
+
+    Compressed files (gz, xz, zst, bz2) and tar archives are read as they are. A load that was cut off goes on
+    when the same command is given again.
+    """
+    from osrerank_loaders.command import load_collection  # noqa: PLC0415 - imports opensearch-py and rich
+
+    summary = load_collection(connect, {**options, "url": options["url"] or (defaults or {}).get("url")})
+    if options["as_json"] or (defaults or {}).get("as_json"):
+        click.echo(json.dumps(asdict(summary)))
+        return
+    for note in summary.notes:
+        click.echo(note, err=True)
+    click.echo(str(summary))
+
+
+@click.command()
+@click.argument("collection", type=click.Choice(sorted(published())))
+@click.option(
+    "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder; the collection's name when absent."
+)
+@click.option("--only", multiple=True, help="Only files of this name; may be repeated.")
+def download(collection: str, output: Path | None, only: tuple[str, ...]) -> None:
+    """Fetch a collection's official files, resumed where a fetch stopped, checked by size and MD5."""
+    from osrerank_loaders.command import download_collection  # noqa: PLC0415 - imports rich
+
+    for path in download_collection(collection, output or Path(collection), only):
+        click.echo(path)

@@ -1,0 +1,1 @@
+"""Published collections, a module each: how their files are read and searched."""

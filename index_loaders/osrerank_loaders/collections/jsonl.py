@@ -1,0 +1,68 @@
+"""JSON lines, a document each: our own common layout, and BEIR's ``corpus.jsonl``.
+
+The id is under ``id``, ``_id``, ``doc_id`` or ``docid``; the text under ``text``, ``contents`` or ``body``; ``title``
+is optional. Whatever else is there is kept as metadata; an object under ``metadata`` (BEIR's) is unfolded.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from osrerank.errors import CorpusFormatError
+from osrerank.formats.lines import json_lines
+from osrerank.types import Document
+from osrerank_loaders.collections.base import Loader, Record, Source, malformed
+
+_ID_KEYS = ("id", "_id", "doc_id", "docid")
+_TEXT_KEYS = ("text", "contents", "body")
+_NOTHING: Mapping[str, Any] = {}
+
+
+def read_jsonl(source: Source) -> Iterator[Record]:
+    """Read documents from JSON lines."""
+    for number, record in json_lines(source):
+        if isinstance(record, CorpusFormatError):
+            yield record
+            continue
+        try:
+            yield _document(record)
+        except ValueError as error:
+            yield malformed(source, str(error), line=number)
+
+
+def _document(record: dict[str, Any]) -> Document:
+    doc_id = _take(record, _ID_KEYS)
+    text = _take(record, _TEXT_KEYS)
+    title = record.pop("title", None) or ""
+    if isinstance(doc_id, int) and not isinstance(doc_id, bool):
+        doc_id = str(doc_id)
+    if not isinstance(doc_id, str) or not doc_id:
+        raise ValueError(f"the id must be a non-empty string or an integer, found {doc_id!r}")
+    if not isinstance(text, str) or not isinstance(title, str):
+        raise ValueError(f"document {doc_id!r}: text and title must be strings")  # noqa: TRY004 - bad data, not misuse
+    if record:
+        nested = record.pop("metadata", None)
+        record.update(nested if isinstance(nested, dict) else {} if nested is None else {"metadata": nested})
+    return Document(doc_id, text, title, record or _NOTHING)
+
+
+def _take(record: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        if key in record:
+            return record.pop(key)
+    raise ValueError(f"no field {' or '.join(map(repr, keys))}; the fields here are {', '.join(record) or 'none'}")
+
+
+JSONL = Loader(
+    name="jsonl",
+    about='JSON lines {"id", "text", "title"?, ...}',
+    read=read_jsonl,
+    files=("*.jsonl", "*.json", "*.jl", "*.ndjson"),
+    open_fields=True,
+)
+BEIR = Loader(
+    name="beir",
+    about="A BEIR data set: its folder or archive, or its corpus.jsonl",
+    read=read_jsonl,
+    files=("corpus.jsonl",),
+    open_fields=True,
+)

@@ -1,0 +1,89 @@
+"""MS MARCO documents, version 1 (``msmarco-docs.tsv`` or ``.trec``) and version 2 (JSON lines, whole or segmented)."""
+
+from collections.abc import Iterator
+
+from osrerank.errors import CorpusFormatError
+from osrerank.formats.lines import json_lines, not_utf8, shown
+from osrerank.types import Document
+from osrerank_loaders.collections.base import Loader, Record, Source, malformed
+from osrerank_loaders.collections.jsonl import read_jsonl
+from osrerank_loaders.collections.trec import doc_blocks
+
+_URL = {"type": "keyword", "ignore_above": 2048}
+
+
+def read_documents(source: Source) -> Iterator[Record]:
+    """Read ``docid TAB url TAB title TAB body`` lines, the TREC form, or ``{"id", "contents"}`` lines."""
+    head = source.stream.peek(5)[:5]
+    if head.startswith(b"{"):
+        return read_jsonl(source)
+    return _read_trec(source) if head.upper() == b"<DOC>" else _read_tsv(source)
+
+
+def _read_tsv(source: Source) -> Iterator[Record]:
+    for number, raw in enumerate(source.stream, 1):
+        try:
+            doc_id, url, title, body = raw.decode().removesuffix("\n").split("\t")
+        except UnicodeDecodeError as error:
+            yield not_utf8(source, number, error)
+        except ValueError:
+            found = raw.count(b"\t") + 1
+            reason = f"expected docid TAB url TAB title TAB body, found {found} fields: {shown(raw)}"
+            yield malformed(source, reason, line=number)
+        else:
+            if doc_id:
+                yield Document(doc_id, body, title, {"url": url})
+            else:
+                yield malformed(source, "the document has no id", line=number)
+
+
+def _read_trec(source: Source) -> Iterator[Record]:
+    """Read ``<DOC>`` records whose text holds the url, the title and the body, in lines; the text is no markup."""
+    for number, block in doc_blocks(source):
+        if isinstance(block, CorpusFormatError):
+            yield block
+            continue
+        front, found, text = block.partition("<TEXT>\n")
+        doc_id = front.partition("<DOCNO>")[2].partition("</DOCNO>")[0].strip()
+        if not found or not doc_id:
+            yield malformed(source, "a <DOC> without <DOCNO> or <TEXT>", line=number)
+            continue
+        url, title, body = [*text.rpartition("</TEXT>")[0].split("\n", 2), "", ""][:3]
+        yield Document(doc_id, body.removesuffix("\n"), title, {"url": url})
+
+
+def read_documents_v2(source: Source) -> Iterator[Record]:
+    """Read ``{"url", "title", "headings", "body", "docid"}`` lines; the segmented form has ``segment`` for ``body``."""
+    for number, record in json_lines(source):
+        if isinstance(record, CorpusFormatError):
+            yield record
+            continue
+        try:
+            doc_id, title = record["docid"], record["title"]
+            text = record["segment"] if "segment" in record else record["body"]
+            metadata = {"url": record["url"], "headings": record["headings"]}
+        except KeyError as error:
+            yield malformed(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
+            continue
+        if isinstance(doc_id, str) and doc_id and isinstance(text, str) and isinstance(title, str):
+            yield Document(doc_id, text, title, metadata)
+        else:
+            yield malformed(source, f"docid, title and body must be strings, found docid {doc_id!r}", line=number)
+
+
+MSMARCO_DOCUMENT = Loader(
+    name="msmarco-document",
+    about="MS MARCO documents: msmarco-docs.tsv or msmarco-docs.trec",
+    read=read_documents,
+    files=("msmarco-docs.tsv", "msmarco-docs.trec", "*.json", "*.jsonl"),
+    k1=4.46,
+    b=0.82,
+    fields={"url": _URL},
+)
+MSMARCO_V2_DOCUMENT = Loader(
+    name="msmarco-v2-document",
+    about="MS MARCO v2 documents: msmarco_v2_doc.tar, its segmented form, or their files",
+    read=read_documents_v2,
+    files=("msmarco_doc_*", "*.json", "*.jsonl"),
+    fields={"url": _URL, "headings": {"type": "text", "analyzer": "english"}},
+)

@@ -1,0 +1,73 @@
+"""MS MARCO passages, version 1 (``collection.tsv``, or Anserini's JSON form) and version 2 (JSON lines)."""
+
+from collections.abc import Iterator
+
+from osrerank.errors import CorpusFormatError
+from osrerank.formats.lines import json_lines, not_utf8, shown
+from osrerank.types import Document
+from osrerank_loaders.collections.base import Loader, Record, Source, malformed
+from osrerank_loaders.collections.jsonl import read_jsonl
+
+_FIELDS = 2
+
+
+def read_passages(source: Source) -> Iterator[Record]:
+    """Read ``pid TAB passage`` lines, or ``{"id", "contents"}`` where the file begins with a brace."""
+    return read_jsonl(source) if source.stream.peek(1)[:1] == b"{" else _read_tsv(source)
+
+
+def _read_tsv(source: Source) -> Iterator[Record]:
+    """Split each line at its tab; no quoting, no stripping: an empty passage and leading spaces are kept."""
+    nothing: dict[str, str] = {}
+    for number, raw in enumerate(source.stream, 1):
+        try:
+            doc_id, text = raw.decode().split("\t")
+        except UnicodeDecodeError as error:
+            yield not_utf8(source, number, error)
+        except ValueError:
+            found = raw.count(b"\t") + 1
+            yield malformed(source, f"expected pid TAB passage, found {found} fields: {shown(raw)}", line=number)
+        else:
+            if doc_id:
+                yield Document(doc_id, text[:-1] if text[-1:] == "\n" else text, "", nothing)
+            else:
+                yield malformed(source, "the passage has no id", line=number)
+
+
+def read_passages_v2(source: Source) -> Iterator[Record]:
+    """Read ``{"pid", "passage", "spans", "docid"}`` lines.
+
+    The text is the passage as published. It is not rebuilt from ``spans``: their texts, joined, differ from some
+    passages.
+    """
+    for number, record in json_lines(source):
+        if isinstance(record, CorpusFormatError):
+            yield record
+            continue
+        try:
+            doc_id, text = record["pid"], record["passage"]
+            metadata = {"spans": record["spans"], "docid": record["docid"]}
+        except KeyError as error:
+            yield malformed(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
+        else:
+            if isinstance(doc_id, str) and doc_id and isinstance(text, str):
+                yield Document(doc_id, text, "", metadata)
+            else:
+                yield malformed(source, f"pid and passage must be strings, found {doc_id!r}", line=number)
+
+
+MSMARCO_PASSAGE = Loader(
+    name="msmarco-passage",
+    about="MS MARCO passages: collection.tsv, its archives, or {id, contents} JSON",
+    read=read_passages,
+    files=("collection*.tsv", "*.json", "*.jsonl"),
+    k1=0.82,
+    b=0.68,
+)
+MSMARCO_V2_PASSAGE = Loader(
+    name="msmarco-v2-passage",
+    about="MS MARCO v2 passages: msmarco_v2_passage.tar or its files",
+    read=read_passages_v2,
+    files=("msmarco_passage_*", "*.json", "*.jsonl"),
+    fields={"docid": {"type": "keyword"}, "spans": {"type": "keyword", "index": False, "doc_values": False}},
+)

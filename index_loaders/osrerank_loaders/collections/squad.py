@@ -1,0 +1,45 @@
+"""SQuAD as a retrieval collection: a paragraph is a document, a question's own paragraph is relevant to it.
+
+Rajpurkar, Zhang, Lopyrev, Liang: SQuAD, 2016, arXiv:1606.05250.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from osrerank.errors import CorpusFormatError
+from osrerank.formats.common_layout import Judgment
+from osrerank.types import Document, Query
+
+
+class Paragraph(NamedTuple):
+    """A paragraph as a document, and the questions asked about it."""
+
+    document: Document
+    queries: tuple[Query, ...]
+
+    @property
+    def judgments(self) -> Iterator[Judgment]:
+        """The judgments that make this paragraph relevant to its questions."""
+        return (Judgment(query.query_id, self.document.doc_id, 1) for query in self.queries)
+
+
+def read_squad(path: Path) -> Iterator[Paragraph]:
+    """Read a SQuAD JSON file; a document's id is the article's title and the paragraph's number, from 0.
+
+    Raises:
+        CorpusFormatError: the file is no SQuAD file.
+    """
+    try:
+        articles = json.loads(path.read_bytes())["data"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorpusFormatError(f"{path}: not a SQuAD file: {error}", file=str(path)) from error
+    for article in articles:
+        for number, paragraph in enumerate(article["paragraphs"]):
+            yield _paragraph(article["title"], number, paragraph)
+
+
+def _paragraph(title: str, number: int, paragraph: dict[str, Any]) -> Paragraph:
+    document = Document(f"{title}-{number}", paragraph["context"], title.replace("_", " "))
+    return Paragraph(document, tuple(Query(qa["id"], qa["question"]) for qa in paragraph["qas"]))

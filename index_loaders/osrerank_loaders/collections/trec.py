@@ -1,0 +1,137 @@
+"""Collections of TREC's news tracks, each file told by how it begins.
+
+- SGML ``<DOC>`` records, as on TREC disks 4 and 5 (Robust04).
+- New York Times: one NITF XML file for each article.
+- Washington Post: JSON lines.
+- HTML, one file for each document, its id the file's stem, all of its text in ``text`` (as Anserini indexes CACM).
+
+Which elements are indexed follows Anserini's collection classes.
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Iterator
+from pathlib import PurePath
+from typing import Any
+
+from osrerank.errors import CorpusFormatError
+from osrerank.formats.lines import json_lines
+from osrerank.formats.markup import elements, strip_tags
+from osrerank.types import Document
+from osrerank_loaders.collections.base import Loader, Record, Source, malformed
+
+_TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
+_TEXT_TAGS = ("TEXT", "LEADPARA", "LP")
+_POST_TYPES = frozenset({"sanitized_html", "tweet"})
+_DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
+
+
+def read_trec(source: Source) -> Iterator[Record]:
+    """Read documents in whichever of the formats the file has."""
+    head = source.stream.peek(512)[:512].lstrip().lower()
+    if PurePath(source.name).suffix.lower() in {".html", ".htm"}:
+        return _read_html(source)
+    if head.startswith(b"{"):
+        return _read_post(source)
+    if b"<nitf" in head:
+        return _read_times(source)
+    return _read_sgml(source)
+
+
+def doc_blocks(source: Source) -> Iterator[tuple[int, str | CorpusFormatError]]:
+    """Yield the text from each ``<DOC>`` line to its ``</DOC>``, with the number of its first line."""
+    block: list[bytes] = []
+    began = 0
+    for number, line in enumerate(source.stream, 1):
+        head = line.lstrip()[:5].upper()
+        if head in {b"<DOC>", b"<DOC "}:
+            if block:
+                yield began, malformed(source, "a <DOC> without </DOC>", line=began)
+            block, began = [], number
+        if began:
+            block.append(line)
+        if began and line.rstrip()[-6:].upper() == b"</DOC>":
+            yield began, _decoded(source, b"".join(block), began)
+            block, began = [], 0
+    if block:
+        yield began, malformed(source, "the file ends inside a <DOC>: it is truncated", line=began)
+
+
+def _decoded(source: Source, raw: bytes, line: int) -> str | CorpusFormatError:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        at_line = line + raw.count(b"\n", 0, error.start)
+        return malformed(source, f"not UTF-8: byte 0x{raw[error.start]:02x}", line=at_line)
+
+
+def _read_sgml(source: Source) -> Iterator[Record]:
+    for number, block in doc_blocks(source):
+        if isinstance(block, CorpusFormatError):
+            yield block
+            continue
+        doc_id = next(iter(elements(block, "DOCNO") or _DOC_ID.findall(block)), "")
+        if doc_id:
+            text = "\n".join(elements(block, *_TEXT_TAGS))
+            yield Document(doc_id, text, " ".join(elements(block, *_TITLE_TAGS)))
+        else:
+            yield malformed(source, "a <DOC> without <DOCNO>", line=number)
+
+
+def _read_html(source: Source) -> Iterator[Record]:
+    raw = source.stream.read()
+    text = _decoded(source, raw, 1)
+    stem = PurePath(source.name.rpartition("!")[2]).stem
+    yield text if isinstance(text, CorpusFormatError) else Document(stem, strip_tags(text).strip())
+
+
+def _read_times(source: Source) -> Iterator[Record]:
+    try:
+        article = ET.fromstring(source.stream.read())  # noqa: S314 - expat since 2.4.1 bounds entity expansion
+    except ET.ParseError as error:
+        yield malformed(source, f"not well-formed XML: {error}", line=error.position[0])
+        return
+    number = article.find(".//doc-id")
+    if number is None or not number.get("id-string"):
+        yield malformed(source, "no <doc-id id-string=...>")
+        return
+    abstract = _texts(article.findall(".//abstract/p"))
+    body = _texts(article.findall(".//block[@class='full_text']/p"))
+    title = " ".join(_texts(article.findall(".//hl1"))) or " ".join(_texts(article.findall("./head/title")))
+    yield Document(number.attrib["id-string"], "\n".join([*abstract, *body]), title)
+
+
+def _texts(found: Iterable[ET.Element]) -> list[str]:
+    return ["".join(element.itertext()).strip() for element in found]
+
+
+def _read_post(source: Source) -> Iterator[Record]:
+    for number, record in json_lines(source):
+        if isinstance(record, CorpusFormatError):
+            yield record
+        elif isinstance(record.get("id"), str) and isinstance(record.get("contents"), list):
+            metadata = {"url": record["article_url"]} if record.get("article_url") else {}
+            yield Document(
+                record["id"], "\n".join(_post_texts(record["contents"])), record.get("title") or "", metadata
+            )
+        else:
+            yield malformed(source, "expected id and a list of contents (Washington Post)", line=number)
+
+
+def _post_texts(contents: list[dict[str, Any] | None]) -> Iterator[str]:
+    """Yield the paragraphs, tweets and captions; kickers, bylines and dates are not text."""
+    for part in contents:
+        if not part:
+            continue
+        if part.get("type") in _POST_TYPES and part.get("content"):
+            yield strip_tags(part["content"]).strip()
+        if part.get("fullcaption"):
+            yield strip_tags(part["fullcaption"]).strip()
+
+
+TREC = Loader(
+    name="trec",
+    about="TREC news: SGML <DOC> files, NYT XML, Washington Post JSON lines, HTML files",
+    read=read_trec,
+    fields={"url": {"type": "keyword", "ignore_above": 2048}},
+)

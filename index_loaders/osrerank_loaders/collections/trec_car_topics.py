@@ -1,0 +1,107 @@
+"""TREC-CAR's queries from outlines, and its judgments from pages.
+
+A query is a page or one of its sections; its id is the page id and the heading ids joined by '/'. A heading may itself
+hold a '/', so headings are taken from the outline and never by splitting an id.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from osrerank.formats.common_layout import Judgment
+from osrerank.formats.sources import files_of, open_sources
+from osrerank.types import Query
+from osrerank_loaders.collections.base import Source, malformed
+from osrerank_loaders.collections.trec_car import OUTLINES, PAGES, read_items
+
+Level = Literal["hierarchical", "toplevel", "article"]
+Style = Literal["headings", "dl4marco"]
+_SECTION, _PARAGRAPH = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A page or section on the way to a query: its text, and its percent-encoded id."""
+
+    text: str
+    heading_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A page's part: the headings that lead to it, the page first, and the paragraphs directly in it."""
+
+    path: tuple[Heading, ...]
+    paragraph_ids: tuple[str, ...]
+
+    @property
+    def query_id(self) -> str:
+        """The id of the section's query."""
+        return "/".join(heading.heading_id for heading in self.path)
+
+
+def read_sections(paths: Sequence[str]) -> Iterator[Section]:
+    """Read every page of an outline or page file: first the page itself, then its sections, depth first.
+
+    Raises:
+        CorpusFormatError: the CBOR is damaged, or an item is no page.
+    """
+    for source in open_sources(files_of(paths)):
+        for number, page in enumerate(read_items(source, kinds=(PAGES, OUTLINES)), 1):
+            yield from _page(source, number, page)
+
+
+def _page(source: Source, number: int, page: Any) -> list[Section]:
+    try:
+        name, page_id, skeleton = page[1], page[2].decode(), page[3]
+        return list(_sections((Heading(name, page_id),), skeleton))
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise malformed(source, f"item {number} is no page [tag, name, id, skeleton]; is this a page file?") from error
+
+
+def _sections(path: tuple[Heading, ...], skeleton: Iterable[Any]) -> Iterator[Section]:
+    parts = list(skeleton)
+    yield Section(path, tuple(part[1][1].decode() for part in parts if part[0] == _PARAGRAPH))
+    for part in parts:
+        if part[0] == _SECTION:
+            _tag, heading, heading_id, children = part
+            yield from _sections((*path, Heading(heading, heading_id.decode())), children)
+
+
+def queries(sections: Iterable[Section], level: Level, *, style: Style = "headings") -> Iterator[Query]:
+    """Yield the queries of a level, each once, in the outline's order.
+
+    ``hierarchical`` is every section below a page, ``toplevel`` the first headings, ``article`` the pages. The style
+    ``headings`` gives the page's name and the headings as the text; ``dl4marco`` what Nogueira and Cho (2019) fed to
+    BERT: the id without ``enwiki:``, with spaces for ``%20`` and ``/``, its other escapes left.
+    """
+    seen: set[str] = set()
+    for section in sections:
+        depth = len(section.path) - 1
+        wanted = {"hierarchical": depth > 0, "toplevel": depth == 1, "article": depth == 0}[level]
+        if wanted and section.query_id not in seen:
+            seen.add(section.query_id)
+            yield Query(section.query_id, _TEXTS[style](section))
+
+
+def _from_headings(section: Section) -> str:
+    return " ".join(heading.text for heading in section.path)
+
+
+def _from_id(section: Section) -> str:
+    return section.query_id.removeprefix("enwiki:").replace("%20", " ").replace("/", " ")
+
+
+_TEXTS: dict[Style, Callable[[Section], str]] = {"headings": _from_headings, "dl4marco": _from_id}
+
+
+def judgments(sections: Iterable[Section], level: Level) -> list[Judgment]:
+    """Return a level's judgments, sorted: a paragraph is relevant to its section, its first heading or its page."""
+    found: set[Judgment] = set()
+    for section in sections:
+        path = section.path[: {"hierarchical": len(section.path), "toplevel": 2, "article": 1}[level]]
+        if level == "toplevel" and len(path) == 1:
+            continue
+        query_id = "/".join(heading.heading_id for heading in path)
+        found.update(Judgment(query_id, paragraph_id, 1) for paragraph_id in section.paragraph_ids)
+    return sorted(found)

@@ -1,0 +1,61 @@
+"""What the commands `index` and `download` do with their options."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opensearchpy import OpenSearch
+
+from osrerank.errors import ConfigError
+from osrerank.formats.sources import files_of
+from osrerank_loaders.collections.registry import LOADERS
+from osrerank_loaders.download import fetch, published
+from osrerank_loaders.load.bulk import BulkOptions
+from osrerank_loaders.load.job import LoadOptions, Summary, load
+from osrerank_loaders.load.mapping import IndexOptions
+from osrerank_loaders.load.progress import download_progress, load_progress
+from osrerank_loaders.load.retry import Patience
+
+
+def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
+    """Load what the command line names."""
+    loader = LOADERS[options["loader"]]
+    client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)
+    try:
+        with load_progress(files_of(options["paths"], loader.files)) as report:
+            return load(
+                client, options["index_name"], loader, options["paths"], options=_options(options), report=report
+            )
+    finally:
+        client.close()
+
+
+def _options(options: Mapping[str, Any]) -> LoadOptions:
+    return LoadOptions(
+        skip_bad=options["skip_bad"],
+        recreate=options["recreate"],
+        repair_encoding=options["repair_encoding"],
+        force_merge=options["force_merge"],
+        checkpoint_s=options["checkpoint_s"],
+        index=IndexOptions(options["k1"], options["b"], options["shards"], options["replicas"]),
+        bulk=BulkOptions(
+            max_bytes=int(options["bulk_mb"] * (1 << 20)),
+            in_flight=options["in_flight"],
+            patience=Patience(give_up_s=options["give_up_s"]),
+        ),
+    )
+
+
+def download_collection(collection: str, folder: Path, only: Sequence[str]) -> Iterator[Path]:
+    """Fetch a collection's files, or those named; yield each path when it is there and right."""
+    files = published()[collection].files
+    if unknown := set(only) - {file.name for file in files}:
+        names = ", ".join(file.name for file in files)
+        raise ConfigError(
+            f"--only {min(unknown)}: {collection} has the files {names}", setting="only", source="argument"
+        )
+    for file in files:
+        if not only or file.name in only:
+            with download_progress(file.name, file.bytes) as report:
+                path = fetch(file, folder, report=report)
+            yield path

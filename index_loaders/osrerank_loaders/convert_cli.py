@@ -1,0 +1,143 @@
+"""The command `convert`: published files to the common layout. Glue only."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from osrerank.errors import CorpusFormatError
+from osrerank.types import Document
+from osrerank_loaders.collections.registry import LOADERS
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_paths = click.argument("paths", nargs=-1, required=True)
+_output = click.option("--output", "-o", required=True, type=_FILE, help="File to write.")
+_level = click.option(
+    "--level",
+    type=click.Choice(["hierarchical", "toplevel", "article"]),
+    default="hierarchical",
+    show_default=True,
+    help="Sections, first headings, or pages.",
+)
+
+
+@click.group()
+def convert() -> None:
+    """Convert published files to corpus.jsonl, queries.tsv, qrels.txt, or candidates for `osrerank rerank`."""
+
+
+@convert.command()
+@click.argument("loader", type=click.Choice(sorted(LOADERS)))
+@_paths
+@_output
+def corpus(loader: str, paths: tuple[str, ...], output: Path) -> None:
+    """Write any collection as corpus.jsonl."""
+    from osrerank.formats.common_layout import write_corpus  # noqa: PLC0415 - loaded when asked for
+
+    _said(write_corpus(_documents(loader, paths), output), "documents", output)
+
+
+@convert.command()
+@_paths
+@click.option("--field", type=click.Choice(["title", "desc", "narr"]), default="title", show_default=True)
+@_output
+def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
+    """Write MS MARCO or BEIR queries, or TREC topics, as queries.tsv."""
+    from osrerank.formats.common_layout import write_queries  # noqa: PLC0415 - loaded when asked for
+    from osrerank_loaders.topics import read_queries  # noqa: PLC0415 - its twin
+
+    _said(write_queries(read_queries(paths, field=field), output), "queries", output)
+
+
+@convert.command()
+@_paths
+@_output
+def qrels(paths: tuple[str, ...], output: Path) -> None:
+    """Write MS MARCO, NIST or BEIR judgments as qrels.txt."""
+    from osrerank.formats.common_layout import write_qrels  # noqa: PLC0415 - loaded when asked for
+    from osrerank_loaders.topics import read_qrels  # noqa: PLC0415 - its twin
+
+    _said(write_qrels(read_qrels(paths), output), "judgments", output)
+
+
+@convert.command()
+@_paths
+@click.option("--queries", "queries_path", help="Queries of a TREC run (a top-100 file).")
+@click.option("--collection", nargs=2, metavar="LOADER PATH", help="Collection that a TREC run's documents are from.")
+@_output
+def candidates(
+    paths: tuple[str, ...], queries_path: str | None, collection: tuple[str, str] | None, output: Path
+) -> None:
+    """Write a top-1000 file, or a TREC run with its queries and collection, as candidates.jsonl."""
+    from osrerank_loaders import candidates as files  # noqa: PLC0415 - loaded when asked for
+    from osrerank_loaders.topics import read_queries  # noqa: PLC0415 - its twin
+
+    if (queries_path is None) != (collection is None):
+        raise click.UsageError("--queries and --collection go together: a TREC run needs both, a top-1000 file neither")
+    if queries_path is None or collection is None:
+        groups = files.candidates_with_texts(paths)
+    else:
+        texts = {query.query_id: query.text for query in read_queries([queries_path])}
+        groups = files.candidates_of_run(paths, texts, _documents(collection[0], collection[1:]))
+    _said(files.write_candidates(groups, output), "queries", output)
+
+
+@convert.command("trec-car-queries")
+@_paths
+@_level
+@click.option("--style", type=click.Choice(["headings", "dl4marco"]), default="headings", show_default=True)
+@_output
+def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, output: Path) -> None:
+    """Write TREC-CAR's queries, from outlines or pages, as queries.tsv."""
+    from osrerank.formats.common_layout import write_queries  # noqa: PLC0415 - its twin
+    from osrerank_loaders.collections import trec_car_topics as car  # noqa: PLC0415 - loaded when asked for
+
+    _said(write_queries(car.queries(car.read_sections(paths), level, style=style), output), "queries", output)
+
+
+@convert.command("trec-car-qrels")
+@_paths
+@_level
+@_output
+def trec_car_qrels(paths: tuple[str, ...], level: Any, output: Path) -> None:
+    """Write TREC-CAR's automatic judgments, from pages, as qrels.txt."""
+    from osrerank.formats.common_layout import write_qrels  # noqa: PLC0415 - its twin
+    from osrerank_loaders.collections import trec_car_topics as car  # noqa: PLC0415 - loaded when asked for
+
+    _said(write_qrels(car.judgments(car.read_sections(paths), level), output), "judgments", output)
+
+
+@convert.command()
+@click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--output", "-o", required=True, type=_FOLDER, help="Folder for corpus.jsonl, queries.tsv, qrels.txt.")
+def squad(path: Path, output: Path) -> None:
+    """Write SQuAD as a collection: paragraphs, questions, and which paragraph each is asked about."""
+    from osrerank.formats import common_layout  # noqa: PLC0415 - loaded when asked for
+    from osrerank_loaders.collections.squad import read_squad  # noqa: PLC0415 - its twin
+
+    output.mkdir(parents=True, exist_ok=True)
+    paragraphs = list(read_squad(path))
+    asked = (query for paragraph in paragraphs for query in paragraph.queries)
+    judged = (judgment for paragraph in paragraphs for judgment in paragraph.judgments)
+    documents = (paragraph.document for paragraph in paragraphs)
+    _said(common_layout.write_corpus(documents, output / "corpus.jsonl"), "documents", output / "corpus.jsonl")
+    _said(common_layout.write_queries(asked, output / "queries.tsv"), "queries", output / "queries.tsv")
+    _said(common_layout.write_qrels(judged, output / "qrels.txt"), "judgments", output / "qrels.txt")
+
+
+def _documents(loader_name: str, paths: tuple[str, ...]) -> Iterator[Document]:
+    """Yield a collection's documents; a bad record ends the reading."""
+    from osrerank.formats.sources import files_of, open_sources  # noqa: PLC0415 - its twin
+    from osrerank_loaders.collections.base import read_records  # noqa: PLC0415 - loaded when asked for
+
+    loader = LOADERS[loader_name]
+    for record in read_records(loader, open_sources(files_of(paths, loader.files), loader.files)):
+        if isinstance(record, CorpusFormatError):
+            raise record
+        yield record
+
+
+def _said(count: int, what: str, path: Path) -> None:
+    click.echo(f"{count:,} {what} in {path}", err=True)

@@ -1,0 +1,1 @@
+"""Loading a collection into an index: reading, bulk requests, resuming, counting."""

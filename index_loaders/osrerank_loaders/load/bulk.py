@@ -1,0 +1,180 @@
+"""Sending documents: several bulk requests in flight, bounded by bytes and by count, nothing lost silently.
+
+Documents are created, not indexed: a document that is there already (a repeated request, a resumed load) is left as it
+is, so the index holds no deleted copies and BM25's statistics are exact. What is refused for good is sent once more
+alone, then reported.
+"""
+
+import dataclasses
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import TransportError
+
+from osrerank.types import Document
+from osrerank_loaders.load.retry import RETRIED_STATUSES, Patience, passing
+
+_CONFLICT, _TOO_LARGE, _BAD_REQUEST = 409, 413, 400
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOptions:
+    """How documents are sent.
+
+    Attributes:
+        max_bytes: bytes of one request; a larger document travels alone.
+        max_documents: documents of one request.
+        in_flight: requests sent at the same time.
+        patience: how long a busy or absent server is waited for.
+    """
+
+    max_bytes: int = 4 << 20
+    max_documents: int = 2000
+    in_flight: int = 4
+    patience: Patience = field(default_factory=Patience)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A document as a bulk request carries it."""
+
+    doc_id: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The entries of one request; ``end`` records of the collection have been read when it is complete."""
+
+    entries: tuple[Entry, ...]
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A document that OpenSearch refused."""
+
+    doc_id: str
+    status: int
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"_id": self.doc_id, "status": self.status, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a batch.
+
+    Attributes:
+        created: documents that are new in the index.
+        present: ids of documents that were there already.
+        rejected: documents refused even when sent alone.
+    """
+
+    created: int
+    present: tuple[str, ...] = ()
+    rejected: tuple[Rejection, ...] = ()
+
+
+def entry(document: Document) -> Entry:
+    """Encode a document for a bulk request.
+
+    Raises:
+        ValueError: its text cannot be written as UTF-8 (half of a surrogate pair), or its metadata as JSON.
+    """
+    source = {"title": document.title, "text": document.text, **document.metadata}
+    body = f'{{"create":{{"_id":{_encode(document.doc_id)}}}}}\n{_encode(source)}\n'
+    return Entry(document.doc_id, body.encode())
+
+
+def send_all(
+    client: OpenSearch, index: str, batches: Iterable[Batch], options: BulkOptions
+) -> Iterator[tuple[Batch, Outcome]]:
+    """Send batches, ``in_flight`` at a time; yield each with its outcome, in their order.
+
+    When a batch is yielded, it and all before it are in the index, on disk.
+    """
+    pending: deque[tuple[Batch, Future[Outcome]]] = deque()
+    with ThreadPoolExecutor(options.in_flight, thread_name_prefix="bulk") as pool:
+        for batch in batches:
+            pending.append((batch, pool.submit(send, client, index, batch.entries, options.patience)))
+            while len(pending) > options.in_flight or (pending and pending[0][1].done()):
+                first, outcome = pending.popleft()
+                yield first, outcome.result()
+        while pending:
+            first, outcome = pending.popleft()
+            yield first, outcome.result()
+
+
+def send(client: OpenSearch, index: str, entries: Sequence[Entry], patience: Patience) -> Outcome:
+    """Send entries in one request, again those that met a busy server, alone those that were refused."""
+    taken, refused = _send_until_answered(client, index, entries, patience)
+    if len(entries) == 1:
+        return dataclasses.replace(taken, rejected=tuple(rejection for _entry, rejection in refused))
+    for again, _rejection in refused:
+        alone = send(client, index, (again,), patience)
+        taken = Outcome(taken.created + alone.created, taken.present + alone.present, taken.rejected + alone.rejected)
+    return taken
+
+
+def _send_until_answered(
+    client: OpenSearch, index: str, entries: Sequence[Entry], patience: Patience
+) -> tuple[Outcome, list[tuple[Entry, Rejection]]]:
+    """Repeat until every entry is in the index or refused for good; return what was taken and what was refused."""
+    created, present, refused = 0, [], []
+    remaining, wait = entries, patience.waits()
+    while remaining:
+        later, busy = [], ""
+        for item, status, reason in _attempt(client, index, remaining, patience.timeout_s):
+            if status in RETRIED_STATUSES:
+                later.append(item)
+                busy = reason
+            elif status == _CONFLICT:
+                present.append(item.doc_id)
+            elif status < _BAD_REQUEST:
+                created += 1
+            else:
+                refused.append((item, Rejection(item.doc_id, status, reason)))
+        remaining = later
+        if remaining:
+            wait(busy)
+    return Outcome(created, tuple(present)), refused
+
+
+def _attempt(
+    client: OpenSearch, index: str, entries: Sequence[Entry], timeout_s: float
+) -> Iterator[tuple[Entry, int, str]]:
+    """Send one request; give each entry its status, from 200, and the reason where it was not taken."""
+    try:
+        response = client.bulk(
+            body=b"".join(item.body for item in entries),
+            index=index,
+            params={"filter_path": "errors,items.*.status,items.*.error", "request_timeout": timeout_s},
+        )
+    except TransportError as error:
+        if not passing(error) and error.status_code not in {_TOO_LARGE, _BAD_REQUEST}:
+            raise
+        status = error.status_code if isinstance(error.status_code, int) else 503
+        for item in entries:
+            yield item, status, str(error.error)
+        return
+    for item, answer in zip(entries, response["items"], strict=True):
+        (result,) = answer.values()
+        yield item, result["status"], _reason(result.get("error"))
+
+
+def _reason(error: Any) -> str:
+    """Return the innermost reason of an item's error."""
+    while isinstance(error, dict):
+        cause = error.get("caused_by")
+        if not cause:
+            return f"{error.get('type', '')}: {error.get('reason', '')}"
+        error = cause
+    return str(error or "")

@@ -1,0 +1,295 @@
+"""A whole load: make the index or go on with it, send, check the count, finish."""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import OpenSearchWarning, RequestError
+
+from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
+from osrerank.formats.sources import STDIN, Meter, files_of, open_sources
+from osrerank_loaders.collections.base import Loader, Record, read_records
+from osrerank_loaders.load.bulk import Batch, BulkOptions, Outcome, Rejection, send_all
+from osrerank_loaders.load.duplicates import name_duplicates
+from osrerank_loaders.load.encoding import repaired
+from osrerank_loaders.load.fingerprint import fingerprints
+from osrerank_loaders.load.mapping import IndexOptions, fixed_options, index_body, settings_when_loaded
+from osrerank_loaders.load.reading import Reading
+from osrerank_loaders.load.state import LoadState, read_state
+
+_FIRST = 5
+_EXISTS = "resource_already_exists_exception"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a collection is loaded.
+
+    Attributes:
+        skip_bad: bad, rejected and repeated records, together, that are tolerated.
+        recreate: delete an index of that name first.
+        repair_encoding: undo double-encoded UTF-8.
+        force_merge: merge the index to one segment at the end.
+        checkpoint_s: how often the index is told how far the load has come.
+        index: how the index is made.
+        bulk: how documents are sent.
+    """
+
+    skip_bad: int = 0
+    recreate: bool = False
+    repair_encoding: bool = False
+    force_merge: bool = False
+    checkpoint_s: float = 5.0
+    index: IndexOptions = field(default_factory=IndexOptions)
+    bulk: BulkOptions = field(default_factory=BulkOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a load did: ``read = indexed + skipped + failed + duplicates``, checked against the index's own count.
+
+    Attributes:
+        read: records of the collection.
+        indexed: its documents in the index.
+        skipped: bad records passed over.
+        failed: documents that OpenSearch refused.
+        duplicates: records whose id another record had before.
+        resumed_from: records that an earlier run had brought in.
+        took_s: wall time of this run.
+        notes: what the engine warned of, and the first problems tolerated, one line each.
+    """
+
+    read: int
+    indexed: int
+    skipped: int = 0
+    failed: int = 0
+    duplicates: int = 0
+    resumed_from: int = 0
+    took_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        resumed = f" ({self.resumed_from:,} of them by an earlier run)" if self.resumed_from else ""
+        return (
+            f"{self.read:,} records read{resumed}: {self.indexed:,} documents in the index, {self.skipped:,} skipped, "
+            f"{self.failed:,} failed, {self.duplicates:,} duplicates; {self.took_s:.1f} s"
+        )
+
+
+Report = Callable[[int, int], None]
+"""Called as a load goes on with the records read and the bytes taken from disk."""
+
+
+def load(
+    client: OpenSearch,
+    index: str,
+    loader: Loader,
+    paths: Sequence[str],
+    *,
+    options: LoadOptions | None = None,
+    report: Report = lambda _records, _bytes: None,
+) -> Summary:
+    """Load a collection into an index; a load that was cut off goes on where it stopped.
+
+    Raises:
+        LoaderError: the index exists and was not begun by the same load, or the server stayed away.
+        CorpusFormatError: a bad record too many; what was read before it is in the index.
+        BulkIndexError: OpenSearch refused more documents than are tolerated.
+    """
+    return _Load(client, index, loader, paths, options=options or LoadOptions(), report=report).run()
+
+
+class _Load:
+    """The steps of one load and what they share."""
+
+    def __init__(
+        self,
+        client: OpenSearch,
+        index: str,
+        loader: Loader,
+        paths: Sequence[str],
+        *,
+        options: LoadOptions,
+        report: Report,
+    ) -> None:
+        self._client, self._index, self._loader, self._options, self._report = client, index, loader, options, report
+        self._patience = options.bulk.patience
+        self._files = files_of(paths, loader.files)
+        self._fingerprints = fingerprints(self._files)
+        self._meter = Meter()
+        self._present: list[str] = []
+        self._warned: list[str] = []
+        self._failed = 0
+        self._refused: list[Rejection] = []
+
+    def run(self) -> Summary:
+        began = time.monotonic()
+        state = self._begin()
+        if state.complete:
+            return self._already_complete(state)
+        reading = Reading(self._records(self._meter), skip_bad=self._options.skip_bad)
+        reached = self._send(reading, state)
+        if reading.stopped is not None:
+            raise reading.stopped
+        summary = self._checked(reading, state.records)
+        self._finish(reached, summary)
+        return dataclasses.replace(summary, took_s=time.monotonic() - began)
+
+    def _already_complete(self, state: LoadState) -> Summary:
+        expected = state.records - state.skipped - state.failed - state.duplicates
+        if (indexed := self._count()) != expected:
+            raise LoaderError(
+                f"index {self._index} was loaded with {expected} documents and holds {indexed}: "
+                "something else changed it; use another --index, or --recreate"
+            )
+        if STDIN in self._files and (read := sum(1 for _record in self._records())) != state.records:
+            raise LoaderError(_changed(self._index, f"standard input has {read} records now and had {state.records}"))
+        return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
+
+    def _records(self, meter: Meter | None = None) -> Iterator[Record]:
+        sources = open_sources(self._files, self._loader.files, meter, taken=self._fingerprints.taken)
+        records = read_records(self._loader, sources)
+        return map(repaired, records) if self._options.repair_encoding else records
+
+    def _begin(self) -> LoadState:
+        """Make the index, or return the state of the load that it belongs to."""
+        fixed = fixed_options(self._loader, self._options.index)
+        fixed += ("repair_encoding",) * self._options.repair_encoding
+        fresh = LoadState.begin(self._loader.name, self._files, fixed, self._fingerprints.digests)
+        if self._options.recreate:
+            self._patience.call(lambda: self._client.indices.delete(index=self._index, ignore_unavailable=True))
+        if not self._patience.call(lambda: self._client.indices.exists(index=self._index)):
+            self._create(fresh)
+        kept = read_state(self._client, self._index, self._patience)
+        if kept is None or not kept.same_load(fresh):
+            raise LoaderError(_taken(self._index, kept))
+        if kept.digests != fresh.digests:
+            raise LoaderError(_changed(self._index, f"{self._differing(kept)} holds other bytes now"))
+        return kept
+
+    def _differing(self, kept: LoadState) -> str:
+        """Name the first input whose content is not what it was."""
+        before = kept.digests or ("",) * len(self._files)
+        pairs = zip(self._files, before, self._fingerprints.digests, strict=True)
+        name = next(name for name, old, new in pairs if old != new)
+        return "standard input" if name == STDIN else name
+
+    def _create(self, state: LoadState) -> None:
+        """Make the index; keep what the engine warns of, such as a similarity that it does not have."""
+        body = index_body(self._loader, self._options.index, state.as_meta())
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", OpenSearchWarning)
+            try:
+                self._patience.call(lambda: self._client.indices.create(index=self._index, body=body))
+            except RequestError as error:
+                if error.error != _EXISTS:  # a repeated request whose first answer was lost made it
+                    raise
+        self._warned += [str(warning.message) for warning in warned]
+
+    def _send(self, reading: Reading, state: LoadState) -> LoadState:
+        """Send what is missing; keep in the index how far it has come, at every few seconds and at the end."""
+        written_at, whole = time.monotonic(), True
+        for batch, outcome in send_all(
+            self._client, self._index, reading.batches(self._options.bulk, after=state.records), self._options.bulk
+        ):
+            self._note(batch, outcome)
+            whole = whole and not outcome.rejected  # a rejected document is tried again by the next run
+            if whole:
+                state = dataclasses.replace(state, records=batch.end)
+            if whole and time.monotonic() - written_at > self._options.checkpoint_s:
+                state.write(self._client, self._index, self._patience)
+                written_at = time.monotonic()
+            self._report(batch.end, self._meter.bytes_read)
+        state.write(self._client, self._index, self._patience)
+        return state
+
+    def _note(self, batch: Batch, outcome: Outcome) -> None:
+        self._failed += len(outcome.rejected)
+        self._refused += outcome.rejected[: max(0, _FIRST - len(self._refused))]
+        self._present += outcome.present[: max(0, _FIRST - len(self._present))]
+        if len(outcome.rejected) == len(batch.entries) > 1:
+            raise self._bulk_error(f"OpenSearch refused all {len(batch.entries)} documents of a request")
+
+    def _checked(self, reading: Reading, resumed_from: int) -> Summary:
+        """Compare the index's count with what was read; name the difference."""
+        self._patience.call(lambda: self._client.indices.refresh(index=self._index))
+        indexed = self._count()
+        duplicates = reading.read - reading.skipped - self._failed - indexed
+        problems = [str(error) for error in reading.errors]
+        problems += [f"OpenSearch refused {refusal.doc_id!r}: {refusal.reason}" for refusal in self._refused]
+        if duplicates < 0:
+            raise LoaderError(
+                f"index {self._index} holds {-duplicates} documents more than the collection; "
+                "something else writes to it: use another --index, or --recreate"
+            )
+        if duplicates:
+            problems.append(self._duplicates(duplicates))
+        if self._failed and self._failed + reading.skipped > self._options.skip_bad:
+            raise self._bulk_error(f"OpenSearch refused {self._failed} documents")
+        if duplicates + self._failed + reading.skipped > self._options.skip_bad:
+            raise CorpusFormatError(f"{problems[-1]}; to accept this, give --skip-bad")
+        return Summary(
+            reading.read,
+            indexed,
+            reading.skipped,
+            self._failed,
+            duplicates,
+            resumed_from,
+            notes=tuple(self._warned + problems),
+        )
+
+    def _duplicates(self, count: int) -> str:
+        names = tuple(self._present) if STDIN in self._files else name_duplicates(self._records, shown=_FIRST)
+        return f"{count} documents have an id that came before and were left out: {', '.join(names) or 'not named'}"
+
+    def _bulk_error(self, what: str) -> BulkIndexError:
+        first = self._refused[0]
+        return BulkIndexError(
+            f"{what}; the first is {first.doc_id!r}: {first.reason} (the same command tries them again, "
+            "--skip-bad N tolerates N)",
+            ok=self._count(),
+            failed=self._failed,
+            first=[refusal.as_dict() for refusal in self._refused],
+        )
+
+    def _count(self) -> int:
+        return int(self._patience.call(lambda: self._client.count(index=self._index))["count"])
+
+    def _finish(self, reached: LoadState, summary: Summary) -> None:
+        """Give the index its settings for searching, then mark the load as complete."""
+        if self._options.force_merge:
+            merge = {"max_num_segments": 1, "request_timeout": 24 * 3600}
+            self._patience.call(lambda: self._client.indices.forcemerge(index=self._index, params=merge))
+        settings = settings_when_loaded(self._options.index)
+        self._patience.call(lambda: self._client.indices.put_settings(index=self._index, body=settings))
+        state = dataclasses.replace(
+            reached,
+            records=summary.read,
+            complete=True,
+            skipped=summary.skipped,
+            failed=summary.failed,
+            duplicates=summary.duplicates,
+        )
+        state.write(self._client, self._index, self._patience)
+
+
+def _taken(index: str, kept: LoadState | None) -> str:
+    """Say why an existing index is not gone on with, and what can be done."""
+    if kept is None:
+        whose = "was not made by osrerank index"
+    else:
+        whose = f"holds another load (loader {kept.loader}, files {', '.join((*kept.files[:_FIRST], *kept.options))})"
+    return (
+        f"index {index} exists and {whose}; choose another --index, give --recreate to delete it and load anew, "
+        "or give the files and options it was begun with"
+    )
+
+
+def _changed(index: str, how: str) -> str:
+    return (
+        f"index {index} was begun with the same name, but {how}; choose another --index for it, give --recreate to "
+        "delete the index and load anew, or give the content it was begun with"
+    )

@@ -1,0 +1,62 @@
+"""What a collection's index looks like: analysis and similarity equal to Anserini's, and the settings while loading."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from osrerank_loaders.collections.base import Loader
+
+_LOADING = {"refresh_interval": "-1", "number_of_replicas": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """How the index is made.
+
+    Attributes:
+        k1: BM25's k1; the loader's when None.
+        b: BM25's b; the loader's when None.
+        shards: more than one makes term statistics, and so scores, differ per shard.
+        replicas: copies once loaded; as many as the nodes allow, at most one, when None.
+    """
+
+    k1: float | None = None
+    b: float | None = None
+    shards: int = 1
+    replicas: int | None = None
+
+
+def index_body(loader: Loader, options: IndexOptions, meta: dict[str, Any]) -> dict[str, Any]:
+    """Return the body that creates the index, in its settings for loading.
+
+    The built-in ``english`` analyzer is Anserini's chain: standard tokenizer, possessives, lower case, Lucene's 33
+    stop words, Porter.
+    """
+    text = {"type": "text", "analyzer": "english"}
+    mappings: dict[str, Any] = {
+        "_meta": meta,
+        "dynamic": loader.open_fields,
+        "properties": {"title": text, "text": text, **loader.fields},
+    }
+    settings = {"number_of_shards": options.shards, "similarity": {"default": _similarity(loader, options)}, **_LOADING}
+    return {"settings": {"index": settings}, "mappings": mappings}
+
+
+def fixed_options(loader: Loader, options: IndexOptions) -> tuple[str, ...]:
+    """Name what cannot be changed once the index is there, so that a load goes on only with the same."""
+    similarity = _similarity(loader, options)
+    return (f"k1={similarity['k1']:g}", f"b={similarity['b']:g}", f"shards={options.shards}")
+
+
+def _similarity(loader: Loader, options: IndexOptions) -> dict[str, Any]:
+    return {
+        "type": "BM25",
+        "k1": loader.k1 if options.k1 is None else options.k1,
+        "b": loader.b if options.b is None else options.b,
+    }
+
+
+def settings_when_loaded(options: IndexOptions) -> dict[str, Any]:
+    """Return the settings that end the loading: refresh every second, the default, and replicas."""
+    if options.replicas is None:
+        return {"index": {"refresh_interval": "1s", "auto_expand_replicas": "0-1"}}
+    return {"index": {"refresh_interval": "1s", "number_of_replicas": options.replicas}}

@@ -1,0 +1,50 @@
+"""A progress bar on the terminal: by bytes taken from disk, with the rate and the time left."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from osrerank.formats.sources import STDIN
+from osrerank_loaders.load.job import Report
+
+
+@contextlib.contextmanager
+def load_progress(files: Sequence[str]) -> Iterator[Report]:
+    """Show a load's progress on standard error; nothing where that is no terminal."""
+    known = STDIN not in files
+    total = sum(Path(name).stat().st_size for name in files) if known else None
+    columns = (
+        TextColumn("{task.fields[records]:,} records, {task.fields[rate]:,.0f}/s"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("load", total=total, records=0, rate=0.0)
+
+        def report(records: int, read_bytes: int) -> None:
+            elapsed_s = progress.tasks[0].elapsed or 0.0
+            rate = records / elapsed_s if elapsed_s else 0.0
+            progress.update(task, completed=read_bytes, records=records, rate=rate)
+
+        yield report
+
+
+@contextlib.contextmanager
+def download_progress(name: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show a download's progress on standard error; nothing where that is no terminal."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(name, total=total_bytes)
+        yield lambda there: progress.update(task, completed=there)

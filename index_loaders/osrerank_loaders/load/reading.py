@@ -1,0 +1,69 @@
+"""From records to batches: what is skipped, what stops the reading, and what is counted."""
+
+from collections.abc import Iterable, Iterator
+
+from osrerank.errors import CorpusFormatError
+from osrerank.types import Document
+from osrerank_loaders.collections.base import Record
+from osrerank_loaders.load.bulk import Batch, BulkOptions, Entry, entry
+
+SHOWN_ERRORS = 20
+
+
+class Reading:
+    """One pass over a collection's records.
+
+    Attributes:
+        read: records read, bad ones among them.
+        skipped: bad records passed over.
+        errors: the first of them.
+        stopped: the bad record that ended the reading; None while there is none.
+    """
+
+    def __init__(self, records: Iterable[Record], *, skip_bad: int = 0) -> None:
+        self._records = records
+        self._skip_bad = skip_bad
+        self.read = 0
+        self.skipped = 0
+        self.errors: list[CorpusFormatError] = []
+        self.stopped: CorpusFormatError | None = None
+
+    def batches(self, options: BulkOptions, *, after: int = 0) -> Iterator[Batch]:
+        """Yield the documents behind the first ``after`` records in batches; end early at a bad record too many."""
+        held: list[Entry] = []
+        held_bytes = 0
+        for item in self._entries(after):
+            if held and (held_bytes + len(item.body) > options.max_bytes or len(held) == options.max_documents):
+                yield Batch(tuple(held), self.read - 1)
+                held, held_bytes = [], 0
+            held.append(item)
+            held_bytes += len(item.body)
+        if held:
+            yield Batch(tuple(held), self.read - (self.stopped is not None))
+
+    def _entries(self, after: int) -> Iterator[Entry]:
+        try:
+            for record in self._records:
+                self.read += 1
+                encoded = record if isinstance(record, CorpusFormatError) else self._encoded(record)
+                if isinstance(encoded, CorpusFormatError):
+                    self._bad(encoded)
+                elif self.read > after:
+                    yield encoded
+        except CorpusFormatError as error:
+            self.stopped = error
+
+    def _bad(self, error: CorpusFormatError) -> None:
+        """Count a bad record, or raise it when it is one too many."""
+        if self.skipped == self._skip_bad:
+            raise error
+        self.skipped += 1
+        if len(self.errors) < SHOWN_ERRORS:
+            self.errors.append(error)
+
+    def _encoded(self, document: Document) -> Entry | CorpusFormatError:
+        try:
+            return entry(document)
+        except (ValueError, TypeError) as error:
+            reason = f"document {document.doc_id!r} cannot be written as JSON in UTF-8: {error}"
+            return CorpusFormatError(f"record {self.read} of the collection: {reason}", line=self.read)

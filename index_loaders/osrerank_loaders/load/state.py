@@ -1,0 +1,75 @@
+"""How far a load has come, kept in the index itself: under ``_meta`` of its mapping.
+
+It survives whatever the index survives, is deleted with it, needs no folder, and another machine can go on with the
+load.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from opensearchpy import OpenSearch
+
+from osrerank.formats.sources import STDIN
+from osrerank_loaders.load.retry import Patience
+
+_KEY = "osrerank_load"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """What an index says of its load.
+
+    Attributes:
+        loader: the loader's name.
+        files: the collection's files, each ``name:bytes``; names without folders, so that they may move.
+        options: the options that change the index or its documents, such as ``k1=0.9``.
+        digests: of each file's content, as `fingerprint.fingerprints` takes them.
+        records: records read so far of which every document is in the index.
+        complete: whether the load has ended and its count was right.
+        skipped: bad records, once complete.
+        failed: documents that OpenSearch refused, once complete.
+        duplicates: records with an id that came before, once complete.
+    """
+
+    loader: str
+    files: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    records: int = 0
+    complete: bool = False
+    skipped: int = 0
+    failed: int = 0
+    duplicates: int = 0
+
+    @classmethod
+    def begin(
+        cls, loader: str, files: Sequence[str], options: tuple[str, ...] = (), digests: tuple[str, ...] = ()
+    ) -> Self:
+        """Return the state of a load that has not read anything."""
+        names = (STDIN if name == STDIN else f"{Path(name).name}:{Path(name).stat().st_size}" for name in files)
+        return cls(loader, tuple(names), options, digests)
+
+    def same_load(self, other: "LoadState") -> bool:
+        """Whether both were given the same loader, files and options; their content is told by the digests."""
+        return (self.loader, self.files, self.options) == (other.loader, other.files, other.options)
+
+    def as_meta(self) -> dict[str, Any]:
+        """Return the mapping's ``_meta``."""
+        return {_KEY: asdict(self)}
+
+    def write(self, client: OpenSearch, index: str, patience: Patience) -> None:
+        """Keep the state in the index."""
+        patience.call(lambda: client.indices.put_mapping(index=index, body={"_meta": self.as_meta()}))
+
+
+def read_state(client: OpenSearch, index: str, patience: Patience) -> LoadState | None:
+    """Return the state that the index keeps; None when no loader of ours began it."""
+    mapping = patience.call(lambda: client.indices.get_mapping(index=index))
+    (only,) = mapping.values()
+    kept = only["mappings"].get("_meta", {}).get(_KEY)
+    if kept is None:
+        return None
+    lists = {name: tuple(kept.get(name, ())) for name in ("files", "options", "digests")}
+    return LoadState(**{**kept, **lists})

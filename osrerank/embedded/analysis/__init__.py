@@ -1,0 +1,1 @@
+"""From text to terms: tokenisers, filters and analyzers that agree with Lucene's."""

@@ -1,0 +1,1 @@
+"""OpenSearch's query DSL, compiled to tantivy."""

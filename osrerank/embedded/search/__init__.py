@@ -1,0 +1,1 @@
+"""A search carried out: hits, sorting, highlights, aggregations, term vectors."""

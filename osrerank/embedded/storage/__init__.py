@@ -1,0 +1,1 @@
+"""Documents and their search index on disk: one writer, many readers."""

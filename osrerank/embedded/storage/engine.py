@@ -1,0 +1,335 @@
+"""The engine of one folder: its indices, its one writer, and the thread that refreshes what was written."""
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from osrerank.embedded.errors import Fault, Json, index_exists, no_such_index
+from osrerank.embedded.mapping import values
+from osrerank.embedded.mapping.fields import merge
+from osrerank.embedded.storage.index import LiveIndex, checked, layout_of
+from osrerank.embedded.storage.lock import WriterLock
+from osrerank.embedded.storage.shard import BROKEN
+from osrerank.embedded.storage.store import IndexRow, Row, Store
+
+log = logging.getLogger(__name__)
+
+REFRESH_S = 1.0
+MAX_WRITERS = 4
+"""Search-index writers kept open at a time; each takes a thread and up to 64 MB."""
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+_open: dict[tuple[int, Path], "Engine"] = {}
+_open_lock = threading.Lock()
+
+
+class Engine:
+    """Everything in one folder; may be used from any thread.
+
+    Use ``Engine.shared``: the clients of a process that name the same folder share one engine.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = Store(folder)
+        self._writer = WriterLock(folder)
+        self._write_lock = threading.RLock()
+        self._live: dict[int, LiveIndex] = {}
+        self._live_lock = threading.RLock()
+        self._wake = threading.Event()
+        self._closed = False
+        self._refresher: threading.Thread | None = None
+        self.users = 0
+
+    @classmethod
+    def shared(cls, folder: Path) -> "Engine":
+        """Return the folder's engine, one more user having it; each ends with ``release``."""
+        key = (os.getpid(), folder.resolve())
+        with _open_lock:
+            if key not in _open:
+                _open[key] = cls(key[1])
+            _open[key].users += 1
+            return _open[key]
+
+    def release(self) -> None:
+        """Give up one use; the last one closes the engine."""
+        with _open_lock:
+            self.users -= 1
+            if self.users > 0:
+                return
+            _open.pop((os.getpid(), self.folder), None)
+        self.close()
+
+    def close(self) -> None:
+        """Commit what is pending, stop the refresher and let others write."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wake.set()
+        with self._write_lock:
+            if self._writer.held:
+                self._close_writing()
+            self.store.close()
+
+    def _close_writing(self) -> None:
+        for live in self._live.values():
+            # What cannot be committed now is in the store; the next writer commits it.
+            with contextlib.suppress(Fault):
+                if live.dirty_since is not None and live.row.name in self.store.indices():
+                    live.refresh()
+            live.close_writer()
+        self._writer.release()
+
+    # Reading
+
+    def names(self, expression: str | None) -> list[str]:
+        """Return the indices that an expression means: names, aliases, wildcards, comma-separated; sorted per part.
+
+        Raises:
+            Fault: 404 for a name that is neither an index nor an alias.
+        """
+        rows, aliases = self.store.indices(), self.store.aliases()
+        by_id = {row.id: name for name, row in rows.items()}
+        found: dict[str, None] = {}
+        for part in (expression or "_all").split(","):
+            wanted = "*" if part == "_all" else part
+            if "*" in wanted:
+                pattern = values.wildcard(wanted)
+                hit = [name for name in rows if pattern.fullmatch(name)]
+                hit += [by_id[one] for alias, of in aliases.items() if pattern.fullmatch(alias) for one in of]
+            elif wanted in rows:
+                hit = [wanted]
+            elif wanted in aliases:
+                hit = [by_id[one] for one in aliases[wanted]]
+            else:
+                raise no_such_index(wanted)
+            found.update(dict.fromkeys(sorted(hit)))
+        return list(found)
+
+    def live(self, name: str) -> LiveIndex:
+        """Return an index by its own name."""
+        row = self.store.indices().get(name)
+        if row is None:
+            raise no_such_index(name)
+        with self._live_lock:
+            live = self._live.get(row.id)
+            if live is None:
+                live = self._live[row.id] = LiveIndex(self.store, row)
+        live.sync()
+        return live
+
+    def searchable(self, expression: str | None) -> list[LiveIndex]:
+        """Return the indices to search, each brought up to date where this process may do so."""
+        found = [self.live(name) for name in self.names(expression)]
+        for live in found:
+            self._freshen(live)
+        return found
+
+    def _freshen(self, live: LiveIndex) -> None:
+        """Refresh an index that has waited its interval, and mend one that is damaged."""
+        if not live.usable:
+            with self.writing():
+                if not live.usable:
+                    log.warning("building the search index of [%s] again from the store", live.row.name)
+                    live.rebuild()
+        elif self._writer.held:
+            if self._due(live):
+                with self.writing():
+                    live.refresh()
+        else:
+            self._recover_if_behind(live)
+
+    def _recover_if_behind(self, live: LiveIndex) -> None:
+        """Make searchable what a writer left behind that is gone, and leave writing to others again."""
+        if not live.behind or self.store.read_only:
+            return
+        with self._write_lock:
+            if self._writer.held or not self._writer.try_acquire():
+                return
+            self._settle()
+            live.refresh()
+            live.close_writer()
+            self._writer.release()
+
+    def _due(self, live: LiveIndex) -> bool:
+        interval = refresh_interval_s(live.row.settings)
+        since = live.dirty_since
+        return since is not None and interval is not None and time.monotonic() - since >= interval
+
+    # Writing
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the right to write, within this process and among processes."""
+        with self._write_lock:
+            if self._closed:
+                raise Fault(503, "node_closed_exception", f"the client of {self.folder} is closed: connect again")
+            if self.store.read_only:
+                reason = f"the embedded folder {self.folder} is read-only: check its rights, or choose another"
+                raise Fault(403, "cluster_block_exception", reason)
+            if not self._writer.held:
+                self._writer.acquire()
+                self._settle()
+            yield
+
+    def _settle(self) -> None:
+        """Take note of what other processes wrote while this one had only read."""
+        for name in self.store.indices():
+            self.live(name).settle()
+
+    def target(self, name: str) -> LiveIndex:
+        """Return the index that a write to a name or alias goes to, made if it does not exist."""
+        rows, aliases = self.store.indices(), self.store.aliases()
+        if name in aliases:
+            named = [row.name for row in rows.values() if row.id in aliases[name]]
+            writable = [one for one in named if aliases[name][rows[one].id].get("is_write_index")]
+            if len(named) > 1 and len(writable) != 1:
+                reason = (
+                    f"no write index is defined for alias [{name}]: it points to several indices and none of them"
+                    " alone has is_write_index"
+                )
+                raise Fault(400, "illegal_argument_exception", reason)
+            return self.live((writable or named)[0])
+        if name not in rows:
+            self.create(name, {}, {})
+        return self.live(name)
+
+    def create(self, name: str, mappings: Json, settings: Json) -> IndexRow:
+        """Make an index."""
+        _check_name(name)
+        with self.writing():
+            existing = self.store.indices().get(name)
+            if existing is not None:
+                raise index_exists(name, existing.uuid)
+            if name in self.store.aliases():
+                reason = f"Invalid index name [{name}], already exists as alias"
+                raise Fault(400, "invalid_index_name_exception", reason, {"index": name, "index_uuid": "_na_"})
+            fields, _ = checked(mappings, settings)
+            with self.store.transaction():
+                return self.store.create(name, mappings, settings, layout_of(fields))
+
+    def delete(self, name: str) -> None:
+        """Remove an index with its documents."""
+        with self.writing():
+            live = self.live(name)
+            live.close_writer()
+            with self.store.transaction():
+                self.store.drop(live.row)
+            with self._live_lock:
+                self._live.pop(live.row.id, None)
+            shutil.rmtree(live.folder, ignore_errors=True)
+
+    def change(self, live: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
+        """Add fields to an index, or set its dynamic settings; new fields become searchable at the next refresh."""
+        with self.writing():
+            changed = {"mappings": merge(live.row.mappings, mappings or {}), "settings": settings or live.row.settings}
+            checked(changed["mappings"], changed["settings"])
+            with self.store.transaction():
+                row = self.store.update(live.row, **changed)
+            live.sync()
+            if row.layout != layout_of(live.fields):
+                live.dirty_since = live.dirty_since or time.monotonic()
+                self._start_refresher()
+
+    def write(self, batches: Mapping[LiveIndex, list[Row]]) -> None:
+        """Make documents durable, then hand them to the search index; returning is the acknowledgement."""
+        with self.writing():
+            with self.store.transaction():
+                for live, rows in batches.items():
+                    self.store.put(live.row, rows)
+            for live, rows in batches.items():
+                live.stored(rows)
+            for live, rows in batches.items():
+                self._limit_writers(live)
+                try:
+                    live.feed(rows)
+                except Fault as fault:  # the documents are safe in the store; the next refresh tries again
+                    log.warning("documents of [%s] wait to become searchable: %s", live.row.name, fault.reason)
+            self._start_refresher()
+
+    def refresh(self, live: LiveIndex) -> None:
+        """Make an index's documents visible to searches now; while another process writes, that is left to it."""
+        if not self._writer.held:
+            self._recover_if_behind(live)
+            if live.dirty_since is None:
+                return
+        if live.dirty_since is None and live.row.layout == layout_of(live.fields):
+            return
+        with self.writing():
+            self._limit_writers(live)
+            live.refresh()
+
+    def _limit_writers(self, wanted: LiveIndex) -> None:
+        """Close another index's writer where there are many; its failure is not the wanted index's."""
+        others = [live for live in self._live.values() if live.writing and live is not wanted]
+        if not wanted.writing and len(others) >= MAX_WRITERS:
+            try:
+                others[0].refresh()
+                others[0].close_writer()
+            except (Fault, *BROKEN) as error:  # its documents are in the store; its next refresh tries again
+                log.warning("documents of [%s] wait to become searchable: %s", others[0].row.name, error)
+                others[0].close_writer(wait=False)
+
+    def _start_refresher(self) -> None:
+        if self._refresher is None:
+            self._refresher = threading.Thread(target=self._keep_fresh, name="osrerank-refresh", daemon=True)
+            self._refresher.start()
+
+    def _keep_fresh(self) -> None:
+        """Refresh what has waited its interval, until the engine closes."""
+        while not self._wake.wait(REFRESH_S / 4):
+            with self._live_lock:
+                due = [live for live in self._live.values() if self._due(live)]
+            for live in due:
+                with contextlib.suppress(Fault), self._write_lock:
+                    if not self._closed and self._writer.held and live.row.name in self.store.indices():
+                        self.refresh(live)
+
+
+def refresh_interval_s(settings: Json) -> float | None:
+    """Return how long writes may wait to become visible; None means until somebody asks."""
+    text = str(settings.get("index", {}).get("refresh_interval", "1s"))
+    if text == "-1":
+        return None
+    match = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
+    if match is None:
+        reason = f"failed to parse setting [index.refresh_interval] with value [{text}]: give -1 or a time such as 1s"
+        raise Fault(400, "illegal_argument_exception", reason)
+    return int(match[1]) * _UNITS_S[match[2]]
+
+
+def _check_name(name: str) -> None:
+    """Refuse what OpenSearch would not take as the name of an index."""
+    problem = ""
+    if name != name.lower():
+        problem = "must be lowercase"
+    elif name.startswith(("_", "-", "+")):
+        problem = "must not start with '_', '-', or '+'"
+    elif (
+        not name or name in (".", "..") or any(letter in name for letter in ' "*\\<|,>/?#:') or len(name.encode()) > 255
+    ):
+        problem = "must not be empty, '.', '..', longer than 255 bytes, or contain a space or one of \"*\\<|,>/?#:"
+    if problem:
+        reason = f"Invalid index name [{name}], {problem}"
+        raise Fault(400, "invalid_index_name_exception", reason, {"index": name, "index_uuid": "_na_"})
+
+
+def source_text(source: Json) -> str:
+    """Return a document's source as the store keeps it."""
+    return json.dumps(source, ensure_ascii=False, separators=(",", ":"))
+
+
+@atexit.register
+def _close_all() -> None:
+    """Commit what the clients that were never closed have written."""
+    for (process, _), engine in list(_open.items()):
+        if process == os.getpid():
+            engine.close()

@@ -1,0 +1,307 @@
+"""One index in use: its row in the store, its fields and analyzers, its search index kept in step with the store."""
+
+import contextlib
+import json
+import logging
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tantivy
+
+from osrerank.embedded.analysis.analyzers import Analyzers
+from osrerank.embedded.analysis.tokens import Analyzer
+from osrerank.embedded.errors import Fault
+from osrerank.embedded.mapping.fields import Field, Fields, analyzers_named
+from osrerank.embedded.storage.shard import BROKEN, HAS_TERMS, PRESENT, Searcher, Shard, reading
+from osrerank.embedded.storage.store import IndexRow, Row, Store, storage_fault
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a search sees: an index as of one refresh."""
+
+    name: str
+    fields: Fields
+    analyzers: Analyzers
+    shard: Shard
+    searcher: Searcher
+
+    def analyzer(self, field: Field, *, searching: bool = True) -> Analyzer:
+        """Return a text field's analyzer."""
+        return field_analyzer(self.analyzers, field, searching=searching)
+
+    def present(self, mark: str) -> int:
+        """Return how many documents have a mark, deleted ones that are not merged away among them, as BM25 counts."""
+        return int(self.searcher.doc_freq(PRESENT, mark))
+
+    def having_terms(self, path: str) -> int:
+        """Return how many documents have a term in a text field."""
+        return self.present(path + HAS_TERMS)
+
+    def frequency(self, path: str, term: str) -> int:
+        """Return how many documents have a term in a field."""
+        return int(self.searcher.doc_freq(self.shard.names[path], term)) if path in self.shard.names else 0
+
+
+def field_analyzer(analyzers: Analyzers, field: Field, *, searching: bool) -> Analyzer:
+    """Return the analyzer of a field for documents, or for queries."""
+    name = str(field.body.get("analyzer", analyzers.default))
+    return analyzers.get(field.body.get("search_analyzer", name) if searching else name)
+
+
+def layout_of(fields: Fields) -> dict[str, str]:
+    """Return the columns that a search index of these fields has."""
+    return {path: one.column for path, one in sorted(fields.by_path.items()) if one.indexed}
+
+
+def checked(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[Fields, Analyzers]:
+    """Return the fields and analyzers, or raise the fault of what is wrong with them."""
+    fields, analyzers = Fields(mappings), Analyzers(settings.get("analysis"))
+    for name in analyzers_named(fields.by_path.values()):
+        analyzers.get(name)
+    return fields, analyzers
+
+
+class LiveIndex:
+    """An index in use; its writing methods are called under the engine's write lock, its reading ones at any time."""
+
+    def __init__(self, store: Store, row: IndexRow) -> None:
+        self._store = store
+        self._lock = threading.RLock()
+        self._row = row
+        self.fields, self.analyzers = checked(row.mappings, row.settings)
+        self._shard: Shard | None = None
+        self._loaded: tuple[int, int] = (0, 0)
+        self._fed_seq = row.indexed_seq
+        self.last_seq = store.last_seq(row)
+        self.dirty_since: float | None = None
+
+    @property
+    def row(self) -> IndexRow:
+        return self._row
+
+    def sync(self) -> None:
+        """Take note of the index's latest row in the store."""
+        with self._lock:  # before the store's lock, here and everywhere
+            row = self._store.indices().get(self._row.name)
+            if row is None or row.id != self._row.id:
+                return
+            if row.mappings != self._row.mappings or row.settings != self._row.settings:
+                self.fields, self.analyzers = checked(row.mappings, row.settings)
+            self._row = row
+
+    def settle(self) -> None:
+        """Take note of what other processes wrote before this one became the writer."""
+        self.last_seq = self._store.last_seq(self._row)
+        self._fed_seq = self._row.indexed_seq
+        if self.last_seq > self._row.indexed_seq:
+            self.dirty_since = -math.inf  # longer than any interval
+
+    def snapshot(self) -> Snapshot:
+        """Return the index as of its last refresh.
+
+        Raises:
+            Fault: 500, its files are damaged.
+        """
+        with reading(self.folder):
+            return self._snapshot()
+
+    def _snapshot(self) -> Snapshot:
+        with self._lock:
+            while self._shard is None or self._loaded != (self._row.generation, self._row.indexed_seq):
+                generation = self._row.generation
+                try:
+                    self._load(self._row)
+                except BROKEN:
+                    self.sync()
+                    if self._row.generation == generation:
+                        raise  # damaged; otherwise another process has just built it again
+            return Snapshot(self._row.name, self.fields, self.analyzers, self._shard, self._shard.searcher)
+
+    def _load(self, row: IndexRow) -> None:
+        """Open the search index, or look again at one that is open."""
+        if self._shard is not None and self._shard.folder is not None and self._loaded[0] == row.generation:
+            self._shard.reload()
+        else:
+            self._shard = self._opened(row)
+        self._loaded = (row.generation, row.indexed_seq)
+
+    def _opened(self, row: IndexRow) -> Shard:
+        """Return the search index on disk, or an empty one in memory as long as nobody has written any."""
+        if self._store.read_only:
+            return self._in_memory(row)
+        folder = self._folder(row)
+        if not (folder / "meta.json").exists():
+            if row.indexed_seq:
+                raise FileNotFoundError(f"{folder / 'meta.json'} is missing")
+            return Shard(None, row.layout)
+        return Shard(folder, row.layout)
+
+    def _in_memory(self, row: IndexRow) -> Shard:
+        """Return the search index built in memory, for a read-only folder: tantivy writes lock files to read."""
+        shard = Shard(None, layout_of(self.fields))
+        shard.open_writer()
+        for rows in self._store.since(row, 0):
+            self._feed(shard, rows, replay=False)
+        shard.commit()
+        shard.close_writer()
+        shard.reload()
+        return shard
+
+    @property
+    def usable(self) -> bool:
+        """Whether the search index can be opened and holds what the store says it holds."""
+        try:
+            self._snapshot()
+        except BROKEN as error:
+            log.warning("the search index of [%s] is damaged (%s)", self._row.name, error)
+            return False
+        return True
+
+    @property
+    def behind(self) -> bool:
+        """Whether the store has documents that the search index has not committed."""
+        return self._store.last_seq(self._row) > self._row.indexed_seq
+
+    def stored(self, rows: Sequence[Row]) -> None:
+        """Take note of documents just stored: their sequence numbers are given, and they wait to be searchable."""
+        self.last_seq = rows[-1].seq
+        self.dirty_since = self.dirty_since or time.monotonic()
+
+    def feed(self, rows: Sequence[Row]) -> None:
+        """Hand documents just stored to the search index, without committing them there.
+
+        It does nothing when the index has fields that the search index lacks, or when earlier documents wait: the next
+        refresh sees to that.
+        """
+        if self._fed_seq == rows[0].seq - 1 and self._row.layout == layout_of(self.fields):
+            with self._writing() as shard:
+                self._feed(shard, rows, replay=False)
+
+    def _feed(self, shard: Shard, rows: Sequence[Row], *, replay: bool) -> None:
+        shard.delete(row.doc_id for row in rows if replay or row.version > 1)
+        analyzers = {
+            path: field_analyzer(self.analyzers, one, searching=False)
+            for path, one in self.fields.by_path.items()
+            if one.column == "text"
+        }
+        latest = {row.doc_id: row.seq for row in rows}
+        for row in rows:
+            if row.source is not None and latest[row.doc_id] == row.seq:
+                document = self._document(shard, row, row.source, analyzers.__getitem__)
+                if document is not None:
+                    shard.add(document)
+        self._fed_seq = rows[-1].seq
+
+    def _document(
+        self, shard: Shard, row: Row, source: str, analyzer: Callable[[str], Analyzer]
+    ) -> tantivy.Document | None:
+        """Return what the search index gets of a document; None, logged, for one that it cannot hold.
+
+        Such documents are refused when they are written; one that is in the store all the same must not keep the
+        others from being found.
+        """
+        try:
+            return shard.document(row, self.fields.extract(json.loads(source)), analyzer)
+        except (Fault, ValueError, TypeError, OverflowError, RecursionError) as error:
+            log.warning("document [%s] of [%s] cannot be searched: %s", row.doc_id, self._row.name, error)
+            return None
+
+    def refresh(self) -> None:
+        """Make every stored document visible to searches."""
+        if self.last_seq == self._row.indexed_seq and self._row.layout == layout_of(self.fields):
+            self.dirty_since = None
+            return
+        if self._row.layout != layout_of(self.fields):
+            self.rebuild()
+            return
+        with self._writing() as shard:
+            for rows in self._store.since(self._row, self._fed_seq):
+                self._feed(shard, rows, replay=True)
+            shard.commit()
+        self._record(indexed_seq=self._fed_seq)
+
+    def rebuild(self) -> None:
+        """Build the search index again from the store: after new fields, or when its files are damaged."""
+        old = self._row
+        generation = old.generation + 1
+        layout = layout_of(self.fields)
+        folder = self._folder(old, generation)
+        shutil.rmtree(folder, ignore_errors=True)
+        with reading(folder):
+            shard = Shard(folder, layout)
+        try:
+            shard.open_writer()
+            self._fed_seq = 0
+            for rows in self._store.since(old, 0):
+                self._feed(shard, rows, replay=False)
+            shard.commit()
+            shard.reload()
+        except BROKEN as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise storage_fault(self._store.folder, str(error)) from error
+        self.close_writer()
+        with self._lock:
+            self._record(layout=layout, generation=generation, indexed_seq=max(self._fed_seq, self.last_seq))
+            self._shard, self._loaded = shard, (generation, self._row.indexed_seq)
+        shutil.rmtree(self._folder(old), ignore_errors=True)
+
+    def _record(self, **changes: Any) -> None:
+        """Write down how far the search index has come."""
+        with self._store.transaction():
+            row = self._store.update(self._row, **changes)
+            self._store.forget_deleted(row, row.indexed_seq)
+        self.sync()
+        self._fed_seq = row.indexed_seq
+        self.dirty_since = None
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Shard]:
+        """Give the search index with its writer open; after an error the writer starts anew from the last commit."""
+        shard: Shard | None = None
+        try:
+            shard = self._on_disk()
+            if not shard.writing:
+                shard.open_writer()
+                self._fed_seq = self._row.indexed_seq
+            yield shard
+        except BROKEN as error:
+            if shard is not None:
+                shard.close_writer(wait=False)
+            self._fed_seq = self._row.indexed_seq
+            raise storage_fault(self._store.folder, str(error)) from error
+
+    def _on_disk(self) -> Shard:
+        """Return the search index, made if there is none yet."""
+        with self._lock:
+            shard = self._snapshot().shard
+            if shard.folder is None:
+                shard = self._shard = Shard(self._folder(self._row), self._row.layout)
+            return shard
+
+    def close_writer(self, *, wait: bool = True) -> None:
+        """Close the search index's writer, uncommitted documents waiting in the store for the next one."""
+        if self._shard is not None and self._shard.writing:
+            self._shard.close_writer(wait=wait)
+            self._fed_seq = self._row.indexed_seq
+
+    @property
+    def writing(self) -> bool:
+        """Whether the search index's writer is open."""
+        return self._shard is not None and self._shard.writing
+
+    def _folder(self, row: IndexRow, generation: int | None = None) -> Path:
+        return self._store.folder / f"index-{row.id}" / f"generation-{generation or row.generation}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the index's search files."""
+        return self._store.folder / f"index-{self._row.id}"

@@ -1,0 +1,202 @@
+"""The searchable half of an index: a tantivy index that can always be built again from the store.
+
+Texts reach tantivy as terms that our analyzers made, joined by a separator, so that its own analysis is only to cut
+at the separator and to drop ``GAP``, which keeps the positions of what stop filters removed.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tantivy
+
+from osrerank.embedded.analysis.tokens import GAP, Analyzer
+from osrerank.embedded.errors import Fault
+from osrerank.embedded.storage.store import Row
+
+ID, SOURCE, SEQ, PRESENT = "_id", "_source", "_seq", "_present"
+SEPARATOR = "\x1f"
+HAS_TERMS = SEPARATOR + "terms"
+"""Appended to a text field's path in ``PRESENT`` where its value has a term; Lucene counts such documents."""
+EVERY = "*"
+"""In ``PRESENT`` of each document: it is in as many as there are, deleted ones among them, as BM25 counts."""
+WRITER_BYTES = 64_000_000
+VALUE_GAP = [GAP] * 100
+"""Between the values of a text field: no phrase spans two of them (OpenSearch's position_increment_gap)."""
+
+log = logging.getLogger(__name__)
+
+Panic: type[BaseException] = next(
+    (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException"), RuntimeError
+)
+"""What a failed assertion inside tantivy raises, a truncated file being one cause."""
+BROKEN = (ValueError, OSError, RuntimeError, Panic)
+"""What tantivy raises when its files cannot be read or written."""
+
+
+@contextlib.contextmanager
+def reading(folder: Path | None) -> Iterator[None]:
+    """Turn what tantivy raises on files that went away or were damaged in use into the engine's 500."""
+    try:
+        yield
+    except UnicodeError:
+        raise  # the request's text, not the files
+    except BROKEN as error:
+        cause = f"{type(error).__name__}: {error}"
+        reason = f"the search index in {folder} failed ({cause}): try again"
+        raise Fault(500, "search_engine_exception", reason) from error
+
+
+class Searcher:
+    """A tantivy searcher whose failures to read its files are faults."""
+
+    def __init__(self, searcher: tantivy.Searcher, folder: Path | None) -> None:
+        self._searcher = searcher
+        self._folder = folder
+
+    @property
+    def num_docs(self) -> int:
+        return int(self._searcher.num_docs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of tantivy's searcher, its failures turned into faults."""
+        method = getattr(self._searcher, name)
+
+        def guarded(*args: Any, **options: Any) -> Any:
+            with reading(self._folder):
+                return method(*args, **options)
+
+        return guarded
+
+
+class Shard:
+    """A tantivy index in a folder of its own.
+
+    Args:
+        folder: made if absent; None for an index in memory.
+        layout: field path -> column.
+
+    Raises:
+        ValueError, OSError: the files in the folder are damaged.
+    """
+
+    def __init__(self, folder: Path | None, layout: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.layout = dict(layout)
+        self.names = {path: f"f{place}" for place, path in enumerate(layout)}
+        self.schema = self._schema()
+        self._index = self._opened(folder)
+        self._index.config_reader("manual")
+        cut = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(f"[^{SEPARATOR}]+"))
+        self._index.register_tokenizer("terms", cut.filter(tantivy.Filter.custom_stopword([GAP])).build())
+        self._writer: tantivy.IndexWriter | None = None
+        self.reload()
+
+    def _opened(self, folder: Path | None) -> tantivy.Index:
+        if folder is None:
+            return tantivy.Index(self.schema)
+        if (folder / "meta.json").exists():
+            return tantivy.Index.open(str(folder))
+        folder.mkdir(parents=True, exist_ok=True)
+        return tantivy.Index(self.schema, path=str(folder))
+
+    def _schema(self) -> tantivy.Schema:
+        builder = tantivy.SchemaBuilder()
+        builder.add_text_field(ID, stored=True, tokenizer_name="raw", index_option="basic")
+        builder.add_bytes_field(SOURCE, stored=True)
+        builder.add_unsigned_field(SEQ, fast=True)
+        builder.add_text_field(PRESENT, tokenizer_name="raw", index_option="basic")
+        for path, column in self.layout.items():
+            name = self.names[path]
+            if column == "text":
+                builder.add_text_field(name, tokenizer_name="terms", index_option="position")
+            elif column == "keyword":
+                builder.add_text_field(name, fast=True, tokenizer_name="raw", index_option="basic")
+            elif column == "long":
+                builder.add_integer_field(name, indexed=True, fast=True)
+            else:
+                builder.add_float_field(name, indexed=True, fast=True)
+        return builder.build()
+
+    def reload(self) -> None:
+        """Make the last commit visible to searches that begin from now on."""
+        self._index.reload()
+        self.searcher = Searcher(self._index.searcher(), self.folder)
+
+    @staticmethod
+    def numbers(searcher: Searcher, addresses: list[tantivy.DocAddress]) -> list[int]:
+        """Return the sequence numbers of documents found."""
+        return [int(number or 0) for number in searcher.fast_field_values(SEQ, addresses)]
+
+    @property
+    def writing(self) -> bool:
+        """Whether the writer is open."""
+        return self._writer is not None
+
+    def open_writer(self) -> None:
+        """Open the writer, if it is not; what an earlier one added and did not commit is gone."""
+        if self._writer is None:
+            # One thread: documents keep the order of their sequence numbers within a segment.
+            self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
+
+    def document(
+        self, row: Row, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
+    ) -> tantivy.Document:
+        """Return a document to add; ``fields`` are its indexed values by path, ``analyzer`` gives that of a path."""
+        assert row.source is not None
+        document = tantivy.Document()
+        document.add_text(ID, row.doc_id)
+        document.add_bytes(SOURCE, row.source.encode())
+        document.add_unsigned(SEQ, row.seq)
+        document.add_text(PRESENT, EVERY)
+        for path, values in fields.items():
+            document.add_text(PRESENT, path)
+            if self.layout[path] == "text":
+                self._add_terms(document, path, [analyzer(path).terms(value) for value in values])
+            else:
+                self._add_values(document, path, values)
+        return document
+
+    def add(self, document: tantivy.Document) -> None:
+        """Add a document."""
+        assert self._writer is not None
+        self._writer.add_document(document)
+
+    def _add_terms(self, document: tantivy.Document, path: str, texts: list[list[str]]) -> None:
+        terms = texts[0]
+        for more in texts[1:]:
+            terms = [*terms, *VALUE_GAP, *more]
+        if any(term != GAP for term in terms):
+            document.add_text(PRESENT, path + HAS_TERMS)
+            document.add_text(self.names[path], SEPARATOR.join(terms))
+
+    def _add_values(self, document: tantivy.Document, path: str, values: list[Any]) -> None:
+        """Add values in ascending order, the least first: what an ascending sort goes by."""
+        adders: dict[str, Callable[[str, Any], None]] = {
+            "keyword": document.add_text,
+            "long": document.add_integer,
+            "double": document.add_float,
+        }
+        add = adders[self.layout[path]]
+        for value in sorted(set(values)):
+            add(self.names[path], value)
+
+    def delete(self, doc_ids: Iterable[str]) -> None:
+        """Remove documents by id; unknown ids are passed over."""
+        assert self._writer is not None
+        for doc_id in doc_ids:
+            self._writer.delete_documents_by_term(ID, doc_id)
+
+    def commit(self) -> None:
+        """Make what was added and deleted durable here, and visible after ``reload``."""
+        assert self._writer is not None
+        self._writer.commit()
+
+    def close_writer(self, *, wait: bool = True) -> None:
+        """Close the writer; what was not committed is gone. Waiting lets merges end."""
+        writer, self._writer = self._writer, None
+        if writer is not None and wait:
+            with reading(self.folder):
+                writer.wait_merging_threads()

@@ -1,0 +1,291 @@
+"""The durable half of the engine: one SQLite file with every index, alias and document.
+
+A write is acknowledged when its transaction is on disk (write-ahead log, ``synchronous=FULL``). Each write of a
+document gets the next sequence number of its index; a deleted document stays as a row without source until the
+search index has taken note of it.
+"""
+
+# ruff: noqa: S608 - table names end in an integer of our own
+
+import contextlib
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from osrerank.embedded.errors import Fault, Json
+
+FORMAT = 1
+"""The version of the folder's layout; a folder of a later version is refused."""
+FILE = "store.sqlite"
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE indices (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, uuid TEXT NOT NULL, created_ms INTEGER NOT NULL,
+  mappings TEXT NOT NULL, settings TEXT NOT NULL, layout TEXT NOT NULL, generation INTEGER NOT NULL,
+  indexed_seq INTEGER NOT NULL
+);
+CREATE TABLE aliases (
+  alias TEXT NOT NULL, index_id INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (alias, index_id)
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """An index as the store knows it.
+
+    Attributes:
+        layout: field path -> column of the search index as it was last built.
+        generation: counts the rebuilds of the search index.
+        indexed_seq: documents up to this sequence number are committed in the search index.
+    """
+
+    id: int
+    name: str
+    uuid: str
+    created_ms: int
+    mappings: Json
+    settings: Json
+    layout: Mapping[str, str]
+    generation: int
+    indexed_seq: int
+
+
+class Row(NamedTuple):
+    """A document; ``source`` is its JSON text, None once deleted."""
+
+    seq: int
+    doc_id: str
+    version: int
+    source: str | None
+
+
+class Store:
+    """The SQLite file of a folder; every method may be called from any thread.
+
+    Raises:
+        Fault: the folder cannot be written (403), the disk is full (429), the file is damaged or of a later version
+            (500).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lock = threading.RLock()
+        with self._border():
+            self._db, self.read_only = _open(folder)
+            self._prepare()
+        self._catalog: dict[str, IndexRow] = {}
+        self._alias_rows: dict[str, dict[int, Json]] = {}
+        self._seen: tuple[int, int] | None = None
+        self._own_changes = 0
+
+    def close(self) -> None:
+        with self.lock:
+            self._db.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make what happens inside durable as one, or undo it."""
+        with self.lock, self._border():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.rollback()
+                raise
+            self._db.commit()
+
+    def indices(self) -> dict[str, IndexRow]:
+        """Return the indices by name, as the last transaction of any process left them."""
+        with self.lock, self._border():
+            self._reload()
+            return self._catalog
+
+    def aliases(self) -> dict[str, dict[int, Json]]:
+        """Return alias -> id of the index -> the alias's options."""
+        with self.lock, self._border():
+            self._reload()
+            return self._alias_rows
+
+    def create(self, name: str, mappings: Json, settings: Json, layout: Mapping[str, str]) -> IndexRow:
+        """Add an index; to be called in a transaction."""
+        uuid = uuid4().hex[:22]
+        parts = (name, uuid, int(time.time() * 1000), *map(json.dumps, (mappings, settings, layout)))
+        cursor = self._db.execute(
+            "INSERT INTO indices (name, uuid, created_ms, mappings, settings, layout, generation, indexed_seq)"
+            " VALUES (?, ?, ?, ?, ?, ?, 1, 0)",
+            parts,
+        )
+        assert cursor.lastrowid is not None
+        self._db.execute(
+            f"CREATE TABLE docs_{cursor.lastrowid:d}"
+            " (seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, version INTEGER NOT NULL, source TEXT)"
+        )
+        self._own_changes += 1
+        return self.indices()[name]
+
+    def drop(self, index: IndexRow) -> None:
+        """Remove an index with its documents and its place in aliases; to be called in a transaction."""
+        self._db.execute(f"DROP TABLE docs_{index.id:d}")
+        self._db.execute("DELETE FROM aliases WHERE index_id = ?", (index.id,))
+        self._db.execute("DELETE FROM indices WHERE id = ?", (index.id,))
+        self._own_changes += 1
+
+    def update(self, index: IndexRow, **changes: Any) -> IndexRow:
+        """Change an index's row; to be called in a transaction."""
+        row = replace(index, **changes)
+        self._db.execute(
+            "UPDATE indices SET mappings = ?, settings = ?, layout = ?, generation = ?, indexed_seq = ? WHERE id = ?",
+            (*map(json.dumps, (row.mappings, row.settings, row.layout)), row.generation, row.indexed_seq, row.id),
+        )
+        self._own_changes += 1
+        return row
+
+    def put_alias(self, alias: str, index: IndexRow, body: Json) -> None:
+        """Add an alias; to be called in a transaction."""
+        self._db.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?, ?)", (alias, index.id, json.dumps(body)))
+        self._own_changes += 1
+
+    def drop_alias(self, alias: str, index: IndexRow) -> bool:
+        """Remove an alias, and say whether there was one; to be called in a transaction."""
+        cursor = self._db.execute("DELETE FROM aliases WHERE alias = ? AND index_id = ?", (alias, index.id))
+        self._own_changes += 1
+        return cursor.rowcount > 0
+
+    def get(self, index: IndexRow, doc_id: str) -> Row | None:
+        """Return a document's latest row, a deleted one's too."""
+        with self.lock, self._border():
+            query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE id = ?"
+            found = self._db.execute(query, (doc_id,)).fetchone()
+            return Row(*found) if found else None
+
+    def put(self, index: IndexRow, rows: Iterable[Row]) -> None:
+        """Write documents in place of what their ids held; to be called in a transaction."""
+        self._db.executemany(
+            # Only the id may stand already: a sequence number given twice would take another document away.
+            f"INSERT INTO docs_{index.id:d} (seq, id, version, source) VALUES (?, ?, ?, ?) ON CONFLICT (id)"
+            " DO UPDATE SET seq = excluded.seq, version = excluded.version, source = excluded.source",
+            rows,
+        )
+
+    def last_seq(self, index: IndexRow) -> int:
+        """Return the highest sequence number given so far."""
+        with self.lock, self._border():
+            found = self._db.execute(f"SELECT max(seq) FROM docs_{index.id:d}").fetchone()[0]
+            return max(found or 0, index.indexed_seq)
+
+    def count(self, index: IndexRow) -> int:
+        """Return how many documents there are, searchable or not yet."""
+        with self.lock, self._border():
+            return int(
+                self._db.execute(f"SELECT count(*) FROM docs_{index.id:d} WHERE source IS NOT NULL").fetchone()[0]
+            )
+
+    def since(self, index: IndexRow, seq: int, batch: int = 1000) -> Iterator[list[Row]]:
+        """Yield the rows after a sequence number, in its order, in batches."""
+        query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE seq > ? ORDER BY seq LIMIT {batch:d}"
+        while True:
+            with self.lock, self._border():
+                rows = [Row(*found) for found in self._db.execute(query, (seq,))]
+            if not rows:
+                return
+            yield rows
+            seq = rows[-1].seq
+
+    def forget_deleted(self, index: IndexRow, up_to: int) -> None:
+        """Remove the rows of deleted documents that the search index has noted; to be called in a transaction."""
+        self._db.execute(f"DELETE FROM docs_{index.id:d} WHERE source IS NULL AND seq <= ?", (up_to,))
+
+    def _prepare(self) -> None:
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            with contextlib.suppress(sqlite3.OperationalError):  # another process has just done the same
+                self._db.executescript(
+                    f"BEGIN IMMEDIATE; {_SCHEMA} INSERT INTO meta VALUES ('format', '{FORMAT}'); COMMIT;"
+                )
+        found = int(self._db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()[0])
+        if found > FORMAT:
+            self._db.close()
+            reason = (
+                f"the folder {self.folder} was written by a later osrerank (format {found}; this one reads up to"
+                f" {FORMAT}): upgrade osrerank, or index into another folder"
+            )
+            raise Fault(500, "index_format_too_new_exception", reason)
+
+    def _reload(self) -> None:
+        """Read the catalog again if this or another process has changed it."""
+        now = (int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._own_changes)
+        if now == self._seen:
+            return
+        rows = self._db.execute(
+            "SELECT id, name, uuid, created_ms, mappings, settings, layout, generation, indexed_seq FROM indices"
+        )
+        self._catalog = {row[1]: IndexRow(*row[:4], *map(json.loads, row[4:7]), *row[7:]) for row in rows}
+        aliases: dict[str, dict[int, Json]] = {}
+        for alias, index_id, body in self._db.execute("SELECT alias, index_id, body FROM aliases"):
+            aliases.setdefault(alias, {})[index_id] = json.loads(body)
+        self._alias_rows = aliases
+        # Inside a transaction of ours that may yet be undone, the next call must read again.
+        self._seen = None if self._db.in_transaction else now
+
+    @contextlib.contextmanager
+    def _border(self) -> Iterator[None]:
+        """Turn SQLite's errors into the engine's."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise storage_fault(self.folder, str(error)) from error
+
+
+def storage_fault(folder: Path, message: str) -> Fault:
+    """Return the fault for a failure of the disk, the folder's rights or the files in it."""
+    lower = message.lower()
+    if any(
+        sign in lower
+        for sign in ("is full", "disk i/o error", "no space", "file too large", "os error 28", "os error 27")
+    ):
+        reason = f"the disk of the embedded folder {folder} is full or failing ({message}): free space and try again"
+        return Fault(429, "cluster_block_exception", reason)
+    if any(sign in lower for sign in ("readonly", "read-only", "unable to open", "permission denied")):
+        reason = f"the embedded folder {folder} cannot be written ({message}): check its rights, or choose another"
+        return Fault(403, "cluster_block_exception", reason)
+    if any(sign in lower for sign in ("malformed", "not a database")):
+        reason = (
+            f"{folder / FILE} is damaged ({message}): restore it from a backup, or delete the folder and index again"
+        )
+        return Fault(500, "corrupt_index_exception", reason)
+    if "locked" in lower:
+        reason = f"the embedded folder {folder} is being written by another process ({message}): try again"
+        return Fault(503, "lock_obtain_failed_exception", reason)
+    return Fault(500, "storage_exception", f"the embedded folder {folder}: {message}")
+
+
+def _open(folder: Path) -> tuple[sqlite3.Connection, bool]:
+    """Open the file for writing, or for reading where the folder's rights allow no more."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_fault(folder, f"unable to open: {error.strerror}") from error
+    path = folder / FILE
+    try:
+        db = _connect(f"{path.resolve().as_uri()}")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("BEGIN IMMEDIATE")  # fails where the file or folder is read-only
+        db.execute("ROLLBACK")
+    except sqlite3.OperationalError as error:
+        if "readonly" not in str(error) and "unable to open" not in str(error):
+            raise
+        if not path.exists():
+            raise
+        return _connect(f"{path.resolve().as_uri()}?immutable=1"), True
+    return db, False
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)

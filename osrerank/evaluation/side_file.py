@@ -1,0 +1,159 @@
+"""The side file of a run: a checkpoint while the run lasts, and its record of scores and timings afterwards.
+
+The first line holds the options that the run depends on; each further line is a `records.Record`. Lines are appended as
+queries end, so a run that was killed goes on where it stopped; at most its last line is torn, and is dropped.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Self
+
+from osrerank.errors import EvaluationError
+from osrerank.evaluation.records import Record
+from osrerank.formats.files import write_atomically
+
+FORMAT = 1
+
+
+class Checkpoint:
+    """The side file, open for appending; use it as a context manager.
+
+    Args:
+        path: the side file; made when it is not there.
+        options: what the run depends on, as JSON values.
+
+    Raises:
+        EvaluationError: the file was written with other options, is damaged before its last line, or another process
+            is writing it.
+    """
+
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        self.path = path
+        self._header = _line({"osrerank_run": FORMAT, "options": dict(options)})
+        options = json.loads(self._header)["options"]  # as a reader sees them: tuples are lists
+        self._offsets: dict[str, int] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] = path.open("a+b")
+        try:
+            self._lock()
+            self._resume(options)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._file.close()
+
+    def __contains__(self, query_id: str) -> bool:
+        return query_id in self._offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def append(self, record: Record) -> None:
+        """Add a query's record; a process that is killed afterwards does not lose it."""
+        self._offsets[record.query_id] = self._file.seek(0, os.SEEK_END)
+        self._file.write(_line(record.as_json()))
+        self._file.flush()
+
+    def records(self, query_ids: Iterable[str]) -> Iterator[Record]:
+        """Yield the records of the queries that have one, in the order asked for."""
+        for query_id in query_ids:
+            if query_id in self._offsets:
+                self._file.seek(self._offsets[query_id])
+                yield Record.from_json(json.loads(self._file.readline()))
+
+    def finish(self, query_ids: Iterable[str]) -> None:
+        """Rewrite the file in the order of the queries, so that equal runs have equal side files, timings aside."""
+        ordered = (_line(record.as_json()).decode() for record in self.records(query_ids))
+        write_atomically(self.path, (line for part in ((self._header.decode(),), ordered) for line in part))
+        self._file.close()
+
+    def _lock(self) -> None:
+        """Be the only writer until the file is closed; what another has renamed in the meantime counts as its own."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+                return
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        raise EvaluationError(
+            f"{self.path}: another process is writing this run; wait until it ends, or choose another output"
+        )
+
+    def _resume(self, options: Mapping[str, Any]) -> None:
+        """Index the lines that are there, cut a torn last one, or begin the file."""
+        self._file.seek(0)
+        offset = 0
+        for number, line in enumerate(self._file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            value = _decoded(self.path, number, line)
+            if number == 1:
+                _check_options(self.path, value, options)
+            else:
+                self._offsets[Record.from_json(value).query_id] = offset
+            offset += len(line)
+        self._file.truncate(offset)
+        if offset == 0:
+            self._file.write(self._header)
+            self._file.flush()
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Yield the records of a side file.
+
+    Raises:
+        EvaluationError: it is no side file, is damaged, or holds no record.
+    """
+    number = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            value = _decoded(path, number, line)
+            if number > 1:
+                yield Record.from_json(value)
+            elif not isinstance(value, dict) or value.get("osrerank_run") != FORMAT:
+                raise EvaluationError(f"{path}: not a side file of `osrerank run`; give the file that ends in .jsonl")
+    if number < 2:
+        raise EvaluationError(f"{path}: no query has been run yet")
+
+
+def read_options(path: Path) -> Mapping[str, Any]:
+    """Return the options of a side file's first line, what the run depended on.
+
+    Raises:
+        EvaluationError: it is no side file.
+    """
+    with path.open("rb") as lines:
+        header = _decoded(path, 1, lines.readline())
+    if not isinstance(header, dict) or header.get("osrerank_run") != FORMAT:
+        raise EvaluationError(f"{path}: not a side file of `osrerank run`; give the file that ends in .jsonl")
+    options: Mapping[str, Any] = header.get("options", {})
+    return options
+
+
+def _check_options(path: Path, header: Any, options: Mapping[str, Any]) -> None:
+    if not isinstance(header, dict) or header.get("osrerank_run") != FORMAT:
+        raise EvaluationError(f"{path}: not a side file of this version; move it away or choose another output")
+    before = header.get("options", {})
+    names = sorted(name for name in before.keys() | options.keys() if before.get(name) != options.get(name))
+    if names:
+        changes = "; ".join(f"{name} was {before.get(name)!r}, is {options.get(name)!r}" for name in names)
+        raise EvaluationError(f"{path} is of a run with other options ({changes}); delete it or choose another output")
+
+
+def _decoded(path: Path, number: int, line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise EvaluationError(f"{path}, line {number}: damaged: {error}; delete the file and run again") from None
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n").encode()

@@ -1,0 +1,317 @@
+"""From a Hugging Face directory to an osrerank model directory: ONNX graph, tokenizer, card."""
+
+import json
+import random
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from osrerank._optional import require
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.calibration import fit_scorer, read_labelled
+from osrerank.export.graph import can_draw, draw
+from osrerank.export.quantise import Recipe, quantise
+from osrerank.formats.trec import read_qrels
+from osrerank.scoring.card import (
+    CARD_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    Calibration,
+    Kind,
+    Layout,
+    ModelCard,
+    as_duo,
+    read_card,
+    read_json,
+    weight_files,
+    with_pool_factors,
+)
+from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
+from osrerank.scoring.registry import load_scorer
+
+OPSET = 17
+EXAMPLES = {"words": 32, "marks": 16}
+"""Sequences that show a graph's outlying channels and how large the others become."""
+GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
+NOTICES = ("LICENSE", "NOTICE")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What to make of a checkpoint.
+
+    Attributes:
+        name: the model's name in its card; the output directory's when empty.
+        kind: ``duo`` makes a model that compares two documents: a classifier gets a third segment where it has two.
+        third_segment: what that segment's embedding is: ``zeros``, as the released duoBERT computes it, or a ``copy``
+            of the document's (`osrerank.export.third_segment`).
+        layout: ``cross-bias`` makes a pair scorer of a bi-encoder; ``standard`` takes a reranker as it is, whatever its
+            card's layout.
+        query_bias: for ``cross-bias``: added where the query looks at the document; a number or ``closed``. A duo
+            model's is less by log 2 (`osrerank.scoring.card.beside_another`).
+        document_bias: for ``cross-bias``: the other direction.
+        other_bias: for ``cross-bias`` with the kind ``duo``: added where one document looks at the other.
+        pool_factor: for ``cross-bias``: a document's pieces for each of its states, on average
+            (`osrerank.scoring.networks.cross_bias`); None for what the source's card says. Any other leaves the
+            source's calibration and measures behind.
+        query_pool_factor: the same of a query.
+        precision: ``fp32`` or ``int8``.
+        recipe: how int8 is made.
+        first_pass_weight: what the best first-pass score is worth beside the logits; for the card.
+        padded: whether the graph takes padded batches, as other programs feed it; else BERTs get the faster graph of
+            `osrerank.export.graph`.
+        keep_weights: whether safetensors go along, for the torch backend.
+        provenance: for the card.
+    """
+
+    name: str = ""
+    kind: Kind = "mono"
+    third_segment: Literal["zeros", "copy"] = "zeros"
+    layout: Layout = "standard"
+    query_bias: float | str = -2.0
+    document_bias: float | str = "closed"
+    other_bias: float | str = -4.0
+    pool_factor: float | None = None
+    query_pool_factor: float | None = None
+    precision: str = "fp32"
+    recipe: Recipe = field(default_factory=Recipe)
+    first_pass_weight: float = 0.0
+    padded: bool = False
+    keep_weights: bool = False
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+def export_model(
+    source: Path, output: Path, options: ExportOptions | None = None, *, calibrate: tuple[Path, Path] | None = None
+) -> ModelCard:
+    """Write an osrerank model directory; it appears whole or not at all.
+
+    Args:
+        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors, or a model that has its weights
+            in a graph that osrerank drew.
+        output: the directory to make; it must not exist.
+        options: what to make.
+        calibrate: candidates (JSON lines) and judgments (TREC) of a development set, for the map to probabilities.
+
+    Raises:
+        ConfigError: the output exists, or the options do not go together.
+        EvaluationError: the development set cannot be read or calibrates nothing.
+        ModelLoadError: the source cannot be read as a model of that layout.
+        MissingDependencyError: the extra ``onnx`` is not installed.
+    """
+    options = options or ExportOptions()
+    _check(options, calibrate)
+    require("torch", extra="onnx")
+    require("onnx", extra="onnx")
+    own = _card(source, output.name, options)
+    card = with_pool_factors(own, query=options.query_pool_factor, document=options.pool_factor)
+    with new_directory(output) as folder, _with_segments(source, output, card, options) as ready:
+        _copy_descriptions(ready, folder, options)
+        _write_graph(ready, folder, card, options)
+        write_card(folder, card)
+        if calibrate is not None:
+            card = replace(card, calibration=_calibration(folder, *calibrate))
+            write_card(folder, card)
+    return card
+
+
+def write_card(directory: Path, card: ModelCard) -> None:
+    """Write the card as ``osrerank.json``."""
+    text = json.dumps(card.to_json(), indent=2, ensure_ascii=False, default=dict)
+    (directory / CARD_FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+def refuse_existing(output: Path) -> None:
+    """Raise where something would be written over.
+
+    Raises:
+        ConfigError: the output exists.
+    """
+    if output.exists():
+        raise ConfigError(
+            f"{output} exists; name a directory that does not, or remove it", setting="output", source="argument"
+        )
+
+
+@contextmanager
+def new_directory(output: Path) -> Iterator[Path]:
+    """Yield a temporary directory beside ``output`` that becomes it at the end, and vanishes on any error.
+
+    Raises:
+        ConfigError: the output exists.
+    """
+    refuse_existing(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
+        folder = Path(parent) / output.name
+        folder.mkdir()
+        yield folder
+        folder.rename(output)
+
+
+def _check(options: ExportOptions, calibrate: tuple[Path, Path] | None) -> None:
+    """Refuse what does not go together."""
+    if options.precision != "int8" and options.recipe.activations == "static":
+        message = f"static scales are of int8 activations, the graph is to be {options.precision}; add --precision int8"
+        raise ConfigError(message, setting="activations", source="argument")
+    if options.kind == "duo" and calibrate is not None:
+        message = "a duo model is not calibrated on judged documents: it says which of two is better; leave it out"
+        raise ConfigError(message, setting="calibrate", source="argument")
+
+
+@contextmanager
+def _with_segments(source: Path, output: Path, card: ModelCard, options: ExportOptions) -> Iterator[Path]:
+    """Yield the source, or for a duo model that reads three segments a copy with a third one where it has two."""
+    config = read_json(source / CONFIG_FILE) if (source / CONFIG_FILE).exists() else {}
+    if options.kind != "duo" or card.layout == "cross-bias" or config.get("type_vocab_size") != 2:
+        yield source
+        return
+    from osrerank.export.third_segment import write_with_third_row  # noqa: PLC0415 - imports torch
+
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
+        write_with_third_row(source, Path(parent), options.third_segment)
+        for name in NOTICES:
+            if (source / name).exists():
+                shutil.copyfile(source / name, Path(parent) / name)
+        yield Path(parent)
+
+
+def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
+    onnx = {options.precision: GRAPHS[options.precision]}
+    if options.layout == "standard":
+        card = read_card(source, name=options.name or name)
+        if options.kind == "duo" and card.kind == "mono":
+            card = _compared(card, options)
+        weight = options.first_pass_weight or card.first_pass_weight
+        return replace(card, onnx=onnx, first_pass_weight=weight, provenance=options.provenance or card.provenance)
+    config = read_json(source / CONFIG_FILE)
+    if config.get("model_type") != "bert":
+        reason = f"{source / CONFIG_FILE}: model_type is {config.get('model_type')!r}; the layout cross-bias needs bert"
+        raise ModelLoadError(reason, model=name, path=str(source))
+    biases = {"query": options.query_bias, "document": options.document_bias, "temperature": 20.0}
+    return ModelCard(
+        name=options.name or name,
+        head="cosine",
+        kind=options.kind,
+        layout="cross-bias",
+        max_tokens=min(512, int(config["max_position_embeddings"])),
+        segment_rows=int(config["type_vocab_size"]),
+        onnx=onnx,
+        biases=as_duo(biases, options.other_bias) if options.kind == "duo" else biases,
+        first_pass_weight=options.first_pass_weight,
+        provenance=options.provenance,
+    )
+
+
+def _compared(card: ModelCard, options: ExportOptions) -> ModelCard:
+    """Return a mono model's card as a duo model's."""
+    if card.layout == "cross-bias":
+        rows, biases = card.segment_rows, as_duo(card.biases, options.other_bias)
+    else:
+        rows, biases = card.segment_rows + (card.segment_rows == 2), {}
+    return replace(card, kind="duo", segment_rows=rows, calibration=Calibration(), first_pass_weight=0.0, biases=biases)
+
+
+def _calibration(folder: Path, candidates: Path, qrels: Path) -> Calibration:
+    scorer = load_scorer(str(folder), backend="onnx")
+    return fit_scorer(scorer, read_labelled(candidates, read_qrels(qrels)))
+
+
+def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> None:
+    """Copy what is needed beside the graph; the tokenizer without padding and truncation, which are ours to do."""
+    tokenizer = read_json(source / TOKENIZER_FILE)
+    tokenizer.update(padding=None, truncation=None)
+    (folder / TOKENIZER_FILE).write_text(
+        json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
+    )
+    shutil.copyfile(source / CONFIG_FILE, folder / CONFIG_FILE)
+    kept = weight_files(source) if options.keep_weights else []
+    for name in [*kept, *(name for name in NOTICES if (source / name).exists())]:
+        shutil.copyfile(source / name, folder / name)
+    if options.keep_weights and not kept:
+        _write_weights(source, folder)
+
+
+def _write_weights(source: Path, folder: Path) -> None:
+    """Write the weights of a source that has them in its graph."""
+    from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
+
+    safetensors: Any = require("safetensors.torch", extra="torch")
+    safetensors.save_file(read_weights(source), folder / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def _write_graph(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
+    target = folder / GRAPHS[options.precision]
+    target.parent.mkdir()
+    if options.precision == "fp32":
+        _write_fp32(source, target, card, padded=options.padded)
+        return
+    with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
+        fp32 = Path(parent) / "model.onnx"
+        _write_fp32(source, fp32, card, padded=options.padded)
+        quantise(fp32, target, options.recipe, list(_examples(folder, card)))
+
+
+def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
+    """Yield sequences of words drawn at random from the vocabulary, then of its numbers and marks.
+
+    How large activations are hardly depends on what a text says; only those of marks alone differ.
+    """
+    builder = InputBuilder.load(folder, card)
+    vocabulary = Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
+    words = sorted(word for word in vocabulary if word.isalpha())
+    marks = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
+    drawn = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets
+    for pool, count in ((words, EXAMPLES["words"]), (marks or words, EXAMPLES["marks"])):
+        for _ in range(count):
+            query = builder.query(" ".join(drawn.choices(words, k=8)))
+            texts = [" ".join(drawn.choices(pool, k=drawn.randrange(20, 200))) for _ in range(2)]
+            first, second = builder.documents(texts, query)
+            yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
+
+
+def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
+    """Draw a BERT's graph, or trace the network where the graph must take padding or is of another family."""
+    from osrerank.scoring.torch_scorer import load_network, read_weights  # noqa: PLC0415 - imports torch
+
+    network = load_network(source, card)
+    config = read_json(source / CONFIG_FILE)
+    if padded or not can_draw(config):
+        write_onnx(network, target)
+        return
+    tensors = read_weights(source) if card.layout == "cross-bias" else network.network.state_dict()
+    weights = {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    require("onnx", extra="onnx").save(draw(weights, config, card), target)
+
+
+def write_onnx(network: Any, target: Path) -> None:
+    """Trace a module that takes `Batch`'s fields; rows and tokens stay free."""
+    torch: Any = require("torch", extra="onnx")
+    names = list(Batch.__slots__)
+    rows = np.ones((2, 8), dtype=np.int64)
+    mask, segments = rows.copy(), rows.copy()
+    mask[1, 6:] = 0
+    segments[:, :4] = 0
+    example = tuple(torch.from_numpy(array) for array in (rows, mask, segments))
+    axes = {0: "n", 1: "tokens"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer warns of every branch that it takes, and of its own age
+        torch.onnx.export(
+            network,
+            example,
+            str(target),
+            input_names=names,
+            output_names=["logits"],
+            dynamic_axes={**dict.fromkeys(names, axes), "logits": {0: "n"}},
+            opset_version=OPSET,
+            dynamo=False,
+        )

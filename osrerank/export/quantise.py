@@ -1,0 +1,137 @@
+"""Turn an fp32 ONNX graph into an int8 one: its matrix products, and word embeddings with a scale for each row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank._optional import require
+from osrerank.errors import ConfigError
+from osrerank.export.fixed_scales import activation_ranges, fix_scales
+from osrerank.export.outliers import products_of, separate_outliers
+from osrerank.scoring.inputs import Tokens
+
+MIN_TABLE_ROWS = 1024
+"""Smaller tables (positions, segments) stay fp32: they are a few hundred kilobytes at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a graph is quantised; the defaults are the shipped model's, chosen in ``docs/models.md``.
+
+    Attributes:
+        per_channel: one scale for each column of a weight matrix, instead of one for the matrix.
+        reduce_range: weights in 7 bits, so that CPUs without VNNI cannot saturate their 16-bit sums.
+        weights: integer type of the weights.
+        keep_fp32: matrix products whose node name has one of these in it stay fp32, such as ``narrow``.
+        embeddings: ``rows`` gives each word its own scale, ``table`` all words one (ONNX Runtime's), ``fp32`` none.
+        outliers: how many channels of a product's input stay fp32 where they are far larger than the others.
+        outlier_gain: how many times as large: a higher one divides fewer products, which is faster where rows are few.
+        activations: ``dynamic`` finds a scale in each input of a product; ``static`` has one from the sequences seen at
+            export, so that short sequences can share a pass (`osrerank.export.fixed_scales`).
+    """
+
+    per_channel: bool = True
+    reduce_range: bool = True
+    weights: Literal["int8", "uint8"] = "int8"
+    embeddings: Literal["rows", "table", "fp32"] = "rows"
+    keep_fp32: tuple[str, ...] = ()
+    outliers: int = 4
+    outlier_gain: float = 1.25
+    activations: Literal["dynamic", "static"] = "dynamic"
+
+
+def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences: Sequence[Tokens] = ()) -> None:
+    """Write the int8 form of an fp32 graph; activations have one scale a tensor.
+
+    Args:
+        source: the fp32 graph.
+        target: the file to write.
+        recipe: how.
+        sequences: that show which channels are outliers and how large the others become; none are separated without.
+
+    Raises:
+        ConfigError: static scales are asked for without sequences.
+        MissingDependencyError: the extra ``onnx`` is not installed.
+    """
+    recipe = recipe or Recipe()
+    is_static = recipe.activations == "static"
+    if is_static and not sequences:
+        raise ConfigError("static scales need sequences to find them in", setting="recipe.activations")
+    onnx = require("onnx", extra="onnx")
+    quantization: Any = require("onnxruntime.quantization", extra="onnx")
+    operators = ["MatMul", "Gather"] if recipe.embeddings == "table" else ["MatMul"]
+    graph = onnx.load(source)
+    # Shapes are inferred either way; without this mark the quantiser advises on the root logger to do that first.
+    graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
+    if sequences and recipe.outliers:
+        separate_outliers(graph, sequences, recipe.outliers, recipe.outlier_gain, hidden=not is_static)
+    ranges = activation_ranges(graph, sequences) if is_static else {}
+    if recipe.embeddings == "rows":
+        quantise_tables(graph)
+    quantization.quantize_dynamic(
+        graph,
+        target,
+        op_types_to_quantize=operators,
+        nodes_to_exclude=_kept(graph, recipe),
+        per_channel=recipe.per_channel,
+        reduce_range=recipe.reduce_range,
+        weight_type=quantization.QuantType.QInt8 if recipe.weights == "int8" else quantization.QuantType.QUInt8,
+        # ONNX's shape inference does not see through ONNX Runtime's own operators.
+        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+    )
+    if is_static:
+        made = onnx.load(target)
+        fix_scales(made, ranges)
+        onnx.save(made, target)
+
+
+def _kept(model: Any, recipe: Recipe) -> list[str]:
+    """Return the names of the nodes of an fp32 ``onnx.ModelProto`` that stay as they are."""
+    products = {node.name for node in products_of(model)}
+    kept = [node.name for node in model.graph.node if any(part in node.name for part in recipe.keep_fp32)]
+    kept += [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
+    # Small ones of a single row, which the quantiser makes MatMuls of first.
+    return kept + [f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"]
+
+
+def quantise_tables(model: Any) -> None:
+    """Replace each large fp32 table that a Gather reads by int8 rows and their scales, in an ``onnx.ModelProto``."""
+    onnx = require("onnx", extra="onnx")
+    graph = model.graph
+    tables = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if len(tensor.dims) == 2 and tensor.dims[0] >= MIN_TABLE_ROWS
+    }
+    nodes = []
+    for node in graph.node:
+        table = tables.pop(node.input[0], None) if node.op_type == "Gather" else None
+        if table is None:
+            nodes.append(node)
+            continue
+        rows, scales = quantise_rows(onnx.numpy_helper.to_array(table))
+        graph.initializer.remove(table)
+        graph.initializer.append(onnx.numpy_helper.from_array(rows, f"{table.name}.int8"))
+        graph.initializer.append(onnx.numpy_helper.from_array(scales, f"{table.name}.scale"))
+        nodes += _gather_rows(onnx.helper.make_node, table.name, node.input[1], node.output[0])
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def quantise_rows(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Return int8 rows and their scales ``(rows, 1)``; each number is at most half a scale from the original."""
+    scales = np.maximum(np.abs(table).max(axis=1, keepdims=True), np.finfo(np.float32).tiny) / np.float32(127)
+    return np.rint(table / scales).astype(np.int8), scales.astype(np.float32)
+
+
+def _gather_rows(make_node: Any, table: str, ids: str, output: str) -> list[Any]:
+    return [
+        make_node("Gather", [f"{table}.int8", ids], [f"{table}.rows"]),
+        make_node("Cast", [f"{table}.rows"], [f"{table}.rows.fp32"], to=1),
+        make_node("Gather", [f"{table}.scale", ids], [f"{table}.scales"]),
+        make_node("Mul", [f"{table}.rows.fp32", f"{table}.scales"], [output]),
+    ]

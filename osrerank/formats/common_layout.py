@@ -1,0 +1,50 @@
+"""The common layout: ``corpus.jsonl``, ``queries.tsv`` (query_id TAB text) and ``qrels.txt`` (TREC)."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from osrerank.formats.files import write_atomically
+from osrerank.types import Document, Query
+
+
+class Judgment(NamedTuple):
+    """One line of a qrels file."""
+
+    query_id: str
+    doc_id: str
+    relevance: int
+
+
+def write_corpus(documents: Iterable[Document], path: Path) -> int:
+    """Write documents as JSON lines; return how many."""
+    rows = ({"id": one.doc_id, "title": one.title, "text": one.text, **one.metadata} for one in documents)
+    return write_lines((json.dumps(row, ensure_ascii=False) for row in rows), path)
+
+
+def write_queries(queries: Iterable[Query], path: Path) -> int:
+    """Write ``query_id TAB text`` lines, white space within a text as one space; return how many."""
+    return write_lines((f"{query.query_id}\t{' '.join(query.text.split())}" for query in queries), path)
+
+
+def write_qrels(judgments: Iterable[Judgment], path: Path) -> int:
+    """Write ``query_id 0 doc_id relevance`` lines; return how many."""
+    return write_lines((f"{one.query_id} 0 {one.doc_id} {one.relevance}" for one in judgments), path)
+
+
+def write_lines(lines: Iterable[str], path: Path) -> int:
+    """Write lines, a file whole or not at all, a pipe or device as they come; return how many."""
+    count = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal count
+        for count, line in enumerate(lines, 1):  # noqa: B007 - counted here, read below
+            yield line + "\n"
+
+    if path.exists() and not path.is_file():  # nothing can be renamed to /dev/stdout
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(counted())
+    else:
+        write_atomically(path, counted())
+    return count

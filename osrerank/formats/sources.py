@@ -1,0 +1,230 @@
+"""Opening what a user names: files, folders, archives and standard input, compressed or not, without unpacking to disk.
+
+Compression is told by the first bytes, never by the name. Memory stays constant however large the archive.
+"""
+
+import bz2
+import fnmatch
+import gzip
+import io
+import lzma
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from osrerank._optional import require
+from osrerank.errors import CorpusFormatError, LoaderError
+from osrerank_loaders.collections.base import Source
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+STDIN = "-"
+Patterns = tuple[str, ...]
+ANY: Patterns = ("*",)
+BUFFER_BYTES = 1 << 20
+HEAD_BYTES = 512
+_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
+_NEVER = ("*readme*", "*readchg*", "license*", "*.dtd")
+
+
+class Meter:
+    """Counts the bytes taken from disk, so that progress can be told before decompression."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+
+
+class _Raw(io.RawIOBase):
+    """The bytes of a stream with a head put back in front of it, counted on the way."""
+
+    def __init__(self, stream: IO[bytes], head: bytes = b"", meter: Meter | None = None) -> None:
+        self._stream = stream
+        self._head = head
+        self._meter = meter
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        view = memoryview(buffer).cast("B")
+        chunk = self._head[: len(view)] or self._stream.read(len(view))
+        self._head = self._head[len(view) :]
+        view[: len(chunk)] = chunk
+        if self._meter is not None:
+            self._meter.bytes_read += len(chunk)
+        return len(chunk)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _Zstandard(io.RawIOBase):
+    """A zstd stream decompressed; unlike the library's own reader it notices a truncated frame."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._library = require("zstandard", extra="loaders")
+        self._stream = stream
+        self._frame = self._library.ZstdDecompressor().decompressobj()
+        self._rest = b""
+        self._ready = b""
+        self._inside = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        view = memoryview(buffer).cast("B")
+        while not self._ready:
+            chunk = self._rest or self._stream.read(1 << 17)
+            if not chunk:
+                if self._inside:
+                    raise EOFError("the zstd frame ends too early")
+                return 0
+            self._ready = self._decompress(chunk)
+        taken = self._ready[: len(view)]
+        self._ready = self._ready[len(view) :]
+        view[: len(taken)] = taken
+        return len(taken)
+
+    def _decompress(self, chunk: bytes) -> bytes:
+        if not self._inside:
+            self._frame = self._library.ZstdDecompressor().decompressobj()
+        try:
+            ready: bytes = self._frame.decompress(chunk)
+        except self._library.ZstdError as error:
+            raise EOFError(str(error)) from error
+        self._inside = not self._frame.eof
+        self._rest = self._frame.unused_data
+        return ready
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def files_of(paths: Sequence[str], patterns: Patterns = ANY) -> tuple[str, ...]:
+    """List the files to read, in reading order: folders expanded and sorted, hidden files and other formats left out.
+
+    Raises:
+        LoaderError: a path does not exist, or a folder holds nothing of these names.
+    """
+    files: list[str] = []
+    for path in paths:
+        if path != STDIN and not Path(path).exists():
+            raise LoaderError(f"{path}: no such file or folder", file=path)
+        files += _inside(Path(path), patterns) if path != STDIN and Path(path).is_dir() else [path]
+    return tuple(files)
+
+
+def _inside(folder: Path, patterns: Patterns) -> list[str]:
+    found = sorted(
+        str(path) for path in folder.rglob("*") if path.is_file() and _wanted(path.name, patterns, archive=True)
+    )
+    if not found:
+        wanted = ", ".join(patterns)
+        raise LoaderError(
+            f"{folder}: no file in this folder is named {wanted}; name the files themselves", file=str(folder)
+        )
+    return found
+
+
+def _wanted(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
+    """Whether a file of a folder or archive holds documents, by its name without the compression's suffix."""
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _NEVER):
+        return False
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns) or (
+        archive and name.endswith((".tar", ".tgz", ".zip"))
+    )
+
+
+def open_sources(
+    files: Sequence[str], patterns: Patterns = ANY, meter: Meter | None = None, *, taken: bytes = b""
+) -> Iterator[Source]:
+    """Open every file in turn, archives member by member; each is closed before the next is opened.
+
+    Args:
+        files: as `files_of` lists them.
+        patterns: names of the files that hold documents, within archives.
+        meter: counts the bytes taken from disk.
+        taken: the first bytes of standard input, where they were read before; they are put back in front.
+    """
+    for name in files:
+        if name == STDIN:
+            stdin = cast("IO[bytes]", _Raw(sys.stdin.buffer, taken)) if taken else sys.stdin.buffer
+            yield from _unpack("standard input", stdin, patterns, meter)
+            continue
+        with Path(name).open("rb", buffering=0) as stream:
+            yield from _unpack(name, cast("IO[bytes]", stream), patterns, meter)
+
+
+def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | None = None) -> Iterator[Source]:
+    """Take off compressions and archives, layer by layer, until the file itself is reached."""
+    try:
+        head = _head(stream)
+        buffered = io.BufferedReader(_Raw(stream, head, meter), BUFFER_BYTES)
+        if head.startswith(b"PK\x03\x04") and stream.seekable():
+            yield from _zip_members(name, stream, patterns)
+        elif (inner := _decompressed(head, buffered)) is not None:
+            yield from _unpack(name, inner, patterns)
+        elif head[257:262] == b"ustar":
+            yield from _members(name, buffered, patterns)
+        else:
+            yield Source(name, cast("io.BufferedReader", buffered))
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise CorpusFormatError(f"{name}: is truncated or damaged ({error}); fetch it again", file=name) from error
+
+
+def _head(stream: IO[bytes]) -> bytes:
+    """Read the first bytes; a pipe may give them in pieces."""
+    head = b""
+    while len(head) < HEAD_BYTES and (chunk := stream.read(HEAD_BYTES - len(head))):
+        head += chunk
+    return head
+
+
+def _decompressed(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
+    if head.startswith(b"\x1f\x8b"):
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=stream))
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return lzma.LZMAFile(stream)
+    if head.startswith(b"BZh"):
+        return bz2.BZ2File(stream)
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return cast("IO[bytes]", _Zstandard(stream))
+    return None
+
+
+def _members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[Source]:
+    found = False
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            archive.members = []  # type: ignore[attr-defined]  # tarfile keeps every member: memory would grow
+            if not member.isfile() or not _wanted(Path(member.name).name, patterns):
+                continue
+            found = True
+            unpacked = archive.extractfile(member)
+            assert unpacked is not None  # a regular file has content
+            yield from _unpack(f"{name}!{member.name}", unpacked, patterns)
+    if not found:
+        raise _nothing_in(name, patterns)
+
+
+def _zip_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[Source]:
+    with zipfile.ZipFile(stream) as archive:
+        members = [member for member in archive.infolist() if _wanted(Path(member.filename).name, patterns)]
+        if not members:
+            raise _nothing_in(name, patterns)
+        for member in members:
+            with archive.open(member) as unpacked:
+                yield from _unpack(f"{name}!{member.filename}", unpacked, patterns)
+
+
+def _nothing_in(name: str, patterns: Patterns) -> CorpusFormatError:
+    return CorpusFormatError(f"{name}: nothing in this archive is named {', '.join(patterns)}", file=name)

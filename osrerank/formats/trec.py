@@ -1,0 +1,199 @@
+"""TREC runs and judgments and MS MARCO's variants of them, read strictly and written so that every tool agrees.
+
+``trec_eval`` ignores the rank column: it sorts by score, ties by document id, both descending, and versions up to 9.0.8
+hold scores in 32 bits. Runs written here therefore have strictly decreasing scores that stay distinct in 32 bits.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from osrerank.errors import EvaluationError
+from osrerank.formats.files import numbered_lines, write_atomically
+from osrerank.types import Qrels, Run, ScoredDocument
+
+Duplicates = Literal["refuse", "first"]
+# trec_eval separates by ASCII white space only; a no-break space may be part of an id.
+_WORDS = re.compile(r"\S+", re.ASCII)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+class _RunLine(NamedTuple):
+    query_id: str
+    document: ScoredDocument
+    tag: str
+
+
+def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
+    """Read a run: TREC's six columns or MS MARCO's three (``query_id doc_id rank``), spaces or tabs, plain or ``.gz``.
+
+    Documents come in trec_eval's order: score, then document id, both descending. A three-column run gets the scores
+    1/rank. As in trec_eval, anything after the sixth column is ignored, and a line that starts with ``#`` is a comment.
+
+    Args:
+        path: the run file.
+        duplicates: what to do when a query names a document twice: refuse the file, or keep the first line.
+
+    Raises:
+        EvaluationError: a line is malformed, a score is not finite, a document or rank is repeated, or no line is left.
+    """
+    path = Path(path)
+    rankings: dict[str, dict[str, float]] = {}
+    tag = ""
+    for number, fields in _records(path):
+        line = _run_line(path, number, fields)
+        documents = rankings.setdefault(line.query_id, {})
+        if line.document.doc_id in documents:
+            if duplicates == "refuse":
+                raise _bad(path, number, f"query {line.query_id} has document {line.document.doc_id} twice; remove one")
+            continue
+        documents[line.document.doc_id] = line.document.score
+        tag = tag or line.tag
+    if not tag:
+        _check_ranks(path, rankings)
+    if not rankings:
+        raise EvaluationError(f"{path}: the run is empty; expected lines such as `query_id Q0 doc_id rank score tag`")
+    ordered = {query_id: trec_order(documents) for query_id, documents in rankings.items()}
+    return Run(ordered, name=tag or path.stem, by_rank=not tag)
+
+
+def read_qrels(path: Path | str) -> Qrels:
+    """Read judgments, ``query_id iteration doc_id relevance``, spaces or tabs, plain or ``.gz``.
+
+    Raises:
+        EvaluationError: a line is malformed, a document is judged twice for a query, or there is no line.
+    """
+    path = Path(path)
+    judgments: dict[str, dict[str, int]] = {}
+    for number, fields in _records(path):
+        if len(fields) != 4:
+            raise _bad(path, number, f"expected `query_id 0 doc_id relevance`, found {len(fields)} columns")
+        query_id, _iteration, doc_id, relevance = fields
+        judged = judgments.setdefault(query_id, {})
+        if doc_id in judged:
+            raise _bad(path, number, f"query {query_id} judges document {doc_id} twice; remove one")
+        judged[doc_id] = _integer(path, number, "relevance", relevance)
+    if not judgments:
+        raise EvaluationError(f"{path}: no judgments; expected lines such as `query_id 0 doc_id relevance`")
+    return Qrels(judgments)
+
+
+def trec_order(
+    scores: Mapping[str, float] | Iterable[ScoredDocument], *, single_precision: bool = False
+) -> tuple[ScoredDocument, ...]:
+    """Sort documents as trec_eval does: score, then document id, both descending.
+
+    Args:
+        scores: document id -> score, or scored documents.
+        single_precision: compare the scores as 32-bit floats, as trec_eval up to 9.0.8 does.
+    """
+    pairs = scores.items() if isinstance(scores, Mapping) else scores
+    documents = (ScoredDocument(doc_id, score) for doc_id, score in pairs)
+    if single_precision:
+        return tuple(sorted(documents, key=lambda document: (_float32(document.score), document.doc_id), reverse=True))
+    return tuple(sorted(documents, key=lambda document: (document.score, document.doc_id), reverse=True))
+
+
+def write_run(path: Path | str, run: Run) -> None:
+    """Write a TREC run in the order of its rankings, atomically, gzipped when named ``.gz``.
+
+    Scores are written as 32-bit floats in their shortest form; one that would not be below its predecessor becomes the
+    next 32-bit float below it, so that every reader finds the same order.
+
+    Raises:
+        EvaluationError: a score does not fit in 32 bits, or an id or the tag is blank or holds a space.
+    """
+    write_atomically(Path(path), run_lines(run))
+
+
+def run_lines(run: Run) -> Iterator[str]:
+    """Yield the lines that `write_run` writes, line ends among them."""
+    _check_token("the run's tag", run.name)
+    for query_id, documents in run.rankings.items():
+        _check_token("a query id", query_id)
+        scores = strictly_decreasing([document.score for document in documents])
+        for rank, (document, score) in enumerate(zip(documents, scores, strict=True), start=1):
+            _check_token(f"query {query_id}: a document id", document.doc_id)
+            yield f"{query_id} Q0 {document.doc_id} {rank} {score!s} {run.name}\n"
+
+
+def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
+    """Return scores ``(n,)`` as 32-bit floats, each lowered just enough to stay below the one before it."""
+    lowered: list[np.float32] = []
+    ceiling = np.float32(np.inf)
+    with np.errstate(over="ignore"):  # below the least float lies -inf, refused at the end
+        for score in scores:
+            if not abs(score) <= _FLOAT32_MAX:
+                raise EvaluationError(f"the score {score} does not fit in a run's 32 bits; rescale the scores")
+            ceiling = min(np.float32(score), np.nextafter(ceiling, np.float32(-np.inf)))
+            lowered.append(ceiling)
+    if lowered and not np.isfinite(lowered[-1]):
+        raise EvaluationError("the scores leave no room for strictly decreasing ones in 32 bits; rescale the scores")
+    return lowered
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of every line that is neither blank nor a comment."""
+    for number, line in numbered_lines(path):
+        if line.strip() and not line.startswith("#"):
+            yield number, _WORDS.findall(line)
+
+
+def _run_line(path: Path, number: int, fields: list[str]) -> _RunLine:
+    if len(fields) == 3:
+        query_id, doc_id, rank = fields
+        place = _integer(path, number, "rank", rank)
+        if place < 1:
+            raise _bad(path, number, f"rank {rank} is below 1")
+        return _RunLine(query_id, ScoredDocument(doc_id, 1 / place), "")
+    if len(fields) < 6:
+        raise _bad(
+            path,
+            number,
+            f"expected `query_id Q0 doc_id rank score tag` or `query_id doc_id rank`, found {len(fields)} columns",
+        )
+    query_id, _q0, doc_id, _rank, text, tag = fields[:6]
+    return _RunLine(query_id, ScoredDocument(doc_id, _score(path, number, text)), tag)
+
+
+def _check_ranks(path: Path, rankings: Mapping[str, Mapping[str, float]]) -> None:
+    """Refuse a three-column run in which two documents of a query share a rank."""
+    for query_id, documents in rankings.items():
+        if len(set(documents.values())) != len(documents):
+            raise EvaluationError(
+                f"{path}: two documents of query {query_id} have the same rank; number them 1, 2, 3, ..."
+            )
+
+
+def _score(path: Path, number: int, text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        raise _bad(path, number, f"the score {text!r} is not a number") from None
+    if not math.isfinite(score):
+        raise _bad(path, number, f"the score is {text}; every score must be finite")
+    return score
+
+
+def _integer(path: Path, number: int, name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise _bad(path, number, f"the {name} {text!r} is not a whole number") from None
+
+
+def _float32(score: float) -> float:
+    return math.copysign(math.inf, score) if abs(score) > _FLOAT32_MAX else float(np.float32(score))
+
+
+def _check_token(what: str, text: str) -> None:
+    if not _WORDS.fullmatch(text):
+        raise EvaluationError(f"{what} is {text!r}: a TREC run separates by spaces, so it must be one word")
+
+
+def _bad(path: Path, number: int, problem: str) -> EvaluationError:
+    return EvaluationError(f"{path}, line {number}: {problem}")

@@ -1,0 +1,1 @@
+"""What a search may ask for: `Rerank` and its parts, read once, unknown names refused."""

@@ -1,0 +1,1 @@
+"""Scores kept in the process and in Redis, and computed once for all that wait for them."""

@@ -1,0 +1,202 @@
+"""Keep scores, so that a pair is computed once; a cache that is absent or slow costs time only.
+
+Pairs that several threads of a process need at once are computed once. Processes do not wait for each other: two that
+need the same pair at the same time both compute it, and both write the same score.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from prometheus_client import Counter as Count
+
+from osrerank.scoring.cache.in_flight import Flights
+from osrerank.scoring.cache.store import LocalStore, RemoteStore
+from osrerank.settings import Settings
+from osrerank.types import NEVER, Deadline, Scorer, Scores
+
+MEGABYTE = 1_000_000
+
+HITS = Count("osrerank_score_cache_hits", "Scores that need not be computed, by where they were.", ["where"])
+MISSES = Count("osrerank_score_cache_misses", "Scores that were asked of the cache and not there.")
+
+
+def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
+    """Return a scorer behind the cache that the settings describe; they name a Redis."""
+    assert settings.redis_url is not None
+    url = settings.redis_url.get_secret_value()
+    store = RemoteStore(url, ttl_s=settings.cache_ttl_s, most_bytes=settings.cache_mb * MEGABYTE)
+    return CachedScorer(scorer, store, LocalStore(settings.cache_local_mb * MEGABYTE))
+
+
+class CachedScorer:
+    """A scorer that asks this process' memory, then Redis, and tells both afterwards.
+
+    Cached tuples have their score whatever the deadline.
+
+    Args:
+        scorer: computes what is not cached.
+        remote: the scores in Redis.
+        local: the scores in this process; none are kept when absent.
+    """
+
+    def __init__(self, scorer: Scorer, remote: RemoteStore, local: LocalStore | None = None) -> None:
+        self._scorer = scorer
+        self._remote = remote
+        self._local = LocalStore(0) if local is None else local
+        self._flights = Flights()
+
+    @property
+    def model(self) -> str:
+        return self._scorer.model
+
+    @property
+    def identity(self) -> str:
+        return self._scorer.identity
+
+    @property
+    def first_pass_weight(self) -> float:
+        return self._scorer.first_pass_weight
+
+    @property
+    def prior_share(self) -> float:
+        return self._scorer.prior_share
+
+    def score(
+        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
+    ) -> Scores:
+        identity = self._scorer.identity
+        keys = score_keys(identity, query, documents, tuples)
+        known, fading = self._read(keys)
+        absent = list(dict.fromkeys(key for key in keys if key not in known))
+        if not absent:
+            self._remote.write(fading)
+            return Scores(_values(keys, known), cached=len(keys), identity=identity)
+        own, others = self._flights.board(absent)
+        fresh = _Fresh({})
+        try:
+            fresh = self._compute(own, keys, query, documents, tuples, deadline)
+        finally:
+            self._flights.land(own, fresh.scores if fresh.identity in ("", identity) else {})
+        if fresh.identity not in ("", identity):  # the model has changed since: nothing known is of use
+            return self._scorer.score(query, documents, tuples, deadline=deadline)
+        shared = {key: score for key, flight in others.items() if (score := flight.wait(deadline)) is not None}
+        HITS.labels("computing").inc(len(shared))
+        known |= shared
+        left = [key for key in others if key not in shared]
+        if left and not deadline.passed:
+            more = self._compute(left, keys, query, documents, tuples, deadline)
+            if more.identity not in ("", identity):
+                return self._scorer.score(query, documents, tuples, deadline=deadline)
+            fresh = fresh.plus(more)
+        self._local.write({**shared, **fresh.scores})
+        self._remote.write({**fading, **fresh.scores})
+        return fresh.with_cached(keys, known, identity)
+
+    def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        return self._scorer.probabilities(logits)
+
+    def close(self) -> None:
+        self._scorer.close()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connections to Redis, and leave the scorer as it is."""
+        self._remote.close()
+
+    def _read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float]]:
+        """Return what is cached, by key, and what of it must be written again to stay."""
+        near = self._local.read(keys)
+        asked = list(dict.fromkeys(key for key in keys if key not in near))
+        far, fading = self._remote.read(asked)
+        self._local.write(far)
+        HITS.labels("process").inc(len(near))
+        HITS.labels("redis").inc(len(far))
+        MISSES.inc(len(asked) - len(far))
+        return {**near, **far}, fading
+
+    def _compute(
+        self,
+        wanted: Iterable[bytes],
+        keys: Sequence[bytes],
+        query: str,
+        documents: Sequence[str],
+        tuples: Sequence[tuple[int, ...]],
+        deadline: Deadline,
+    ) -> "_Fresh":
+        """Score the first tuple of each key."""
+        place_of = {key: place for place, key in reversed(list(enumerate(keys)))}
+        ordered = sorted(wanted, key=place_of.__getitem__)
+        if not ordered:
+            return _Fresh({})
+        answer = self._scorer.score(query, documents, [tuples[place_of[key]] for key in ordered], deadline=deadline)
+        scores = {key: float(value) for key, value in zip(ordered, answer.values, strict=True) if np.isfinite(value)}
+        failures = {ordered[index]: reason for index, reason in answer.failures.items()}
+        return _Fresh(scores, failures, (answer,), answer.identity)
+
+
+class _Fresh:
+    """What was computed, by key."""
+
+    def __init__(
+        self,
+        scores: Mapping[bytes, float],
+        failures: Mapping[bytes, str] | None = None,
+        answers: tuple[Scores, ...] = (),
+        identity: str = "",
+    ) -> None:
+        self.scores = dict(scores)
+        self.failures = dict(failures or {})
+        self.answers = answers
+        self.identity = identity
+
+    def plus(self, other: "_Fresh") -> "_Fresh":
+        """Return both."""
+        scores, failures = {**self.scores, **other.scores}, {**self.failures, **other.failures}
+        return _Fresh(scores, failures, (*self.answers, *other.answers), self.identity)
+
+    def with_cached(self, keys: Sequence[bytes], known: Mapping[bytes, float], identity: str) -> Scores:
+        """Return the answer for all keys."""
+        values = _values(keys, {**known, **self.scores})
+        failures = {place: self.failures[key] for place, key in enumerate(keys) if key in self.failures}
+        open_places = (place for place in np.flatnonzero(np.isnan(values)).tolist() if place not in failures)
+        return Scores(
+            values,
+            failures,
+            reached=next(open_places, len(keys)),
+            inferences=sum(answer.inferences for answer in self.answers),
+            cached=_spared(keys, known, self.scores) + sum(answer.cached for answer in self.answers),
+            truncated=sum(answer.truncated for answer in self.answers),
+            query_truncated=any(answer.query_truncated for answer in self.answers),
+            identity=identity,
+        )
+
+
+def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> list[bytes]:
+    """Return one key for each tuple: 16 bytes of BLAKE2b over identity, query and the tuple's texts.
+
+    Each part goes in as the hash of itself, so that no two divisions of the same characters meet.
+    """
+    start = _hash(identity.encode()) + _hash(_bytes(query))
+    hashes = {index: _hash(_bytes(documents[index])) for indices in tuples for index in indices}
+    return [_hash(start + b"".join(hashes[index] for index in indices)) for indices in tuples]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _hash(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _spared(keys: Sequence[bytes], known: Mapping[bytes, float], fresh: Mapping[bytes, float]) -> int:
+    """Return how many tuples got a score that was known, or was computed for an equal tuple of the same call."""
+    return sum(key in known for key in keys) + sum(count - 1 for key, count in Counter(keys).items() if key in fresh)
+
+
+def _values(keys: Sequence[bytes], scores: Mapping[bytes, float]) -> npt.NDArray[np.float32]:
+    """Return the scores ``(n,)``, NaN where there is none."""
+    return np.array([scores.get(key, np.nan) for key in keys], dtype=np.float32)

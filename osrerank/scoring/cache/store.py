@@ -1,0 +1,210 @@
+"""Where scores are kept: a bounded part of Redis, and in front of it a bounded part of this process.
+
+Redis holds two hashes, the young and the old generation. Scores are written to the young one; when that has half of the
+entries allowed, or is half as old as scores may get, it becomes the old one and the old one is dropped. A score that is
+found in the old one is written again. So what is asked for stays, everything else goes, and the bound holds without an
+eviction policy of the server, which a broker must not have.
+"""
+
+import logging
+import struct
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from prometheus_client import Counter
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from osrerank._redis import open_redis
+
+PREFIX = b"osrerank:scores:2:"
+"""Changes with the form of keys or values."""
+YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
+TIMEOUT_S = 0.2
+REST_S = 10.0
+"""After a failure Redis is left alone for this long."""
+REMOTE_ENTRY_BYTES = 110
+LOCAL_ENTRY_BYTES = 250
+"""What a score takes, key and all, measured in tests/bench/test_cache.py."""
+VALUE = struct.Struct("<f")
+TURN = """
+local count = redis.call('HLEN', KEYS[1])
+if count == 0 then return 0 end
+local left = redis.call('PTTL', KEYS[1])
+if left < 0 then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  left = tonumber(ARGV[2])
+end
+if count >= tonumber(ARGV[1]) or left < tonumber(ARGV[2]) / 2 then
+  redis.call('UNLINK', KEYS[2])
+  redis.call('RENAME', KEYS[1], KEYS[2])
+  return 1
+end
+return 0
+"""
+"""Lets the young generation become the old one when it is large or old enough."""
+
+ERRORS = Counter("osrerank_score_cache_errors", "Calls of the cache that failed, and values in it that are no scores.")
+
+Answer = TypeVar("Answer")
+
+logger = logging.getLogger(__name__)
+
+
+class RemoteStore:
+    """Scores in Redis: one round trip to read, one to write; a Redis that is absent, slow or full costs time only.
+
+    Args:
+        redis: a URL, or a client made with ``decode_responses=False``.
+        ttl_s: a score that nobody asks for is gone after so many seconds, at the latest.
+        most_bytes: memory that scores may take.
+        rest_s: how long Redis is left alone after a failure, in seconds.
+    """
+
+    def __init__(self, redis: str | Any, *, ttl_s: int, most_bytes: float, rest_s: float = REST_S) -> None:
+        self._redis = connect(redis) if isinstance(redis, str) else redis
+        self._ttl_s = ttl_s
+        self._most = max(1, int(most_bytes / 2 / REMOTE_ENTRY_BYTES))
+        self._breaker = Breaker(rest_s)
+        self._writing = Breaker(rest_s)
+
+    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float]]:
+        """Return the scores that there are, by key: all of them, and those that must be written again to stay."""
+        if not keys:
+            return {}, {}
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.hmget(YOUNG, keys)
+        pipeline.hmget(OLD, keys)
+        answer = self._breaker.attempt(pipeline.execute)
+        if not _fits(answer, len(keys)):
+            return {}, {}
+        young, old = (_decoded(keys, found) for found in answer or ())
+        fading = {key: value for key, value in old.items() if key not in young}
+        return {**young, **fading}, fading
+
+    def write(self, scores: Mapping[bytes, float]) -> None:
+        """Keep scores."""
+        if not scores:
+            return
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.hset(YOUNG, mapping={key: VALUE.pack(value) for key, value in scores.items()})
+        pipeline.eval(TURN, 2, YOUNG, OLD, self._most, self._ttl_s * 1000)
+        self._writing.attempt(lambda: self._breaker.attempt(lambda: self._execute(pipeline)))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._breaker.attempt(self._redis.close)
+
+    def _execute(self, pipeline: Any) -> None:
+        """Execute a write; where Redis is full, give back what scores take, because others need it more."""
+        try:
+            pipeline.execute()
+        except OutOfMemoryError as error:
+            self._give_back()
+            self._writing.open(error)
+
+    def _give_back(self) -> None:
+        """Drop the old generation and let the young one become it, to be dropped the next time."""
+        self._redis.unlink(OLD)
+        try:
+            self._redis.rename(YOUNG, OLD)
+        except ResponseError:  # there is no young one
+            return
+
+
+class LocalStore:
+    """The scores used last, in this process.
+
+    Args:
+        most_bytes: memory that they may take; 0 keeps none.
+    """
+
+    def __init__(self, most_bytes: float) -> None:
+        self._most = int(most_bytes / LOCAL_ENTRY_BYTES)
+        self._scores: OrderedDict[bytes, float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, float]:
+        """Return the scores that there are, by key."""
+        with self._lock:
+            found = {key: self._scores[key] for key in keys if key in self._scores}
+            for key in found:
+                self._scores.move_to_end(key)
+        return found
+
+    def write(self, scores: Mapping[bytes, float]) -> None:
+        """Keep scores, and drop those that were not used for longest."""
+        if self._most == 0:
+            return
+        with self._lock:
+            for key, value in scores.items():
+                self._scores[key] = value
+                self._scores.move_to_end(key)
+            while len(self._scores) > self._most:
+                self._scores.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._scores)
+
+
+class Breaker:
+    """Calls a service that may fail, and leaves it alone for a while after it did.
+
+    Args:
+        rest_s: for how long, in seconds.
+    """
+
+    def __init__(self, rest_s: float) -> None:
+        self._rest_s = rest_s
+        self._closed_until = 0.0
+        self._lock = threading.Lock()
+
+    def attempt(self, call: Callable[[], Answer]) -> Answer | None:
+        """Return the call's answer, or None when it failed or the service is being left alone."""
+        if time.monotonic() < self._closed_until:
+            return None
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - whatever a cache does wrong, the search goes on
+            self.open(error)
+            return None
+
+    def open(self, error: Exception) -> None:
+        """Count a failure, and log the first of those that calls at the same time met."""
+        ERRORS.inc()
+        with self._lock:
+            was_open = time.monotonic() < self._closed_until
+            self._closed_until = time.monotonic() + self._rest_s
+        if not was_open:
+            logger.warning("the score cache failed and is left alone for %g s: %s", self._rest_s, type(error).__name__)
+
+
+def connect(url: str) -> Any:
+    """Return a Redis client that gives up soon; no connection is made yet."""
+    return open_redis(url, connect_s=TIMEOUT_S, answer_s=TIMEOUT_S)
+
+
+def _fits(answer: object, size: int) -> bool:
+    """Whether an answer has the form of two HMGETs."""
+    return (
+        isinstance(answer, list)
+        and len(answer) == 2
+        and all(isinstance(found, list) and len(found) == size for found in answer)
+    )
+
+
+def _decoded(keys: Sequence[bytes], found: Sequence[object]) -> dict[bytes, float]:
+    """Return the scores among the values found, counting what is none."""
+    scores = {}
+    for key, value in zip(keys, found, strict=True):
+        if value is None:
+            continue
+        if isinstance(value, bytes) and len(value) == VALUE.size:
+            (score,) = VALUE.unpack(value)
+            if score - score == 0:  # finite
+                scores[key] = score
+                continue
+        ERRORS.inc()
+    return scores

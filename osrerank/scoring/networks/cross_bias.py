@@ -1,0 +1,297 @@
+"""A bi-encoder's weights read as one sequence, with a bias on the attention between query and document.
+
+The sequence is ``[CLS] q [SEP] [CLS] d [SEP]``; position ids restart at 0 with the document and every token type
+embedding is row 0, as the bi-encoder was trained. A bias g is added to each attention logit between the two segments,
+0 within a segment; "closed" means that the segment does not see the other one. The raw score is t * cos(mean of the
+query's states, mean of the document's states). With both sides closed this is the bi-encoder itself; opening the
+query's side lets the query's states depend on the document. Relatives: sparse and asymmetric attention in cross-
+encoders (Schlatt et al. 2024, arXiv 2312.17649); PreTTR (MacAvaney et al. 2020, arXiv 2004.14255).
+
+A duo model reads ``[CLS] q [SEP] [CLS] d_i [SEP] [CLS] d_j [SEP]``, segments 0, 1 and 2, positions restarting in each.
+Query and documents see each other by the same biases as above, and one document sees the other by a third. The raw
+score t * (cos(q, d_i) - cos(q, d_j)) is the logit that d_i is the more relevant one. Both documents are read alike, so
+exchanging them changes its sign and nothing else, up to rounding.
+
+With a pool factor r a document of n pieces goes through the layers as ceil(n / r) states: after the embeddings the
+runs of neighbours that are most alike become their means. What follows takes no notice of how long a run was. The query
+has a factor of its own. Token merging by likeness: Bolya et al. 2023 (arXiv 2210.09461); pooling of a retriever's
+document states by a factor: Clavié, Chaffin, Adams 2024 (arXiv 2409.14683); pooled neighbours: Dai et al. 2020
+(Funnel-Transformer, arXiv 2006.03236).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from osrerank.scoring.card import SLACK, Kind, PoolFactors
+from osrerank.scoring.networks.bert_weights import encoder_weights, plain_names
+
+CLOSED = "closed"
+SEGMENTS = {"mono": 2, "duo": 3}
+"""Segments of a sequence: the query, and one or two documents."""
+BLOCKED = -1e4
+"""Added to a logit that must not count: exp of it is 0 in float32 and float16, and it overflows in neither."""
+BEYOND = 2.0
+"""More than any cosine: where pieces are sorted by theirs, it puts one last, and its negative first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossBias:
+    """What the layout adds to a bi-encoder.
+
+    Attributes:
+        query: added to the logits of query rows on document columns; ``closed`` for none of it.
+        document: added to the logits of document rows on query columns.
+        temperature: factor t of the cosine.
+        other: added to the logits of one document's rows on the other's columns; of no account for mono.
+        pool_factor: pieces of a document for each of its states, on average; 1 for a state each.
+        query_pool_factor: the same of the query.
+    """
+
+    query: float | str = -2.0
+    document: float | str = CLOSED
+    temperature: float = 20.0
+    other: float | str = -4.0
+    pool_factor: float = 1.0
+    query_pool_factor: float = 1.0
+
+    @property
+    def pool_factors(self) -> PoolFactors:
+        """Pieces of a query and of a document for each of their states."""
+        return PoolFactors(self.query_pool_factor, self.pool_factor)
+
+    def amounts(self) -> tuple[float, float, float]:
+        """Return the biases ``query``, ``document`` and ``other`` as numbers."""
+        sides = (self.query, self.document, self.other)
+        query, document, other = (BLOCKED if side == CLOSED else float(side) for side in sides)
+        return query, document, other
+
+    def seen_from(self, row: int, segments: int) -> list[tuple[int, float]]:
+        """Return which of so many segments the rows of one see beside their own, and what is added there."""
+        others = [segment for segment in range(segments) if segment != row]
+        sides = [self.query if row == 0 else self.document if segment == 0 else self.other for segment in others]
+        return [(segment, float(side)) for segment, side in zip(others, sides, strict=True) if side != CLOSED]
+
+    def for_card(self, kind: Kind) -> dict[str, Any]:
+        """Return the biases that a card of this kind has."""
+        named = {"query": self.query, "document": self.document, "temperature": self.temperature}
+        return {**named, **self.pool_factors.for_card(), **({"other": self.other} if kind == "duo" else {})}
+
+    def raw(self, query: Tensor, *documents: Tensor) -> Tensor:
+        """Return raw scores ``(n, 1)`` of a document, or of the first against the second, of means ``(n, hidden)``."""
+        first, *second = (functional.cosine_similarity(query, document) for document in documents)
+        return self.temperature * (first - second[0] if second else first).unsqueeze(1)
+
+
+class CrossBiasEncoder(nn.Module):
+    """A BERT encoder that scores documents, or compares two, in the ``cross-bias`` layout.
+
+    Args:
+        config: the bi-encoder's ``config.json``.
+        bias: the attention biases and the temperature.
+        kind: ``mono`` scores one document, ``duo`` compares two.
+    """
+
+    def __init__(self, config: Mapping[str, Any], bias: CrossBias, *, kind: Kind = "mono") -> None:
+        super().__init__()
+        hidden = config["hidden_size"]
+        self.bias = bias
+        self.segments = SEGMENTS[kind]
+        self.word = nn.Embedding(config["vocab_size"], hidden)
+        self.position = nn.Embedding(config["max_position_embeddings"], hidden)
+        self.segment = nn.Embedding(config["type_vocab_size"], hidden)
+        self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+        self.pool = Pool(bias.pool_factors.of_segments(self.segments))
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return raw scores ``(n, 1)``, within plus and minus the temperature, or twice as much for duo.
+
+        Args:
+            input_ids: int64 ``(n, tokens)``.
+            attention_mask: int64 ``(n, tokens)``, 0 on padding.
+            token_type_ids: int64 ``(n, tokens)``, 0 on the query's segment, 1 on the document's, for duo 2 on the
+                second document's; on padding as on the last token.
+        """
+        pooled = self.pool(self.embed(input_ids, token_type_ids), token_type_ids, attention_mask)
+        states, mask = pooled.states, pooled.attention_mask
+        attention_bias = self.attention_bias(pooled.token_type_ids, mask == 1)
+        for layer in self.layers:
+            states = layer(states, attention_bias)
+        segments = (mask * (pooled.token_type_ids == segment) for segment in range(self.segments))
+        query, *documents = (mean(states, mask) for mask in segments)
+        return self.bias.raw(query, *documents)
+
+    def embed(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return the first states ``(n, tokens, hidden)``; positions start at 0 again with each document."""
+        positions = torch.ones_like(input_ids).cumsum(dim=1) - 1
+        for segment in range(1, self.segments):
+            before = (token_type_ids == segment - 1).sum(dim=1, keepdim=True)
+            positions = positions - before * (token_type_ids >= segment)
+        states: Tensor = self.norm(self.word(input_ids) + self.position(positions) + self.segment.weight[0])
+        return states
+
+    def attention_bias(self, token_type_ids: Tensor, is_token: Tensor) -> Tensor:
+        """Return what is added to the attention logits ``(n, 1, tokens, tokens)``: rows look at columns."""
+        query, document, other = self.bias.amounts()
+        rows = (token_type_ids > 0).unsqueeze(2).float()
+        columns = (token_type_ids > 0).unsqueeze(1).float()
+        between = query * (1 - rows) * columns + document * rows * (1 - columns)
+        if self.segments == SEGMENTS["duo"]:
+            differ = token_type_ids.unsqueeze(2) != token_type_ids.unsqueeze(1)
+            between = between + other * rows * columns * differ
+        return (between + BLOCKED * (~is_token).unsqueeze(1)).unsqueeze(1)
+
+
+class Pooled(NamedTuple):
+    """What goes through the layers.
+
+    Attributes:
+        states: ``(n, rows, hidden)``.
+        token_type_ids: int64 ``(n, rows)``; what it is on padding is of no account.
+        attention_mask: int64 ``(n, rows)``.
+        shares: of each token in each row ``(n, rows, tokens)``, 0 on padding; None where every token is a row.
+    """
+
+    states: Tensor
+    token_type_ids: Tensor
+    attention_mask: Tensor
+    shares: Tensor | None
+
+
+class Pool(nn.Module):
+    """Makes one state of neighbours in a segment that are alike; it has no weights.
+
+    Args:
+        factors: of each segment the pieces for each state, on average.
+    """
+
+    def __init__(self, factors: Sequence[float]) -> None:
+        super().__init__()
+        self.factors = tuple(factors)
+
+    def forward(self, states: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Pooled:
+        """Return the pooled states; arguments as `CrossBiasEncoder.forward` has them, states ``(n, tokens, hidden)``.
+
+        A run ends before each of the ceil(m / factor) - 1 pieces that are least like the one before it by the cosine of
+        their states, of a segment's m; of equal ones before the first. Likeness and means are computed in fp32.
+        """
+        if max(self.factors) == 1:
+            return Pooled(states, token_type_ids, attention_mask, None)
+        is_token = attention_mask == 1
+        begins = torch.zeros_like(is_token)
+        like = functional.pad(likeness(states), (1, 0))
+        for segment, factor in enumerate(self.factors):
+            inside = is_token & (token_type_ids == segment)
+            if factor == 1:
+                begins = begins | inside
+                continue
+            count = pooled_length(inside.sum(dim=1), factor)
+            begins = begins | (inside & (_place(like, inside) < count.unsqueeze(1)))
+        run = begins.long().cumsum(dim=1) - 1
+        most: Any = begins.sum(dim=1).max()  # stays a tensor, so that a traced graph counts anew
+        numbers = torch.arange(most, device=states.device).view(1, -1, 1)
+        members = ((run.unsqueeze(1) == numbers) & is_token.unsqueeze(1)).float()
+        sizes = members.sum(dim=2, keepdim=True)
+        shares = members / sizes.clamp(min=1)
+        segment_of = (members * token_type_ids.unsqueeze(1)).amax(dim=2).long()
+        return Pooled(shared(shares, states), segment_of, (sizes.squeeze(2) > 0).long(), shares)
+
+
+def shared(shares: Tensor | None, states: Tensor) -> Tensor:
+    """Return states ``(n, tokens, hidden)`` in the rows of `Pooled.shares`, computed in fp32."""
+    if shares is None:
+        return states
+    with torch.autocast(states.device.type, enabled=False):
+        return (shares @ states.float()).to(states.dtype)
+
+
+def likeness(states: Tensor) -> Tensor:
+    """Return the cosine of each state with the one before it, fp32 ``(..., tokens - 1)``.
+
+    Args:
+        states: ``(..., tokens, hidden)``.
+    """
+    normed = functional.normalize(states.float(), dim=-1)
+    return (normed[..., 1:, :] * normed[..., :-1, :]).sum(dim=-1)
+
+
+def pooled_length(pieces: Tensor, factor: float) -> Tensor:
+    """Return how many states segments of so many pieces get, int64; as `osrerank.scoring.card.states_of`."""
+    return torch.ceil(pieces / factor - SLACK).long().clamp(min=1)
+
+
+def _place(like: Tensor, inside: Tensor) -> Tensor:
+    """Return each piece's place among a segment's, the least like first; the segment's first piece has place 0.
+
+    By comparing all with all: a traced graph knows no stable sort.
+
+    Args:
+        like: cosine with the piece before ``(n, tokens)``.
+        inside: which pieces are of the segment ``(n, tokens)``.
+    """
+    is_first = inside & (inside.long().cumsum(dim=1) == 1)
+    key = like.masked_fill(~inside, BEYOND).masked_fill(is_first, -BEYOND)
+    before, after = key.unsqueeze(1), key.unsqueeze(2)
+    tokens = torch.arange(key.shape[1], device=key.device)
+    is_earlier = tokens.unsqueeze(0) < tokens.unsqueeze(1)
+    return ((before < after) | (before == after) & is_earlier).sum(dim=2)
+
+
+class Layer(nn.Module):
+    """One BERT layer; query, key and value projections are one matrix."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        hidden, inner = config["hidden_size"], config["intermediate_size"]
+        self.heads = config["num_attention_heads"]
+        self.width = hidden // self.heads
+        self.projections = nn.Linear(hidden, 3 * hidden)
+        self.attended = nn.Linear(hidden, hidden)
+        self.attended_norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+        self.widen = nn.Linear(hidden, inner)
+        self.narrow = nn.Linear(inner, hidden)
+        self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+
+    def forward(self, states: Tensor, attention_bias: Tensor) -> Tensor:
+        """Return the next states ``(n, tokens, hidden)``."""
+        states = self.attended_norm(states + self.attended(self.context(states, attention_bias)))
+        normed: Tensor = self.norm(self.fed_forward(states))
+        return normed
+
+    def fed_forward(self, states: Tensor) -> Tensor:
+        """Return the sum behind the two feed-forward products, before the last norm ``(n, tokens, hidden)``."""
+        summed: Tensor = states + self.narrow(functional.gelu(self.widen(states)))
+        return summed
+
+    def context(self, states: Tensor, attention_bias: Tensor) -> Tensor:
+        """Return the values that each token attends to, heads side by side ``(n, tokens, hidden)``."""
+        rows, tokens, hidden = states.shape
+        projected = self.projections(states).view(rows, tokens, 3, self.heads, self.width)
+        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each (n, heads, tokens, width)
+        logits = query @ key.transpose(2, 3) * self.width**-0.5 + attention_bias
+        context: Tensor = (logits.softmax(dim=3) @ value).transpose(1, 2).reshape(rows, tokens, hidden)
+        return context
+
+
+def mean(states: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean ``(n, hidden)`` of the states where the mask ``(n, tokens)`` is 1."""
+    weights = mask.unsqueeze(2).to(states.dtype)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def from_bert(
+    weights: Mapping[str, Tensor], config: Mapping[str, Any], bias: CrossBias, *, kind: Kind = "mono"
+) -> CrossBiasEncoder:
+    """Return the encoder with a ``BertModel``'s weights, in evaluation mode.
+
+    Raises:
+        KeyError: a weight is missing.
+    """
+    encoder = CrossBiasEncoder(config, bias, kind=kind)
+    encoder.load_state_dict(encoder_weights(plain_names(weights), config["num_hidden_layers"]))
+    return encoder.eval()

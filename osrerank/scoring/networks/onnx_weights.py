@@ -1,0 +1,117 @@
+"""Read a BERT's weights out of a graph that osrerank drew: what a shipped model has in the place of safetensors.
+
+The way back of `osrerank.export.graph` and `osrerank.export.quantise`. What the graph has in fp32 comes back as it
+was; an int8 matrix as its integers times their scales, its outlying channels exact.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from osrerank._optional import require
+from osrerank.scoring.networks.bert_weights import EMBEDDINGS, LAYER, PARTS, bert_names
+
+Array = npt.NDArray[Any]
+HEADS = ("pooler.dense", "classifier", "cls.seq_relationship")
+
+
+def read_drawn(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the weights by their transformers names, without the prefix ``bert.``: float32.
+
+    Of the token type table of the layout ``cross-bias`` the graph has the first row; the others, which it does not
+    read, are zeros.
+
+    Args:
+        file: the graph.
+        config: the model's ``config.json``.
+
+    Raises:
+        KeyError: the graph lacks a weight: it is not one that osrerank drew.
+        MissingDependencyError: the extra ``torch`` is not installed.
+    """
+    onnx = require("onnx", extra="torch")
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
+    drawn, layers = _Drawn(constants), int(config["num_hidden_layers"])
+    encoder = _tensors(drawn.encoder(layers, int(config["type_vocab_size"])))
+    named = {name: tensor.clone() for name, tensor in bert_names(encoder, layers).items()}  # no parts of one matrix
+    return {**named, **_tensors(drawn.head())}
+
+
+def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
+
+
+class _Drawn:
+    """A graph's constants, by the names that `osrerank.export.graph` gives them."""
+
+    def __init__(self, constants: Mapping[str, Array]) -> None:
+        self._constants = constants
+
+    def encoder(self, layers: int, segments: int) -> dict[str, Array]:
+        """Return an encoder's weights by our names, as `encoder_weights` has them.
+
+        Args:
+            layers: how many the encoder has.
+            segments: rows of the token type table.
+        """
+        ours = self._tables(segments)
+        for part in PARTS:
+            ours[f"norm.{part}"] = self._constants[f"embeddings.LayerNorm.{part}"]
+        for index in range(layers):
+            layer = f"layers.{index}"
+            for name, theirs in LAYER.items():
+                if name.endswith("norm"):
+                    ours |= {
+                        f"{layer}.{name}.{part}": self._constants[f"encoder.layer.{index}.{theirs}.{part}"]
+                        for part in PARTS
+                    }
+                else:
+                    ours |= self._linear(f"{layer}.{name}", f"{layer}.{name}")
+            is_whole = f"{layer}.projections.bias" in self._constants
+            parts = (f"{layer}.projections",) if is_whole else (f"{layer}.query", f"{layer}.keys_values")
+            ours |= self._linear(f"{layer}.projections", *parts)
+        return ours
+
+    def head(self) -> dict[str, Array]:
+        """Return what a classifier has behind the encoder."""
+        names = (f"{head}.{part}" for head in HEADS for part in PARTS)
+        return {name: self._constants[name] for name in names if name in self._constants}
+
+    def _tables(self, segments: int) -> dict[str, Array]:
+        word, position, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
+        tables = {"word.weight": self._matrix(word)}
+        if "segment" not in self._constants:  # the standard layout
+            return {**tables, "position.weight": self._constants["positions"], "segment.weight": self._matrix(segment)}
+        first = self._constants["segment"]
+        others = np.zeros((segments - 1, len(first)), first.dtype)
+        rows = np.concatenate([first[None], others])
+        return {**tables, "position.weight": self._matrix(position), "segment.weight": rows}
+
+    def _linear(self, name: str, *products: str) -> dict[str, Array]:
+        """Return weight and bias of the products side by side, the weight ``(outputs, inputs)``."""
+        weight = np.concatenate([self._product(product) for product in products], axis=1).T
+        bias = np.concatenate([self._constants[f"{product}.bias"] for product in products])
+        return {f"{name}.weight": weight, f"{name}.bias": bias}
+
+    def _product(self, name: str) -> Array:
+        """Return the matrix ``(inputs, outputs)`` of a product, its outlying channels as they were."""
+        matrix = self._matrix(f"{name}.weight")
+        places = self._constants.get(f"{name}.outliers.places")
+        if places is not None:
+            matrix = matrix.copy()
+            matrix[places] = self._constants[f"{name}.outliers.weight"]
+        return matrix
+
+    def _matrix(self, name: str) -> Array:
+        """Return a matrix that may be in int8: with a scale for each row, for each column, or for all of it."""
+        if name in self._constants:
+            return self._constants[name]
+        if f"{name}.int8" in self._constants:
+            return self._constants[f"{name}.int8"].astype(np.float32) * self._constants[f"{name}.scale"]
+        integers = self._constants[f"{name}_quantized"].astype(np.float32)
+        return (integers - self._constants[f"{name}_zero_point"]) * self._constants[f"{name}_scale"]

@@ -1,0 +1,1 @@
+"""The HTTP rerank API: dialects, limits, errors and the service behind them."""

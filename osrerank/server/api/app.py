@@ -1,0 +1,111 @@
+"""The rerank API as an ASGI application."""
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from osrerank.errors import OsrerankError
+from osrerank.reranker import Reranker
+from osrerank.server.api import routes
+from osrerank.server.api.errors import Refused, body_of, headers_of, status_of
+from osrerank.server.api.limits import Limits
+from osrerank.server.api.middleware import Door
+from osrerank.server.api.numbers import encode
+from osrerank.server.api.service import Service
+
+logger = logging.getLogger(__name__)
+
+MOST_FAULTS = 3
+"""So many wrong fields of a request are named."""
+
+
+def create_app(reranker: Reranker, limits: Limits | None = None, *, token: str | None = None) -> FastAPI:
+    """Return the rerank API over a reranker's model, cache and workers.
+
+    Args:
+        reranker: scores; stays the caller's to close, after the application has shut down.
+        limits: what is taken on.
+        token: what ``Authorization: Bearer`` must carry; None lets everybody in.
+    """
+    limits = limits or Limits()
+    service = Service(reranker, limits)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="osrerank",
+        summary="Rerank documents with BERT, in the dialects of Cohere, Jina, vLLM, TEI, SageMaker and Weaviate.",
+        version=version("osrerank"),
+        lifespan=lifespan,
+        redoc_url=None,
+    )
+    app.state.service = service
+    app.state.started = int(time.time())
+    app.include_router(routes.dialects)
+    app.include_router(routes.checks)
+    app.add_middleware(Door, limits=limits, token=token)
+    app.add_exception_handler(RequestValidationError, _misshapen)
+    app.add_exception_handler(HTTPException, _refused_by_framework)
+    app.add_exception_handler(OsrerankError, _failed)
+    app.add_exception_handler(Refused, _failed)
+    app.add_exception_handler(Exception, _broken)
+    return app
+
+
+async def _misshapen(http: HttpRequest, error: Exception) -> Response:
+    """Answer a body that is not what the dialect asks for, without repeating what is in it."""
+    assert isinstance(error, RequestValidationError)
+    faults = error.errors()
+    if any(fault["type"] == "json_invalid" for fault in faults):
+        return _fault(400, f"the body is not JSON: {faults[0].get('ctx', {}).get('error', 'it cannot be decoded')}")
+    if _is_unnamed(http):
+        return _fault(415, "send the body as Content-Type: application/json")
+    depth = 2 if http.url.path in routes.BY_BODY else 1  # behind "body" stands the dialect that was told from it
+    sentences = [f"{_path(fault['loc'][depth:])}: {_sentence(fault['msg'])}" for fault in faults[:MOST_FAULTS]]
+    return _fault(422, "; ".join(sentences))
+
+
+def _is_unnamed(http: HttpRequest) -> bool:
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return http.method == "POST" and not (kind == "application/json" or kind.endswith("+json"))
+
+
+def _path(location: Any) -> str:
+    return ".".join(map(str, location)) or "the body"
+
+
+def _sentence(message: str) -> str:
+    return message.removeprefix("Value error, ")
+
+
+async def _refused_by_framework(_http: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _fault(error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+async def _failed(_http: HttpRequest, error: Exception) -> Response:
+    status = status_of(error)
+    if status >= 500:
+        logger.warning("a request was answered with %d: %s", status, error)
+    return _fault(status, str(error))
+
+
+async def _broken(_http: HttpRequest, _error: Exception) -> Response:
+    return _fault(500, "the server has a defect; its log has the traceback")
+
+
+def _fault(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    content = encode(body_of(status, message))  # in ASCII: a message may name a key that is half a surrogate pair
+    return Response(content, status, {**headers_of(status), **(headers or {})}, media_type="application/json")

@@ -1,0 +1,91 @@
+"""What went wrong, as a status and a body that clients of every dialect can read."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from osrerank.errors import (
+    DeadlineExceeded,
+    InferenceError,
+    MissingDependencyError,
+    ModelLoadError,
+    OsrerankError,
+    Overloaded,
+    TaskTimeout,
+    WorkerError,
+)
+from osrerank.server.api.service import RETRY_AFTER_S
+
+
+class Fault(BaseModel):
+    """The body of every answer that is not a success: one sentence under the names that the dialects know."""
+
+    message: str = Field(description="What is wrong and what to do; Cohere's name.")
+    detail: str = Field(description="The same; vLLM's and FastAPI's name.")
+    error: str = Field(description="The same; the name of text-embeddings-inference.")
+    error_type: str = Field(description="Validation, Authentication, Overloaded, Timeout, Unhealthy or Backend.")
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not a defect
+    """A request that is answered with a status and a sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+# error -> status; the first that fits
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (Overloaded, 429),
+    (DeadlineExceeded, 504),
+    (TaskTimeout, 504),
+    (WorkerError, 503),
+    (ModelLoadError, 503),
+    (MissingDependencyError, 503),
+    (InferenceError, 500),
+    (OsrerankError, 500),
+)
+_TYPES = {
+    401: "Authentication",
+    429: "Overloaded",
+    500: "Backend",
+    503: "Unhealthy",
+    504: "Timeout",
+}
+ANSWERS: Mapping[int | str, dict[str, Any]] = {
+    status: {"model": Fault, "description": description}
+    for status, description in (
+        (400, "The body is not JSON."),
+        (401, "The bearer token is missing or wrong."),
+        (408, "The body did not arrive in time."),
+        (413, "The body has too many bytes, or too many documents."),
+        (415, "The body is not called application/json."),
+        (422, "The body is JSON and not what this dialect asks for."),
+        (429, "Too much is waiting; try again after the seconds in Retry-After."),
+        (500, "The model failed on every document."),
+        (503, "There is no model, or no worker."),
+        (504, "Not everything could be scored in the time given."),
+    )
+}
+
+
+def status_of(error: Exception) -> int:
+    """Return the status that an error of ours is answered with."""
+    if isinstance(error, Refused):
+        return error.status
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def body_of(status: int, message: str) -> dict[str, str]:
+    """Return the body of a fault."""
+    kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
+    return Fault(message=message, detail=message, error=message, error_type=kind).model_dump()
+
+
+def headers_of(status: int) -> dict[str, str]:
+    """Return the headers that belong to a status."""
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return {"Retry-After": str(RETRY_AFTER_S)}
+    return {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}

@@ -1,0 +1,136 @@
+"""What every request passes first: the token, and a body that is bounded in size and time."""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from osrerank.server.api.errors import Refused, body_of, headers_of
+from osrerank.server.api.limits import Limits
+from osrerank.server.api.metrics import REQUESTS, SECONDS
+from osrerank.server.api.numbers import encode
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+PAGE = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
+"""The comparison page's files; what it searches, it asks for with the token."""
+OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/docs", "/openapi.json"}) | PAGE
+"""Answered without a token: they say nothing but whether, and how, the server works."""
+CLIENT_LEFT = 499
+"""The status that is counted when nobody is there to read an answer."""
+
+
+class Left(Exception):  # noqa: N818 - an event
+    """The client closed the connection."""
+
+
+class Door:
+    """ASGI middleware: lets in who has the token, reads the body whole, counts and times.
+
+    Args:
+        application: what is behind it.
+        limits: of bodies, each and together.
+        token: what ``Authorization: Bearer`` must carry; None lets everybody in.
+    """
+
+    def __init__(self, application: Application, limits: Limits, token: str | None) -> None:
+        self._application = application
+        self._limits = limits
+        self._token = None if token is None else token.encode()
+        self._held_bytes = 0
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        started = time.perf_counter()
+        answer = _Answer(send)
+        body = bytearray()
+        try:
+            self._check_token(scope)
+            await self._read(scope, receive, body)
+            await self._application(scope, _replayed(bytes(body), receive), answer.send)
+        except Refused as refusal:
+            await answer.refuse(refusal)
+        except Left:
+            answer.status = CLIENT_LEFT
+        finally:
+            self._held_bytes -= len(body)
+            route = getattr(scope.get("route"), "path", "other")
+            REQUESTS.labels(route, answer.status).inc()
+            SECONDS.labels(route).observe(time.perf_counter() - started)
+
+    def _check_token(self, scope: MutableMapping[str, Any]) -> None:
+        if self._token is None or scope["path"] in OPEN_PATHS:
+            return
+        scheme, _, given = _header(scope, b"authorization").partition(b" ")
+        is_right = hmac.compare_digest(given.strip(), self._token)
+        if not (is_right and scheme.lower() == b"bearer"):
+            raise Refused(401, "this server wants its token: send the header Authorization: Bearer TOKEN")
+
+    async def _read(self, scope: MutableMapping[str, Any], receive: Receive, body: bytearray) -> None:
+        """Read the body; refuse it as soon as it is known to be too large, or too late."""
+        announced = _header(scope, b"content-length")
+        if announced.isdigit():
+            self._check_size(int(announced))
+        try:
+            async with asyncio.timeout(self._limits.body_timeout_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Left
+                    piece = message.get("body", b"")
+                    body += piece
+                    self._held_bytes += len(piece)
+                    self._check_size(len(body))
+                    if not message.get("more_body", False):
+                        return
+        except TimeoutError:
+            raise Refused(408, f"the body did not arrive within {self._limits.body_timeout_s:g} s") from None
+
+    def _check_size(self, size: int) -> None:
+        if size > self._limits.max_body_bytes:
+            raise Refused(413, f"a body may have {self._limits.max_body_bytes} bytes: send fewer or shorter documents")
+        if self._held_bytes > self._limits.max_held_bytes:
+            raise Refused(429, f"requests of {self._limits.max_held_bytes} bytes are being answered; try again later")
+
+
+class _Answer:
+    """Passes on what is sent, and remembers the status."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 500
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+
+    async def refuse(self, refusal: Refused) -> None:
+        content = encode(body_of(refusal.status, str(refusal)))
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
+        headers |= headers_of(refusal.status)
+        encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
+        await self.send({"type": "http.response.body", "body": content})
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return what gives the body in one piece, and then whatever the connection gives."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return replay
+
+
+def _header(scope: MutableMapping[str, Any], name: bytes) -> bytes:
+    """Return a header's value, empty where there is none."""
+    return next((bytes(value) for key, value in scope["headers"] if key == name), b"")

@@ -1,0 +1,209 @@
+"""The routes of the rerank API: which dialect is answered where."""
+
+import asyncio
+
+from fastapi import APIRouter, Header
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
+
+from osrerank.errors import OsrerankError
+from osrerank.server.api.dialects import (
+    ClassifyRequest,
+    CohereRequest,
+    CohereResponse,
+    HuggingFaceRequest,
+    InvocationRequest,
+    InvocationResponse,
+    Label,
+    Request,
+    RerankRequest,
+    RerankResponse,
+    ScoreRequest,
+    ScoreResponse,
+    TeiRequest,
+    TeiResult,
+)
+from osrerank.server.api.errors import ANSWERS, Fault, Refused
+from osrerank.server.api.middleware import Left
+from osrerank.server.api.numbers import encode
+from osrerank.server.api.service import Question, Service
+from osrerank.types import Deadline
+
+UNSCORED = "X-Rerank-Unscored"
+"""The header with the number of documents that the model failed on; absent when there are none."""
+
+BY_BODY = frozenset({"/rerank", "/invocations"})
+"""Where the dialect is told from the body."""
+
+dialects = APIRouter(responses={**ANSWERS}, tags=["rerank"])
+checks = APIRouter(tags=["checks"])
+
+TimeoutHeader = Header(None, alias="X-Request-Timeout-Ms", gt=0, allow_inf_nan=False, description="As timeout_ms.")
+
+
+@dialects.post("/v1/rerank", response_model=CohereResponse)
+@dialects.post("/v2/rerank", response_model=CohereResponse)
+async def rerank_cohere(
+    http: HttpRequest, request: CohereRequest, timeout_ms: float | None = TimeoutHeader
+) -> Response:
+    """Rerank documents as Cohere, Jina and vLLM do."""
+    return await _answered(http, request, timeout_ms)
+
+
+@dialects.post("/rerank", response_model=RerankResponse)
+async def rerank(http: HttpRequest, request: RerankRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
+    """Rerank in the dialect of the body: ``texts`` is TEI's, ``property`` Weaviate's, else ``documents`` Cohere's."""
+    return await _answered(http, request, timeout_ms)
+
+
+@dialects.post("/", response_model=list[TeiResult])
+async def rerank_tei(http: HttpRequest, request: TeiRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
+    """Rerank texts as text-embeddings-inference does."""
+    return await _answered(http, request, timeout_ms)
+
+
+@dialects.post("/hf/rerank", response_model=list[TeiResult])
+async def rerank_hugging_face(
+    http: HttpRequest, request: HuggingFaceRequest, timeout_ms: float | None = TimeoutHeader
+) -> Response:
+    """Rerank for Elasticsearch's service ``hugging_face``."""
+    return await _answered(http, request, timeout_ms)
+
+
+@dialects.post("/invocations", response_model=InvocationResponse)
+async def invoke(http: HttpRequest, request: InvocationRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
+    """Answer as a SageMaker endpoint: pairs under ``inputs``, or any dialect of ``/rerank``."""
+    return await _answered(http, request, timeout_ms)
+
+
+@dialects.post("/predict", response_model=list[Label])
+async def classify(http: HttpRequest, request: ClassifyRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
+    """Score pairs as a text classifier does."""
+    return await _answered(http, request, timeout_ms)
+
+
+@dialects.post("/v1/score", response_model=ScoreResponse)
+@dialects.post("/score", response_model=ScoreResponse)
+async def score(http: HttpRequest, request: ScoreRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
+    """Score pairs as vLLM does."""
+    return await _answered(http, request, timeout_ms)
+
+
+async def _answered(http: HttpRequest, request: Request, header_ms: float | None) -> Response:
+    service: Service = http.app.state.service
+    questions = request.questions()
+    count = sum(len(question.documents) for question in questions)
+    if count > service.limits.max_documents:
+        raise Refused(413, f"{count} documents; a request may have {service.limits.max_documents}: send several")
+    asked_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
+    deadline = Deadline.after_ms(min(ms for ms in asked_ms if ms is not None))
+    scoring = asyncio.ensure_future(service.judge(questions, deadline))
+    leaving = asyncio.ensure_future(_client_left(http))
+    try:
+        await asyncio.wait({scoring, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not scoring.done():
+            raise Left
+        judgements = scoring.result()
+    finally:
+        scoring.cancel()
+        leaving.cancel()
+    unscored = sum(judged.unscored for judged in judgements)
+    headers = {UNSCORED: str(unscored)} if unscored else None
+    return Response(encode(request.answer(judgements, service.model)), media_type="application/json", headers=headers)
+
+
+async def _client_left(http: HttpRequest) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Alive(BaseModel):
+    """The server runs."""
+
+    status: str
+
+
+class Readiness(BaseModel):
+    """A pair was scored."""
+
+    status: str
+    model: str
+
+
+class ModelEntry(BaseModel):
+    """A model, as OpenAI's clients list it."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    """The one model that there is."""
+
+    object: str
+    data: list[ModelEntry]
+
+
+class Info(BaseModel):
+    """What there is and what it takes."""
+
+    model_id: str
+    version: str
+    backend: str
+    max_client_batch_size: int
+    max_body_bytes: int
+    max_held_documents: int
+    timeout_ms: float
+
+
+@checks.get("/health")
+@checks.get("/ping")
+async def health() -> Alive:
+    """Say that the server runs; scores nothing."""
+    return Alive(status="ok")
+
+
+@checks.get("/ready", responses={503: {"model": Fault, "description": "No pair can be scored; the body says why."}})
+async def ready(http: HttpRequest) -> Readiness:
+    """Score a pair."""
+    service: Service = http.app.state.service
+    deadline = Deadline.after_ms(service.limits.timeout_ms)
+    try:
+        await service.judge([Question("ready", ("ready",))], deadline, cached=False)
+    except OsrerankError as error:
+        raise Refused(503, str(error)) from error
+    return Readiness(status="ready", model=service.model)
+
+
+@checks.get("/v1/models")
+async def models(http: HttpRequest) -> ModelList:
+    """List the model."""
+    entry = ModelEntry(
+        id=http.app.state.service.model, object="model", created=http.app.state.started, owned_by="osrerank"
+    )
+    return ModelList(object="list", data=[entry])
+
+
+@checks.get("/info")
+async def info(http: HttpRequest) -> Info:
+    """Say which model scores and what the server takes."""
+    service: Service = http.app.state.service
+    return Info(
+        model_id=service.model,
+        version=http.app.version,
+        backend=service.reranker.settings.backend,
+        max_client_batch_size=service.limits.max_documents,
+        max_body_bytes=service.limits.max_body_bytes,
+        max_held_documents=service.limits.max_held_documents,
+        timeout_ms=service.limits.timeout_ms,
+    )
+
+
+@checks.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics() -> Response:
+    """Return Prometheus metrics."""
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,310 @@
+"""OpenSearch's own ``rerank`` search pipeline, calling a rerank server: set up in one go, taken away without a trace.
+
+What the cluster was like before is written into the pipeline's description, first of all, so that a stopped
+installation can be finished or undone from anywhere.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from opensearchpy import NotFoundError, OpenSearch
+
+from osrerank.errors import ConfigError, InstallError
+from osrerank.server.opensearch.cluster import Change, check_plugins, explained, joined, needed_changes, put, restored
+from osrerank.server.opensearch.ml_commons import Models
+
+DEFAULT_PIPELINE = "index.search.default_pipeline"
+MARK = "Reranks with osrerank. Made, and to be removed, by osrerank pipeline. Before: "
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be installed.
+
+    Attributes:
+        server: the rerank server as the cluster reaches it, ``http(s)://host:port``.
+        name: the search pipeline's.
+        fields: whose texts the model reads, joined without anything between them.
+        oversample: how many times the page's size is fetched and reranked.
+        token: the server's bearer token.
+        default_for: an index whose searches all go through the pipeline.
+    """
+
+    server: str
+    name: str
+    fields: tuple[str, ...] = ("text",)
+    oversample: float = 1.0
+    token: str | None = field(default=None, repr=False)
+    default_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What an installation changed beside what it made.
+
+    Attributes:
+        settings: the cluster settings.
+        defaults: index -> its default pipeline before; None where it had none.
+    """
+
+    settings: tuple[Change, ...] = ()
+    defaults: Mapping[str, str | None] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, description: str) -> Self:
+        """Read a pipeline's description."""
+        content = json.loads(description.removeprefix(MARK))
+        settings = (Change(name, before, after, tuple(added)) for name, before, after, added in content["settings"])
+        return cls(tuple(settings), content["defaults"])
+
+    def describe(self) -> str:
+        """Return a pipeline's description."""
+        settings = [[one.name, one.before, one.after, one.added] for one in self.settings]
+        return MARK + json.dumps({"settings": settings, "defaults": dict(self.defaults)})
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A pipeline of ours as it stands in the cluster.
+
+    Attributes:
+        before: what it changed.
+        model_id: of the model that it asks; None in one that is not finished.
+        fields: whose texts are sent.
+        oversample: how many times the page's size is reranked.
+    """
+
+    before: Before
+    model_id: str | None
+    fields: tuple[str, ...]
+    oversample: float
+
+
+class Installer:
+    """Sets up, looks at and removes the pipeline of one name.
+
+    Args:
+        client: the cluster's, with the rights to change settings, search pipelines and models.
+        name: the pipeline's, part of addresses: a letter or digit, then letters, digits, ``.``, ``_`` and ``-``.
+
+    Raises:
+        ConfigError: the name has others.
+    """
+
+    def __init__(self, client: OpenSearch, name: str) -> None:
+        if not re.fullmatch(r"[^\W_][\w.-]*", name, re.ASCII):
+            reason = (
+                f"the search pipeline's name is {name!r}; it may have letters and digits, then '.', '_' and '-' too"
+            )
+            raise ConfigError(reason, setting="name", source="flag")
+        self._client = client
+        self._name = name
+        self._models = Models(client, name)
+
+    def plan(self, wish: Wish) -> list[str]:
+        """Return what installing would change, a sentence each; nothing is changed.
+
+        Raises:
+            InstallError: the cluster cannot do it, or has a pipeline of that name that is not ours.
+        """
+        check_plugins(self._client)
+        found = self.find()
+        steps = [str(change) for change in needed_changes(self._client, wish.server)]
+        if found is None or not self._is_served(found, wish):
+            steps.append(f"connector and model {self._models.label}, calling {wish.server}")
+        if found is None or (found.fields, found.oversample) != (wish.fields, wish.oversample):
+            steps.append(f"search pipeline {self._name}: {_summary(wish.fields, wish.oversample)}")
+        steps += [f"default pipeline of {index}" for index in self._without_default(wish)]
+        return steps
+
+    def install(self, wish: Wish) -> None:
+        """Set everything up and score a pair through it; what it began, it takes back when that fails.
+
+        Raises:
+            InstallError: a step was refused, or the cluster cannot reach the server.
+        """
+        check_plugins(self._client)
+        found = self.find()
+        changes = needed_changes(self._client, wish.server)
+        earlier = Before() if found is None else found.before
+        before = Before(joined(earlier.settings, changes), {**self._without_default(wish), **earlier.defaults})
+        try:
+            self._install(wish, found, before, changes)
+        except InstallError:
+            with contextlib.suppress(InstallError):  # the first failure is the one to be told
+                self._take_back(found, changes)
+            raise
+
+    def _install(self, wish: Wish, found: Installation | None, before: Before, changes: list[Change]) -> None:
+        self._put(before.describe(), _processors_of(found))
+        put(self._client, {change.name: change.after for change in changes})
+        if found is not None and self._is_served(found, wish):
+            model_id = found.model_id
+        else:
+            model_id = self._models.create(wish.server, wish.token)
+        assert model_id is not None
+        self._models.probe(model_id)
+        self._put(before.describe(), _processors(model_id, wish.fields, wish.oversample))
+        self._models.remove(keep=model_id)
+        for index in self._without_default(wish):
+            self._set_default(index, self._name)
+
+    def _take_back(self, found: Installation | None, changes: list[Change]) -> None:
+        """Undo what an installation began, back to the one before it, or to none."""
+        if found is None:
+            self.remove()
+            return
+        self._models.remove(keep=found.model_id)
+        put(self._client, restored(self._client, changes))
+        self._put(found.before.describe(), _processors_of(found))
+
+    def find(self) -> Installation | None:
+        """Return the pipeline, None when there is none.
+
+        Raises:
+            InstallError: the pipeline is not ours.
+        """
+        with explained("look at the search pipeline"):
+            try:
+                content = self._client.transport.perform_request("GET", f"/_search/pipeline/{self._name}")
+            except NotFoundError:
+                return None
+        pipeline = content[self._name]
+        description = pipeline.get("description", "")
+        if not description.startswith(MARK):
+            raise InstallError(f"the search pipeline {self._name} is not osrerank's: choose another --name")
+        rerank = _processor(pipeline, "response_processors", "rerank")
+        more = _processor(pipeline, "request_processors", "oversample")
+        return Installation(
+            Before.parse(description),
+            rerank.get("ml_opensearch", {}).get("model_id"),
+            tuple(rerank.get("context", {}).get("document_fields", ())),
+            float(more.get("sample_factor", 1.0)),
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Return what is installed and whether it works."""
+        found = self.find()
+        if found is None:
+            return {"pipeline": self._name, "installed": False}
+        state = None if found.model_id is None else self._models.state(found.model_id)
+        return {
+            "pipeline": self._name,
+            "installed": True,
+            "server": None if found.model_id is None else self._models.server(found.model_id),
+            "model_id": found.model_id,
+            "model_state": state,
+            "fields": list(found.fields),
+            "oversample": found.oversample,
+            "default_for": self._indexes(),
+            "settings": [str(change) for change in found.before.settings],
+            "failure": self._failure(found.model_id),
+        }
+
+    def remove(self) -> list[str]:
+        """Take everything away, put settings back, and return what was done, a sentence each.
+
+        Raises:
+            InstallError: a step was refused; the pipeline, which knows what is left to do, goes last.
+        """
+        found = self.find()
+        if found is None:
+            return [f"removed {one}" for one in self._models.remove()]
+        done = []
+        for index in self._indexes():
+            earlier = found.before.defaults.get(index)
+            self._set_default(index, earlier)
+            done.append(f"default pipeline of {index}: {earlier or 'none'}")
+        done += [f"removed {one}" for one in self._models.remove()]
+        values = restored(self._client, self._unshared(found.before.settings))
+        put(self._client, values)
+        done += [f"cluster setting {name}: as before" for name in values]
+        with explained("remove the search pipeline"):
+            self._client.transport.perform_request("DELETE", f"/_search/pipeline/{self._name}")
+        return [*done, f"removed search pipeline {self._name}"]
+
+    def _unshared(self, changes: tuple[Change, ...]) -> list[Change]:
+        """Return the changes that no other pipeline of ours relies on."""
+        with explained("look at the search pipelines"):
+            pipelines = self._client.transport.perform_request("GET", "/_search/pipeline")
+        others = [name for name, one in pipelines.items() if str(one.get("description", "")).startswith(MARK)]
+        is_alone = others == [self._name]
+        return [change for change in changes if is_alone or change.added]
+
+    def _is_served(self, found: Installation, wish: Wish) -> bool:
+        """Return whether the model that is there will do."""
+        if found.model_id is None or self._models.state(found.model_id) != "DEPLOYED":
+            return False
+        if self._models.server(found.model_id) != wish.server:
+            return False
+        if self._models.sends_token(found.model_id) != (wish.token is not None):
+            return False
+        return wish.token is None or self._failure(found.model_id) is None  # the token cannot be read back: try it
+
+    def _failure(self, model_id: str | None) -> str | None:
+        """Return why a pair cannot be scored through OpenSearch; None when it can."""
+        if model_id is None:
+            return "the installation was not finished: run osrerank pipeline install again"
+        try:
+            self._models.probe(model_id)
+        except InstallError as error:
+            return str(error)
+        return None
+
+    def _put(self, description: str, processors: Mapping[str, Any]) -> None:
+        with explained("put the search pipeline"):
+            self._client.transport.perform_request(
+                "PUT", f"/_search/pipeline/{self._name}", body={"description": description, **processors}
+            )
+
+    def _indexes(self) -> list[str]:
+        """Return the indexes whose default this pipeline is."""
+        return [index for index, pipeline in self._defaults("_all").items() if pipeline == self._name]
+
+    def _without_default(self, wish: Wish) -> dict[str, str | None]:
+        """Return the indexes that are to have the pipeline as their default and have not, with the one they have."""
+        if wish.default_for is None:
+            return {}
+        defaults = self._defaults(wish.default_for)
+        return {index: pipeline for index, pipeline in defaults.items() if pipeline != self._name}
+
+    def _defaults(self, index: str) -> dict[str, str | None]:
+        with explained(f"look at the settings of {index}"):
+            found = self._client.indices.get_settings(index=index, flat_settings=True, expand_wildcards="open,closed")
+        return {name: one["settings"].get(DEFAULT_PIPELINE) for name, one in found.items()}
+
+    def _set_default(self, index: str, pipeline: str | None) -> None:
+        with explained(f"set the default pipeline of {index}"):
+            self._client.indices.put_settings(index=index, body={DEFAULT_PIPELINE: pipeline})
+
+
+def _processor(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
+    """Return a processor's options, none where the pipeline has no such processor."""
+    found: dict[str, Any] = next((one[name] for one in pipeline.get(kind, ()) if name in one), {})
+    return found
+
+
+def _processors_of(found: Installation | None) -> dict[str, Any]:
+    """Return the processors of an installation, none of one that has not been finished."""
+    if found is None or found.model_id is None:
+        return {}
+    return _processors(found.model_id, found.fields, found.oversample)
+
+
+def _processors(model_id: str, fields: tuple[str, ...], oversample: float) -> dict[str, Any]:
+    rerank = {"ml_opensearch": {"model_id": model_id}, "context": {"document_fields": list(fields)}}
+    if oversample == 1:
+        return {"response_processors": [{"rerank": rerank}]}
+    return {
+        "request_processors": [{"oversample": {"sample_factor": oversample}}],
+        "response_processors": [{"rerank": rerank}, {"truncate_hits": {}}],
+    }
+
+
+def _summary(fields: tuple[str, ...], oversample: float) -> str:
+    window = "the page" if oversample == 1 else f"{oversample:g} times the page"
+    return f"reranks {window} by {', '.join(fields)}"

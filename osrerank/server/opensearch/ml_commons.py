@@ -1,0 +1,181 @@
+"""ml-commons' connectors and models: a connector calls a rerank server, a model makes it known to OpenSearch."""
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from opensearchpy import NotFoundError, OpenSearch
+
+from osrerank.errors import InstallError
+from osrerank.server.opensearch.cluster import explained
+
+ROOT = "/_plugins/_ml"
+MADE_BY = "made by osrerank pipeline install"
+DEPLOY_TIMEOUT_S = 60.0
+REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
+PROBE = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
+
+
+def connector_of(name: str, server: str, token: str | None) -> dict[str, Any]:
+    """Return the connector's definition.
+
+    Args:
+        name: how it is called.
+        server: the rerank server, ``http(s)://host:port``.
+        token: sent as a bearer token; ml-commons keeps it encrypted. It wants a credential even where none is needed.
+    """
+    headers = {"Content-Type": "application/json"}
+    if token is not None:
+        headers["Authorization"] = "Bearer ${credential.token}"
+    action = {
+        "action_type": "predict",
+        "method": "POST",
+        "url": f"{server}/v1/rerank",
+        "headers": headers,
+        "request_body": REQUEST_BODY,
+        "pre_process_function": "connector.pre_process.cohere.rerank",
+        "post_process_function": "connector.post_process.cohere.rerank",
+    }
+    return {
+        "name": name,
+        "version": "1",
+        "protocol": "http",
+        "parameters": {"model": "osrerank"},
+        "credential": {"token": token or "none"},
+        "actions": [action],
+    }
+
+
+class Models:
+    """The connectors, models and model groups of a search pipeline, each set under a name of its own.
+
+    Args:
+        client: the cluster's.
+        pipeline: the search pipeline's name.
+    """
+
+    def __init__(self, client: OpenSearch, pipeline: str) -> None:
+        self._client = client
+        self.label = f"osrerank-pipeline-{pipeline}"
+        self._description = f"{MADE_BY} for {pipeline}"
+
+    def create(self, server: str, token: str | None) -> str:
+        """Create the connector and the model, deploy it, and return its id.
+
+        Raises:
+            InstallError: a step was refused, or the model is not deployed within a minute.
+        """
+        name = f"{self.label}-{secrets.token_hex(4)}"
+        with explained("create the connector"):
+            definition = {**connector_of(name, server, token), "description": self._description}
+            connector = self._post("connectors/_create", definition)
+        body = {
+            "name": name,
+            "description": self._description,
+            "function_name": "remote",
+            "connector_id": connector["connector_id"],
+        }
+        with explained("register the model"):
+            registered = self._post("models/_register", body)
+        model_id = str(registered.get("model_id") or self._registered(registered["task_id"]))
+        with explained("deploy the model"):
+            self._post(f"models/{model_id}/_deploy")
+            self._await_deployment(model_id)
+        return model_id
+
+    def state(self, model_id: str) -> str | None:
+        """Return the model's state, such as ``DEPLOYED``; None when it is not there."""
+        with explained("look at the model"):
+            model = self._get(f"models/{model_id}")
+        return None if model is None else str(model["model_state"])
+
+    def server(self, model_id: str) -> str | None:
+        """Return the address that the model's connector calls; None when there is none."""
+        with explained("look at the connector"):
+            model = self._get(f"models/{model_id}") or {}
+            connector = self._get(f"connectors/{model['connector_id']}") if "connector_id" in model else None
+        return None if connector is None else str(connector["actions"][0]["url"]).removesuffix("/v1/rerank")
+
+    def sends_token(self, model_id: str) -> bool:
+        """Return whether the model's connector sends a bearer token."""
+        with explained("look at the connector"):
+            model = self._get(f"models/{model_id}") or {}
+            connector = self._get(f"connectors/{model['connector_id']}") if "connector_id" in model else None
+        return connector is not None and "Authorization" in connector["actions"][0]["headers"]
+
+    def probe(self, model_id: str) -> None:
+        """Score two texts through OpenSearch.
+
+        Raises:
+            InstallError: the server cannot be reached from the cluster, or does not answer as it must.
+        """
+        step = "score a pair through OpenSearch"
+        try:
+            with explained(step):
+                answer = self._post(f"_predict/text_similarity/{model_id}", PROBE)
+        except InstallError as error:
+            fix = "is osrerank serve running where the cluster's nodes reach it, and OSRERANK_SERVER_TOKEN its token?"
+            raise InstallError(f"{error}; {fix}", step=step) from error
+        outputs = answer["inference_results"][0]["output"]
+        if len(outputs) != len(PROBE["text_docs"]):
+            raise InstallError(f"{step}: the server gave {len(outputs)} scores for two texts", step=step)
+
+    def remove(self, *, keep: str | None = None) -> list[str]:
+        """Undeploy and delete everything of the pipeline, but for the model to keep and what it needs; name it."""
+        removed = []
+        with explained("remove the model"):
+            model = {} if keep is None else self._get(f"models/{keep}") or {}
+            needed = {keep, model.get("connector_id"), model.get("model_group_id")}
+            for kind in ("models", "connectors", "model_groups"):
+                for found in self._find(kind):
+                    if found in needed:
+                        continue
+                    if kind == "models":
+                        self._post(f"models/{found}/_undeploy")
+                    self._delete(f"{kind}/{found}")
+                    removed.append(f"{kind.removesuffix('s').replace('_', ' ')} {found}")
+        return removed
+
+    def _registered(self, task_id: str) -> str:
+        """Wait for a registration that goes on in the background, and return the model's id."""
+        until = time.monotonic() + DEPLOY_TIMEOUT_S
+        while time.monotonic() < until:
+            task = self._get(f"tasks/{task_id}") or {}
+            if task.get("model_id"):
+                return str(task["model_id"])
+            if task.get("state") == "FAILED":
+                raise InstallError(f"register the model: {task.get('error')}", step="register the model")
+            time.sleep(0.2)
+        raise InstallError("register the model: no end within a minute", step="register the model")
+
+    def _await_deployment(self, model_id: str) -> None:
+        until = time.monotonic() + DEPLOY_TIMEOUT_S
+        while (state := self.state(model_id)) != "DEPLOYED":
+            if time.monotonic() > until or state in (None, "DEPLOY_FAILED"):
+                raise InstallError(f"deploy the model: its state is {state}", step="deploy the model")
+            time.sleep(0.2)
+
+    def _find(self, kind: str) -> list[str]:
+        """Return the ids of the pipeline's own."""
+        query = {"query": {"match_phrase": {"name": self.label}}, "size": 100, "_source": ["description"]}
+        try:
+            found = self._post(f"{kind}/_search", query)
+        except NotFoundError:  # nothing of the kind was ever made
+            return []
+        hits = found["hits"]["hits"]
+        return [hit["_id"] for hit in hits if hit["_source"].get("description") == self._description]
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        try:
+            answer: dict[str, Any] = self._client.transport.perform_request("GET", f"{ROOT}/{path}")
+        except NotFoundError:
+            return None
+        return answer
+
+    def _post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        answer: dict[str, Any] = self._client.transport.perform_request("POST", f"{ROOT}/{path}", body=body)
+        return answer
+
+    def _delete(self, path: str) -> None:
+        self._client.transport.perform_request("DELETE", f"{ROOT}/{path}")

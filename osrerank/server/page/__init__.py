@@ -1,0 +1,1 @@
+"""The comparison page: both orders of a search, side by side."""

@@ -1,0 +1,291 @@
+"""The comparison page: its files, its two JSON endpoints, and the headers that keep untrusted text harmless."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Annotated, Any, TypeVar
+
+import anyio.to_thread
+from fastapi import APIRouter, FastAPI
+from fastapi import Query as Parameter
+from fastapi import Request as HttpRequest
+from fastapi.responses import RedirectResponse, Response
+from opensearchpy import (
+    AuthenticationException,
+    AuthorizationException,
+    ConnectionTimeout,
+    NotFoundError,
+    TransportError,
+)
+from opensearchpy import ConnectionError as Unreachable
+from pydantic import BaseModel, Field
+
+from osrerank.client import Client
+from osrerank.errors import MissingDependencyError, ModelLoadError, WorkerError
+from osrerank.pipeline import NO_STAGES, PIPELINES, Rerank
+from osrerank.reranker import Reranker
+from osrerank.server.api.errors import ANSWERS, Fault, Refused
+from osrerank.server.page.comparison import ComparedSearch, Judgments, compare
+
+PATH = "/ui"
+MOST_DEPTH = 200
+DEFAULT_DEPTH = 30
+MOST_INDEXES = 200
+MOST_QUERIES = 1_000
+SEARCHES = 8
+"""At once; those beyond wait."""
+MOST_WAITING = 32
+INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
+"""One index or alias by its name: no wildcards, no lists, none of the system's own."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+ASSETS = {
+    "page.html": "text/html; charset=utf-8",
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "view.js": "text/javascript; charset=utf-8",
+    "lines.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+Answer = TypeVar("Answer")
+Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
+
+
+class PipelineEntry(BaseModel):
+    """A pipeline that the page offers."""
+
+    name: str
+    reason: str = Field(description="Why it cannot be used; empty when it can.")
+
+
+class QueryEntry(BaseModel):
+    """A query to pick."""
+
+    query_id: str
+    text: str
+    is_judged: bool
+
+
+class PageConfig(BaseModel):
+    """What the page offers."""
+
+    version: str
+    model: str
+    pipelines: list[PipelineEntry]
+    default_depth: int
+    most_depth: int
+    index: str = Field(description="Searched unless another is named; empty where there is none.")
+    indexes: list[str]
+    problem: str = Field(description="Why the indexes cannot be listed; empty when they can.")
+    queries: list[QueryEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the page searches.
+
+    Attributes:
+        client: searches and reranks; stays the caller's to close.
+        pipelines: name of each pipeline -> why it cannot be used, empty when it can (``usable_pipelines``).
+        indexes: the only ones that may be searched, the first by default; empty for all that the client can read.
+        judgments: queries to pick from and their judgments.
+    """
+
+    client: Client
+    pipelines: dict[str, str]
+    indexes: tuple[str, ...] = ()
+    judgments: Judgments = field(default_factory=Judgments)
+
+    def named_indexes(self) -> list[str]:
+        """Return the indexes to offer.
+
+        Raises:
+            TransportError: OpenSearch does not answer.
+        """
+        if self.indexes:
+            return list(self.indexes)
+        rows = self.client.cat.indices(params={"format": "json"})
+        names = sorted(row["index"] for row in rows if not row["index"].startswith("."))
+        return names[:MOST_INDEXES]
+
+    def search(
+        self, query: str, index: str, pipeline: str, depth: int, *, passage_words: int, timeout_ms: float
+    ) -> ComparedSearch:
+        """Search once and return both orders.
+
+        Raises:
+            Refused: the index or the pipeline is not offered, or OpenSearch does not answer.
+        """
+        if self.indexes and index not in self.indexes:
+            raise Refused(404, f"the index {index} is not offered here; there are {', '.join(self.indexes)}")
+        if pipeline not in self.pipelines:
+            raise Refused(422, f"there is no pipeline {pipeline}; there are {', '.join(self.pipelines)}")
+        options: dict[str, Any] = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
+        options |= {"query": None, "via": "client", "min_score": None, "explain": False, "on_failure": "first_pass"}
+        if passage_words:
+            passages = {"aggregation": "maxp", "words": passage_words, "stride": max(passage_words // 2, 1)}
+            options |= {"passages": passages, "sentences": None}
+        fields = self.client.defaults.of(index).fields
+        try:
+            response = self.client.search(query, index=index, size=depth, rerank=options)
+        except TransportError as error:
+            raise refusal(error, index) from error
+        asked = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
+        return compare(response, asked, fields, self.judgments.of(query))
+
+
+def usable_pipelines(reranker: Reranker) -> dict[str, str]:
+    """Load the models of each pipeline once and return its name -> why it cannot be used, empty when it can."""
+    return {name: _obstacle(reranker, name) for name in PIPELINES if name != NO_STAGES}
+
+
+def _obstacle(reranker: Reranker, pipeline: str) -> str:
+    try:
+        reranker.warm_up(Rerank(pipeline=pipeline))
+    except (ModelLoadError, MissingDependencyError) as error:
+        return str(error)
+    except WorkerError:  # workers may come later
+        return ""
+    return ""
+
+
+def refusal(error: TransportError, index: str = "") -> Refused:
+    """Return what OpenSearch, or the way to it, answered as a sentence for people, without addresses or credentials."""
+    if isinstance(error, ConnectionTimeout):
+        return Refused(504, "OpenSearch did not answer in time: try again, or look at its load")
+    if isinstance(error, Unreachable):
+        return Refused(503, "OpenSearch cannot be reached: check that it runs, and the address given as --url")
+    if isinstance(error, AuthenticationException | AuthorizationException):
+        return Refused(502, "OpenSearch does not let this server read that: check the credentials in --url")
+    if isinstance(error, NotFoundError) and index:
+        return Refused(404, f"there is no index {index}: choose another one")
+    return Refused(502, f"OpenSearch answered {error.status_code}: {str(error.error)[:200]}")
+
+
+router = APIRouter(
+    prefix=PATH,
+    tags=["comparison page"],
+    responses={
+        **{status: answer for status, answer in ANSWERS.items() if status in {401, 422, 429, 500, 503, 504}},
+        404: {"model": Fault, "description": "There is no such index."},
+        502: {"model": Fault, "description": "OpenSearch refused the search."},
+    },
+)
+
+
+@router.get("/config")
+async def config(http: HttpRequest) -> PageConfig:
+    """Say what the comparison page offers: pipelines, indexes, queries."""
+    comparison: Comparison = http.app.state.comparison
+    problem, indexes = "", list[str]()
+    try:
+        indexes = await _in_thread(http, comparison.named_indexes)
+    except TransportError as error:
+        problem = str(refusal(error))
+    judgments = comparison.judgments
+    judged = {} if judgments.qrels is None else judgments.qrels.judgments
+    return PageConfig(
+        version=http.app.version,
+        model=comparison.client.reranker.settings.model,
+        pipelines=[PipelineEntry(name=name, reason=reason) for name, reason in comparison.pipelines.items()],
+        default_depth=DEFAULT_DEPTH,
+        most_depth=MOST_DEPTH,
+        index=indexes[0] if indexes else "",
+        indexes=indexes,
+        problem=problem,
+        queries=[
+            QueryEntry(query_id=query.query_id, text=query.text, is_judged=query.query_id in judged)
+            for query in judgments.queries[:MOST_QUERIES]
+        ],
+    )
+
+
+@router.get("/search")
+async def search(
+    http: HttpRequest,
+    query: Annotated[str, Parameter(alias="q", min_length=1, max_length=1_000, pattern=r"\S")],
+    index: Annotated[str, Parameter(max_length=255, pattern=INDEX_PATTERN)],
+    pipeline: Annotated[str, Parameter(max_length=50)] = "mono",
+    depth: Annotated[int, Parameter(ge=1, le=MOST_DEPTH, description="Candidates reranked.")] = DEFAULT_DEPTH,
+    passages: Annotated[
+        int, Parameter(ge=0, le=500, description="Words of a passage; 0 judges documents by their beginnings.")
+    ] = 0,
+) -> ComparedSearch:
+    """Search an index and return the first pass's order and the reranked one."""
+    comparison: Comparison = http.app.state.comparison
+    timeout_ms = http.app.state.service.limits.timeout_ms
+
+    def answer() -> ComparedSearch:
+        return comparison.search(query, index, pipeline, depth, passage_words=passages, timeout_ms=timeout_ms)
+
+    return await _in_thread(http, answer)
+
+
+async def _in_thread(http: HttpRequest, function: Callable[[], Answer]) -> Answer:
+    limiter: anyio.CapacityLimiter = http.app.state.comparison_limiter
+    if limiter.statistics().tasks_waiting >= MOST_WAITING:
+        raise Refused(429, "too many searches are waiting; try again in a second")
+    return await anyio.to_thread.run_sync(function, limiter=limiter)
+
+
+class PageHeaders:
+    """ASGI middleware: what the page's paths answer carries its headers, refusals too."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Answer one request."""
+        path = scope.get("path", "")
+        if scope["type"] != "http" or not (path == PATH or path.startswith(f"{PATH}/")):
+            await self._application(scope, receive, send)
+            return
+
+        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                given = [(name, value) for name, value in message["headers"] if name.lower() != b"cache-control"]
+                ours = {**HEADERS, "Cache-Control": "no-store" if path in _LIVE else "no-cache"}
+                message = {**message, "headers": given + _encoded(ours)}
+            await send(message)
+
+        await self._application(scope, receive, send_with_headers)
+
+
+_LIVE = frozenset({f"{PATH}/config", f"{PATH}/search"})
+
+
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
+def add_page(app: FastAPI, comparison: Comparison) -> None:
+    """Add the comparison page to the rerank API."""
+    app.state.comparison = comparison
+    app.state.comparison_limiter = anyio.CapacityLimiter(SEARCHES)
+    app.include_router(router)
+    app.add_api_route("/", _to_page, methods=["GET"], include_in_schema=False)
+    for name, kind in ASSETS.items():
+        path = PATH if name == "page.html" else f"{PATH}/{name}"
+        app.add_api_route(path, _asset(name, kind), methods=["GET"], include_in_schema=False)
+    app.add_middleware(PageHeaders)
+
+
+async def _to_page() -> RedirectResponse:
+    return RedirectResponse(PATH)
+
+
+def _asset(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
+    content = (files("osrerank.server.page") / "static" / name).read_bytes()
+
+    async def answer() -> Response:
+        return Response(content, media_type=kind)
+
+    return answer

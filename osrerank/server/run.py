@@ -1,0 +1,106 @@
+"""The application in a server of its own process."""
+
+import asyncio
+import socket
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from osrerank.errors import ConfigError
+from osrerank.reranker import Reranker
+from osrerank.server.api.app import create_app
+from osrerank.server.api.limits import Limits
+from osrerank.server.page.routes import Comparison, add_page
+
+MOST_CONNECTIONS = 2_000
+"""Those beyond are answered 503 at once."""
+KEEP_ALIVE_S = 30
+"""Longer than a search takes, so that OpenSearch's connector finds its connections open."""
+BACKLOG = 512
+HEAD_TIMEOUT_S = 10.0
+"""For a request's first line and headers to arrive; the time of its body is the application's to bound."""
+
+
+class PunctualProtocol(H11Protocol):
+    """uvicorn's protocol, which by itself waits for ever for the rest of a request's headers."""
+
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def _expect_request(self) -> None:
+        """Give a request that has not wholly begun its time, from its first byte on."""
+        cycle: Any = self.cycle  # None at first, whatever its annotation says
+        is_waiting = cycle is None or cycle.response_complete
+        if not is_waiting:
+            self._stop_waiting()
+        elif self._closing is None:
+            self._closing = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+
+def run(reranker: Reranker, limits: Limits, *, host: str, port: int, comparison: Comparison | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what was taken on.
+
+    Args:
+        reranker: scores; stays the caller's to close.
+        limits: what is taken on; its timeout bounds the finishing too.
+        host: address to listen on.
+        port: port to listen on.
+        comparison: what the comparison page searches; None for no page.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+    token = reranker.settings.server_token
+    app = create_app(reranker, limits, token=None if token is None else token.get_secret_value())
+    if comparison is not None:
+        add_page(app, comparison)
+    with listening(host, port) as listener:
+        uvicorn.Server(configuration(app, limits)).run(sockets=[listener])
+
+
+def configuration(app: FastAPI, limits: Limits) -> uvicorn.Config:
+    """Return how the application is served: quietly, with bounded connections, and with an end that is waited for."""
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        http=PunctualProtocol,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=int(limits.timeout_ms / 1000) + 1,
+    )
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, and sends answers at once: asyncio sees to that only on sockets of its own.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = f"http://{host}:{port} cannot be listened on ({error.strerror}): choose another --host or --port"
+        raise ConfigError(reason, setting="port", source="flag") from None
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
+    return listener

@@ -1,0 +1,264 @@
+"""Steps of a training: examples become the sequences that scoring would make of them, in batches of like length."""
+
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, padded
+from osrerank.training.examples.lists import Example
+
+AHEAD = 4
+"""Steps that are made while the one before is computed."""
+WIDTHS = 16
+"""Batches are as wide as a multiple of this: libraries prepare a product for each shape anew."""
+Ids = npt.NDArray[np.int64]
+Logits = npt.NDArray[np.float32]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """What goes through the model at once.
+
+    Attributes:
+        inputs: padded sequences, list after list.
+        targets: int64 ``(n,)``, 1 relevant; for pre-training ``(n, tokens)``.
+        sizes: sequences of each list; each is a list of its own where the loss is pointwise.
+        share: of the step: how much of its lists are here; the shares of a step's lots add up to 1.
+        teacher: the same sequences as another model reads them, where it reads them differently.
+        scores: logits ``(n,)`` that a teacher gave beforehand, 0 where it gave none; empty for pre-training.
+    """
+
+    inputs: Batch
+    targets: Ids
+    sizes: tuple[int, ...]
+    share: float
+    teacher: Batch | None = None
+    scores: Logits = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one change of the weights is made from.
+
+    Attributes:
+        lots: in the order of computation.
+        sequences: how many.
+        tokens: without padding.
+        places: where the examples were read, for errors.
+    """
+
+    lots: tuple[Lot, ...]
+    sequences: int
+    tokens: int
+    places: tuple[str, ...] = ()
+
+
+class Made(NamedTuple):
+    """A sequence to learn from.
+
+    Attributes:
+        tokens: as the model reads them.
+        target: 1 where the document, or the first of two, is relevant.
+        score: the logit that a teacher gave to the same, 0 where none did.
+    """
+
+    tokens: Tokens
+    target: int
+    score: float = 0.0
+
+
+class Assembly(Protocol):
+    """Makes sequences of an example."""
+
+    @property
+    def builder(self) -> InputBuilder:
+        """What makes them of texts."""
+
+    def count(self, example: Example) -> int:
+        """Return how many sequences the example gives."""
+
+    def sequences(self, example: Example) -> list[Made]:
+        """Return the example's sequences with their targets."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonoAssembly:
+    """A sequence for each document; the target is 1 where it is relevant."""
+
+    builder: InputBuilder
+
+    def count(self, example: Example) -> int:
+        return len(example.documents)
+
+    def sequences(self, example: Example) -> list[Made]:
+        query = self.builder.query(example.query)
+        documents = self.builder.documents(example.documents, query)
+        scores = example.scores or (0.0,) * len(documents)
+        return [
+            Made(self.builder.mono(query, text), int(grade > 0), score)
+            for text, grade, score in zip(documents, example.relevance, scores, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """A step's lists before they are padded, and the same sequences as a teacher reads them."""
+
+    own: list[list[Made]] = field(default_factory=list)
+    teacher: list[list[Tokens]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Makes steps of a stream of examples.
+
+    Attributes:
+        assembly: makes the sequences.
+        batch: sequences of a step; a last example may bring a few more.
+        budget_tokens: padded tokens of a lot; a single list that has more is a lot of its own.
+        pad_id: of the padding token.
+        lists: whether an example's sequences stay together, as a listwise loss needs.
+        teacher: makes the teacher's sequences where they differ.
+        teacher_pad_id: of the teacher's padding token.
+    """
+
+    assembly: Assembly
+    batch: int
+    budget_tokens: int
+    pad_id: int = 0
+    lists: bool = False
+    teacher: Assembly | None = None
+    teacher_pad_id: int = 0
+
+    def made(self, examples: Iterator[Example], skip: int = 0) -> Iterator[Step]:
+        """Yield steps until the examples end; a last one may be smaller.
+
+        Args:
+            examples: in order.
+            skip: steps that are passed over, without the work of making them.
+        """
+        for number, group in enumerate(self._groups(examples)):
+            if number >= skip:
+                yield self._step(group)
+
+    def _groups(self, examples: Iterator[Example]) -> Iterator[list[Example]]:
+        group: list[Example] = []
+        sequences = 0
+        for example in examples:
+            count = self.assembly.count(example)
+            if not count:
+                continue
+            group.append(example)
+            sequences += count
+            if sequences >= self.batch:
+                yield group
+                group, sequences = [], 0
+        if group:
+            yield group
+
+    def _step(self, group: Sequence[Example]) -> Step:
+        lists = _Lists()
+        for example in group:
+            made = self.assembly.sequences(example)
+            twins = [twin.tokens for twin in self.teacher.sequences(example)] if self.teacher else []
+            width = len(made) if self.lists else 1
+            for start in range(0, len(made), width):
+                lists.own.append(made[start : start + width])
+                lists.teacher.append(twins[start : start + width])
+        tokens = [[made.tokens for made in own] for own in lists.own]
+        lots = tuple(self._lot(lists, places) for places in plan(tokens, self.budget_tokens, multiple=WIDTHS))
+        lengths = [len(sequence.ids) for own in tokens for sequence in own]
+        return Step(lots, len(lengths), sum(lengths), tuple(dict.fromkeys(example.place for example in group)))
+
+    def _lot(self, lists: _Lists, places: Sequence[int]) -> Lot:
+        own = [made for place in places for made in lists.own[place]]
+        twins = [tokens for place in places for tokens in lists.teacher[place]]
+        return Lot(
+            _padded([made.tokens for made in own], self.pad_id, self.assembly),
+            np.array([made.target for made in own], dtype=np.int64),
+            tuple(len(lists.own[place]) for place in places),
+            len(places) / len(lists.own),
+            _padded(twins, self.teacher_pad_id, self.teacher) if twins and self.teacher else None,
+            np.array([made.score for made in own], dtype=np.float32),
+        )
+
+
+def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> Batch:
+    return padded(sequences, pad_id, multiple=WIDTHS, most=assembly.builder.max_tokens)
+
+
+def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int = 1) -> Iterator[list[int]]:
+    """Yield places in ``lists`` that go together, longest first, each batch padded within the budget or one list.
+
+    Args:
+        lists: of sequences.
+        budget_tokens: padded tokens of a batch.
+        multiple: as `padded` has it.
+    """
+    longest = [max(len(tokens.ids) for tokens in one) for one in lists]
+    chosen: list[int] = []
+    rows = 0
+    for place in sorted(range(len(lists)), key=lambda place: (-longest[place], place)):
+        width = -(-longest[chosen[0]] // multiple) * multiple if chosen else 0
+        if chosen and width * (rows + len(lists[place])) > budget_tokens:
+            yield chosen
+            chosen, rows = [], 0
+        chosen.append(place)
+        rows += len(lists[place])
+    if chosen:
+        yield chosen
+
+
+def prefetched(items: Iterator[Item], ahead: int = AHEAD) -> Generator[Item]:
+    """Yield the same items in the same order, made by a thread some steps ahead; its errors are raised here."""
+    waiting: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
+    stopped = threading.Event()
+
+    def put(kind: str, content: Any) -> bool:
+        while not stopped.is_set():
+            try:
+                waiting.put((kind, content), timeout=0.2)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def work() -> None:
+        try:
+            for item in items:
+                if not put("item", item):
+                    return
+            put("end", None)
+        except BaseException as error:  # noqa: BLE001 - raised again where the items are used
+            put("error", error)
+
+    thread = threading.Thread(target=work, name="osrerank-batches", daemon=True)
+    thread.start()
+    try:
+        yield from _taken(waiting.get)
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _taken(get: Callable[[], tuple[str, Any]]) -> Iterator[Any]:
+    while True:
+        kind, content = get()
+        if kind == "error":
+            raise content
+        if kind == "end":
+            return
+        yield content
+
+
+def parts(counts: Sequence[int], values: Sequence[Item]) -> Iterator[list[Item]]:
+    """Yield consecutive runs of values, of the given lengths."""
+    for end, count in zip(accumulate(counts), counts, strict=True):
+        yield list(islice(values, end - count, end))

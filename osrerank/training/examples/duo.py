@@ -1,0 +1,61 @@
+"""duoBERT's inputs for training: each pair of a relevant document and another, in both orders.
+
+Nogueira, Yang, Cho, Lin: Multi-stage document ranking with BERT (arXiv 1910.14424, section 3.2, eq. 2): pairs of equal
+labels never occur.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, permutations
+
+from osrerank.scoring.inputs import InputBuilder, Tokens
+from osrerank.training.examples.batches import Made
+from osrerank.training.examples.lists import Example
+
+
+@dataclass(frozen=True, slots=True)
+class DuoAssembly:
+    """``(q, d+, d-)`` with the target 1 and ``(q, d-, d+)`` with 0, for each relevant document and each other.
+
+    Attributes:
+        builder: makes the sequences.
+        both_orders: false for a model that gives the second sequence of such a pair the first one's score with the
+            other sign, and so learns the same from either: then each pair has one order, the documents' own.
+        unlike: false to make pairs of equal labels as well, for what learns from a teacher's scores alone.
+    """
+
+    builder: InputBuilder
+    both_orders: bool = True
+    unlike: bool = True
+
+    def count(self, example: Example) -> int:
+        documents = len(example.documents)
+        pairs = len(example.relevant) * len(example.others) if self.unlike else documents * (documents - 1) // 2
+        return (1 + self.both_orders) * pairs
+
+    def sequences(self, example: Example) -> list[Made]:
+        pairs, made = ordered_pairs(self.builder, example.query, example.documents, both_orders=self.both_orders)
+        grades = [grade > 0 for grade in example.relevance]
+        scores = example.scores or (0.0,) * len(grades)
+        return [
+            Made(tokens, int(grades[first]), scores[first] - scores[second])
+            for (first, second), tokens in zip(pairs, made, strict=True)
+            if not self.unlike or grades[first] != grades[second]
+        ]
+
+
+def ordered_pairs(
+    builder: InputBuilder, query: str, documents: Sequence[str], *, both_orders: bool = True
+) -> tuple[list[tuple[int, int]], list[Tokens]]:
+    """Return the pairs of documents, and their sequences; each text is tokenised once.
+
+    Args:
+        builder: makes the sequences.
+        query: the query's text.
+        documents: texts.
+        both_orders: whether (j, i) is a pair beside (i, j), i < j.
+    """
+    pieces = builder.query(query)
+    texts = builder.documents(documents, pieces)
+    pairs = list((permutations if both_orders else combinations)(range(len(documents)), 2))
+    return pairs, [builder.duo(pieces, texts[first], texts[second]) for first, second in pairs]

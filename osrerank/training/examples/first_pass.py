@@ -1,0 +1,151 @@
+"""Training data by searching: BM25's top documents of each query, labelled by judgments or by whose question it is."""
+
+import json
+import random
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osrerank.client import Client, connect
+from osrerank.errors import CorpusFormatError
+from osrerank.training.examples.lists import Example, text_of
+from osrerank.types import Qrels, Query
+
+FEWEST_WORDS = 3
+"""A shorter question is none: SQuAD has some of a letter or two."""
+BULK = 2000
+"""Lines of a bulk request, two a document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How candidates are found.
+
+    Attributes:
+        client: of the index.
+        index: its name; documents have ``title`` and ``text``.
+        depth: documents of each query.
+        threads: queries at a time.
+    """
+
+    client: Client
+    index: str
+    depth: int = 100
+    threads: int = 4
+
+    def hits(self, query: str) -> list[tuple[str, str]]:
+        """Return the ids and texts of the query's first documents, in order."""
+        source = ["title", "text"]
+        response = self.client.search(query, index=self.index, size=self.depth, _source=source)
+        return [(hit["_id"], text_of({"text": "", **hit["_source"]})) for hit in response["hits"]["hits"]]
+
+    def all_hits(self, queries: Iterable[str]) -> Iterator[list[tuple[str, str]]]:
+        """Yield the hits of each query, in order."""
+        with ThreadPoolExecutor(self.threads) as pool:
+            yield from pool.map(self.hits, queries)
+
+    def text(self, doc_id: str) -> str | None:
+        """Return a document's text, None where there is no such document."""
+        found = self.client.get(index=self.index, id=doc_id, ignore=404)
+        return text_of({"text": "", **found["_source"]}) if found.get("found") else None
+
+
+def from_index(search: Search, queries: Iterable[Query], qrels: Qrels, *, inject: bool = True) -> Iterator[Example]:
+    """Yield an example for each judged query, its documents in the first pass's order.
+
+    Args:
+        search: finds them.
+        queries: the query set; one without a relevant document is left out.
+        qrels: judgments; above 0 is relevant.
+        inject: whether relevant documents that were not found are added behind the others.
+    """
+    judged = [query for query in queries if _relevant(qrels, query)]
+    for query, hits in zip(judged, search.all_hits(query.text for query in judged), strict=True):
+        relevant = _relevant(qrels, query)
+        missed = sorted(relevant.difference(doc_id for doc_id, _ in hits)) if inject else []
+        added = [(doc_id, text) for doc_id in missed if (text := search.text(doc_id)) is not None]
+        grades = [int(doc_id in relevant) for doc_id, _ in (*hits, *added)]
+        place = f"{search.index}, query {query.query_id}"
+        yield Example(query.text, tuple(text for _, text in (*hits, *added)), tuple(grades), place)
+
+
+def from_questions(path: Path, *, depth: int, questions: int | None = None, seed: int = 1) -> Iterator[Example]:
+    """Yield an example for each question of a file in SQuAD's layout: BM25's paragraphs in order, its own among them.
+
+    The own paragraph comes last where BM25 does not find it. Another in which one of the question's answers is spelt
+    out may answer it, and is left out.
+
+    Args:
+        path: ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.
+        depth: paragraphs that BM25 finds.
+        questions: how many are drawn; None for all.
+        seed: of the draw.
+
+    Raises:
+        CorpusFormatError: the file is not of that layout.
+    """
+    contexts, asked = _questions(path)
+    if questions is not None and questions < len(asked):
+        asked = random.Random(seed).sample(asked, questions)  # noqa: S311 - a repeatable draw
+    with temporary_search(((str(number), text) for number, text in enumerate(contexts)), depth) as search:
+        hits = search.all_hits(question["question"] for _, question in asked)
+        for (own, question), found in zip(asked, hits, strict=True):
+            yield _asked(path, own, question, contexts, found)
+
+
+@contextmanager
+def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[Search]:
+    """Yield a search over texts given with their ids, on an embedded index that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="osrerank-texts-") as folder:
+        client = connect(f"embedded:{folder}")
+        try:
+            bulk: list[dict[str, Any]] = []
+            for doc_id, text in texts:
+                bulk += [{"index": {"_index": "texts", "_id": doc_id}}, {"text": text}]
+                if len(bulk) >= BULK:
+                    client.bulk(body=bulk)
+                    bulk = []
+            if bulk:
+                client.bulk(body=bulk)
+            client.indices.refresh(index="texts")
+            yield Search(client, "texts", depth)
+        finally:
+            client.close()
+
+
+def _asked(
+    path: Path, own: int, question: Mapping[str, Any], contexts: list[str], found: list[tuple[str, str]]
+) -> Example:
+    answers = [answer["text"].lower() for answer in question.get("answers", []) if answer["text"].strip()]
+    texts: list[str] = []
+    for doc_id, text in found:
+        if int(doc_id) == own or not (text == contexts[own] or any(answer in text.lower() for answer in answers)):
+            texts.append(text)
+    texts += [] if contexts[own] in texts else [contexts[own]]
+    grades = tuple(int(text == contexts[own]) for text in texts)
+    return Example(question["question"].strip(), tuple(texts), grades, f"{path}, question {question['id']}")
+
+
+def _questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str, Any]]]]:
+    """Return the paragraphs, and each question with the number of its paragraph."""
+    try:
+        articles = json.loads(path.read_bytes())["data"]
+        paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+        contexts = [str(paragraph["context"]) for paragraph in paragraphs]
+        asked = [
+            (number, question)
+            for number, paragraph in enumerate(paragraphs)
+            for question in paragraph["qas"]
+            if len(question["question"].split()) >= FEWEST_WORDS and question["id"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorpusFormatError(f"{path}: not in SQuAD's layout: {error!r}", file=str(path)) from error
+    return contexts, asked
+
+
+def _relevant(qrels: Qrels, query: Query) -> set[str]:
+    return {doc_id for doc_id, grade in qrels.judgments.get(query.query_id, {}).items() if grade > 0}

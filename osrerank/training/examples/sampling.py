@@ -1,0 +1,84 @@
+"""What a pass over the data looks like: which documents of an example are learnt from, and in which order.
+
+A pass is determined by the seed and its number alone, so that a training can go on where it stopped.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from osrerank.training.examples.lists import Example
+from osrerank.training.recipes import Recipe
+
+Item = TypeVar("Item")
+Pass = Callable[[], Iterable[Example]]
+"""Reads a source once, from the beginning."""
+
+
+def drawn(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Example]:
+    """Yield what is learnt from an example: one for each relevant document, or one in all.
+
+    ``balanced`` and ``list`` draw among the first ``depth`` of the others, without repetition; an example that has no
+    relevant document or no other gives nothing.
+    """
+    if recipe.draw == "all":
+        yield example
+    elif recipe.draw == "top":
+        yield example.part(range(min(recipe.depth, len(example.documents))))
+    else:
+        others = example.places(relevant=False)[: recipe.depth]
+        wanted = min(len(others), 1 if recipe.draw == "balanced" else recipe.negatives)
+        for relevant in example.places(relevant=True) if wanted else ():
+            yield example.part((relevant, *rng.sample(others, wanted)))
+
+
+def shuffled(items: Iterable[Item], buffer: int, rng: random.Random) -> Iterator[Item]:
+    """Yield the items in an order that mixes each with the ``buffer`` around it; all where the buffer holds all."""
+    held: list[Item] = []
+    for item in items:
+        if len(held) < buffer:
+            held.append(item)
+            continue
+        place = rng.randrange(buffer)
+        leaving, held[place] = held[place], item
+        yield leaving
+    rng.shuffle(held)
+    yield from held
+
+
+def mixed(sources: Sequence[Pass], counts: Sequence[int], rng: random.Random) -> Iterator[Example]:
+    """Yield all examples of several sources, each in its own order, spread evenly over the pass.
+
+    Args:
+        sources: read at the same time.
+        counts: examples of each.
+        rng: chooses which source is next, by how much each has left.
+    """
+    left = list(counts)
+    readers = [iter(source()) for source in sources]
+    while any(left):
+        chosen = rng.choices(range(len(left)), weights=left)[0]
+        left[chosen] -= 1
+        yield next(readers[chosen])
+
+
+def one_pass(sources: Sequence[Pass], counts: Sequence[int], recipe: Recipe, number: int) -> Iterator[Example]:
+    """Yield what a pass learns from, in order.
+
+    Args:
+        sources: of the examples.
+        counts: examples of each source.
+        recipe: says what is drawn, and the seed.
+        number: of the pass, from 0.
+    """
+    rng = random.Random(f"{recipe.seed}/{number}")  # noqa: S311 - a repeatable draw, no secret
+    for example in shuffled(mixed(sources, counts, rng), recipe.shuffle, rng):
+        yield from drawn(example, recipe, rng)
+
+
+def passes(sources: Sequence[Pass], counts: Sequence[int], recipe: Recipe, first: int = 0) -> Iterator[Example]:
+    """Yield pass after pass without end."""
+    number = first
+    while True:
+        yield from one_pass(sources, counts, recipe, number)
+        number += 1

@@ -1,0 +1,268 @@
+"""Training data as it is published, read as examples: MS MARCO's triples, runs with judgments, labelled pairs, tweets.
+
+A source is given as `KIND=FILE,OPTION=VALUE,...`; `KINDS` says which there are.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from osrerank.errors import ConfigError
+from osrerank.formats.files import numbered_lines
+from osrerank.formats.trec import read_qrels
+from osrerank.training.examples.lists import Example, json_lines, malformed, read_examples, text_of
+from osrerank.training.examples.texts import Texts
+
+DEPTH = 1000
+"""The papers' k0: how deep a first pass is read for documents that are not relevant."""
+_TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL | re.IGNORECASE)
+_NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*(?:MB)?0*([0-9]+)", re.IGNORECASE)
+_QUERY = re.compile(r"<(?:query|title)>\s*([^<]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A place that examples come from; it can be read any number of times.
+
+    Attributes:
+        name: as it was given.
+        read: begins from the first example.
+        sizes: bytes of its files, so that another file of the same name is noticed.
+    """
+
+    name: str
+    read: Callable[[], Iterator[Example]] = field(compare=False)
+    sizes: tuple[int, ...] = ()
+
+
+def open_source(options: Mapping[str, Any]) -> Source:
+    """Return the source that options describe, the first of them being ``{kind: file}``.
+
+    Raises:
+        ConfigError: there is no such kind or option, or an option that the kind needs is missing.
+        CorpusFormatError: a collection that it looks texts up in is malformed.
+    """
+    kind = next(iter(options), "")
+    if kind not in KINDS:
+        raise ConfigError(f"data: {kind!r} is no kind of data; there are {', '.join(KINDS)}", setting="data")
+    reader, needed, optional = KINDS[kind]
+    given = {name: value for name, value in options.items() if name != kind}
+    for name in needed:
+        if name not in given:
+            raise ConfigError(f"data: {kind} needs {name}=FILE", setting="data")
+    if unknown := sorted(given.keys() - {*needed, *optional}):
+        allowed = ", ".join((*needed, *optional)) or "none"
+        raise ConfigError(f"data: {kind} has no option {unknown[0]}; it has {allowed}", setting="data")
+    path = _existing(options[kind])
+    files = {name: _existing(value) for name, value in given.items() if name in FILES}
+    values = {name: _value(name, value) for name, value in given.items() if name not in FILES}
+    opened = {name: Texts(file) if name in ("corpus", "queries") else file for name, file in files.items()}
+    described = ",".join(f"{name}={value}" for name, value in options.items())
+    sizes = tuple(file.stat().st_size for file in (path, *files.values()))
+    return Source(described, lambda: reader(path, **values, **opened), sizes)
+
+
+def _value(name: str, value: Any) -> int | bool:
+    """Return an option's number or switch, which a command line gives as text.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    text = str(value).lower()
+    if name in SWITCHES and text in {"true", "false"}:
+        return text == "true"
+    if name not in SWITCHES and text.isdecimal() and int(text) > 0:
+        return int(text)
+    expected = "true or false" if name in SWITCHES else "a whole number from 1 on"
+    raise ConfigError(f"data: {name} is {value!r}; it must be {expected}", setting="data")
+
+
+def _existing(value: Any) -> Path:
+    path = Path(str(value))
+    if not path.is_file():
+        raise ConfigError(f"data: {path} is no file", setting="data")
+    return path
+
+
+def triples(path: Path) -> Iterator[Example]:
+    """Read MS MARCO's ``query<TAB>relevant text<TAB>other text``."""
+    for number, line in numbered_lines(path):
+        columns = line.split("\t")
+        if len(columns) != 3:
+            raise malformed(path, number, f"expected query, relevant text and other text, found {len(columns)} columns")
+        yield _example(columns[0], columns[1:], (1, 0), path, number)
+
+
+def id_triples(path: Path, corpus: Texts, queries: Texts) -> Iterator[Example]:
+    """Read MS MARCO's ``query id, relevant id, other id``, with the texts."""
+    for number, line in numbered_lines(path):
+        ids = line.split()
+        if len(ids) != 3:
+            raise malformed(path, number, f"expected three ids, found {len(ids)} columns")
+        query = _text(queries, ids[0], "query", path, number)
+        documents = [_text(corpus, doc_id, "document", path, number) for doc_id in ids[1:]]
+        yield _example(query, documents, (1, 0), path, number)
+
+
+def candidates(path: Path, qrels: Path, depth: int = DEPTH, relevant: int = 1) -> Iterator[Example]:
+    """Read candidate files of ``osrerank rerank``; relevant documents that are not among the candidates are not known.
+
+    Args:
+        path: JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?}]}``.
+        qrels: judgments.
+        depth: candidates that are read, from the top.
+        relevant: least grade that is relevant.
+    """
+    judgments = read_qrels(qrels).judgments
+    for number, value in json_lines(path):
+        try:
+            judged = judgments.get(str(value["query_id"]), {})
+            entries = value["candidates"][:depth]
+            texts = [text_of(entry) for entry in entries]
+            grades = [int(judged.get(str(entry["doc_id"]), 0) >= relevant) for entry in entries]
+            query = value["query"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise malformed(path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help") from None
+        yield _example(query, texts, grades, path, number)
+
+
+def run(
+    path: Path,
+    corpus: Texts,
+    queries: Texts,
+    qrels: Path,
+    depth: int = DEPTH,
+    relevant: int = 1,
+    inject: bool = True,  # noqa: FBT001, FBT002 - an option by name
+) -> Iterator[Example]:
+    """Read a first pass's run: J_neg are its documents that are not relevant (arXiv 1910.14424, section 3.1).
+
+    Args:
+        path: TREC's six columns or MS MARCO's three, each query's lines together and in rank order.
+        corpus: the documents' texts.
+        queries: the queries' texts.
+        qrels: judgments.
+        depth: k0, documents read of each query.
+        relevant: least grade that is relevant.
+        inject: whether relevant documents that the first pass missed are added; TREC-CAR's recipe adds none.
+    """
+    judgments = read_qrels(qrels).judgments
+    for query_id, lines in _grouped(path):
+        number, ranked = lines[0][0], [columns[2 if len(columns) > 3 else 1] for _number, columns in lines[:depth]]
+        judged = {doc_id for doc_id, grade in judgments.get(query_id, {}).items() if grade >= relevant}
+        missed = sorted(judged.difference(ranked)) if inject else []
+        doc_ids = [*ranked, *missed]
+        texts = [_text(corpus, doc_id, "document", path, number) for doc_id in doc_ids]
+        query = _text(queries, query_id, "query", path, number)
+        yield _example(query, texts, [int(doc_id in judged) for doc_id in doc_ids], path, number)
+
+
+def pairs(path: Path) -> Iterator[Example]:
+    """Read labelled pairs: WikiQA's ``query id, query, text, label``, or Birch's eight columns.
+
+    Birch's are label, first-pass score, query, text, query id and three more. A query's lines stand together.
+    """
+    rows = ((number, _pair(line.split("\t"), path, number)) for number, line in numbered_lines(path) if line.strip())
+    for _query_id, group in itertools.groupby(rows, key=lambda row: row[1][0]):
+        found = list(group)
+        number, (_first_id, query, _text, _label) = found[0]
+        yield _example(query, [row[2] for _, row in found], [row[3] for _, row in found], path, number)
+
+
+def microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Iterator[Example]:
+    """Read TREC Microblog: all judged tweets of a topic, the ones that are still there.
+
+    Args:
+        path: topics, ``<top><num>Number: MB001</num><query>...</query></top>`` (``<title>`` in 2011).
+        qrels: judgments; grades 1 and 2 are relevant, -2 is spam.
+        tweets: JSON lines with ``id`` (or ``id_str``) and ``text``, or ``id<TAB>text``.
+        relevant: least grade that is relevant.
+    """
+    texts = Texts(tweets)
+    judgments = read_qrels(qrels).judgments
+    lines = list(numbered_lines(path))
+    content = "\n".join(line for _number, line in lines)
+    topics = list(_TOPIC.finditer(content))
+    if not topics:
+        raise malformed(path, 1, "expected TREC topics, <top> ... </top>")
+    for topic in topics:
+        line = content.count("\n", 0, topic.start()) + 1
+        number, query = _NUMBER.search(topic[1]), _QUERY.search(topic[1])
+        if number is None or query is None:
+            raise malformed(path, line, "the topic has no <num> or no <query>")
+        judged = {doc_id: grade for doc_id, grade in _of_topic(judgments, number[1]).items() if doc_id in texts}
+        grades = [int(grade >= relevant) for grade in judged.values()]
+        yield _example(query[1], [texts[doc_id] for doc_id in judged], grades, path, line)
+
+
+def _of_topic(judgments: Mapping[str, Mapping[str, int]], number: str) -> Mapping[str, int]:
+    """Return the judgments of a topic, whose number qrels write as 1, 001 or MB001."""
+    return next((judgments[name] for name in (number, f"{number:0>3}", f"MB{number:0>3}") if name in judgments), {})
+
+
+def examples(path: Path) -> Iterator[Example]:
+    """Read the JSON lines that ``osrerank train data`` writes."""
+    return read_examples(path)
+
+
+def _pair(columns: list[str], path: Path, number: int) -> tuple[str, str, str, int]:
+    """Return query id, query, text and label."""
+    if len(columns) == 4:
+        query_id, query, text, label = columns
+    elif len(columns) == 8:
+        label, _score, query, text, query_id = columns[:5]
+    else:
+        raise malformed(path, number, f"expected 4 columns (WikiQA) or 8 (Birch), found {len(columns)}")
+    if label.strip() not in {"0", "1"}:
+        raise malformed(path, number, f"the label is {label!r}; it must be 0 or 1")
+    return query_id, query, text, int(label)
+
+
+def _grouped(path: Path) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
+    """Yield each query's lines of a run.
+
+    Raises:
+        CorpusFormatError: a line is malformed, or a query's lines are scattered.
+    """
+    rows = ((number, line.split()) for number, line in numbered_lines(path) if line.strip())
+    seen: set[str] = set()
+    for query_id, group in itertools.groupby(rows, key=lambda row: row[1][0]):
+        lines = list(group)
+        for number, columns in lines:
+            if len(columns) not in {3, 6}:
+                raise malformed(path, number, f"expected TREC's 6 columns or MS MARCO's 3, found {len(columns)}")
+        if query_id in seen:
+            raise malformed(path, lines[0][0], f"query {query_id} was there before; sort the run by query and rank")
+        seen.add(query_id)
+        yield query_id, lines
+
+
+def _text(texts: Texts, text_id: str, what: str, path: Path, number: int) -> str:
+    try:
+        return texts[text_id]
+    except KeyError:
+        raise malformed(path, number, f"there is no {what} {text_id}") from None
+
+
+def _example(query: Any, documents: Iterable[str], grades: Iterable[int], path: Path, number: int) -> Example:
+    if not isinstance(query, str) or not query.strip():
+        raise malformed(path, number, "the query has no text")
+    return Example(query.strip(), tuple(documents), tuple(grades), f"{path}, line {number}")
+
+
+Reader = Callable[..., Iterator[Example]]
+FILES = frozenset({"corpus", "queries", "qrels", "tweets"})
+SWITCHES = frozenset({"inject"})
+KINDS: Mapping[str, tuple[Reader, tuple[str, ...], tuple[str, ...]]] = {
+    "examples": (examples, (), ()),
+    "triples": (triples, (), ()),
+    "id-triples": (id_triples, ("corpus", "queries"), ()),
+    "candidates": (candidates, ("qrels",), ("depth", "relevant")),
+    "run": (run, ("corpus", "queries", "qrels"), ("depth", "relevant", "inject")),
+    "pairs": (pairs, (), ()),
+    "microblog": (microblog, ("qrels", "tweets"), ("relevant",)),
+}
+"""kind -> its reader, the options that it needs and those that it may have."""

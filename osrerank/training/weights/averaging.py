@@ -1,0 +1,64 @@
+"""Average the weights of models of one form: a trained model with its start, or several trainings of one start.
+
+Wortsman et al.: Robust fine-tuning of zero-shot models (arXiv 2109.01903): between a start and what became of it lie
+models that keep most of what was learnt and more of what the start knew. Wortsman et al.: Model soups (arXiv
+2203.05482): likewise for several trainings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from osrerank.errors import ConfigError
+from osrerank.export.export_model import new_directory, refuse_existing
+from osrerank.scoring.card import ModelCard, read_card
+from osrerank.scoring.locate import name_of
+from osrerank.training.recipes import Recipe
+from osrerank.training.weights.models import Trainee, load_trainee
+from osrerank.training.weights.readme import write_average_readme
+
+
+def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Path:
+    """Write the model whose weights are the weighted mean of others'; card and tokenizer are the first one's, renamed.
+
+    Args:
+        models: directories; the first is a reranker, others may be the bare encoder that it began as.
+        shares: of each model, 0 or above; divided by their sum.
+        output: the model directory to make.
+
+    Raises:
+        ConfigError: the output exists, a share is negative, all are 0, or the models' weights differ in form.
+        ModelLoadError: a model cannot be read.
+    """
+    refuse_existing(output)
+    if len(models) != len(shares) or not models or min(shares) < 0 or sum(shares) <= 0:
+        raise ConfigError(f"there are {len(models)} models, and their shares are {list(shares)}", setting="shares")
+    first = read_card(models[0])
+    whole = [share / sum(shares) for share in shares]
+    mean = _load(models[0], first)
+    parameters = dict(mean.network.named_parameters())
+    with torch.no_grad():
+        for parameter in parameters.values():
+            parameter.mul_(whole[0])
+        for model, share in zip(models[1:], whole[1:], strict=True):
+            others = dict(_load(model, first).network.named_parameters())
+            for name, parameter in parameters.items():
+                if name not in others or others[name].shape != parameter.shape:
+                    raise ConfigError(f"{model} has no {name} of the form that {models[0]} has", setting="models")
+                parameter.add_(others[name], alpha=share)
+    parts = [{"model": name_of(model), "share": round(share, 4)} for model, share in zip(models, whole, strict=True)]
+    known = {name: value for name, value in first.provenance.items() if name != "measures"}  # not this model's
+    with new_directory(output) as made:
+        card = replace(mean.card, name=output.name, provenance={**known, "average_of": parts})
+        replace(mean, card=card).save(made)
+        write_average_readme(made, card)
+    return output
+
+
+def _load(model: Path, card: ModelCard) -> Trainee:
+    """Read a model in the form that a card tells."""
+    form = {name: getattr(card, name) for name in ("layout", "head", "max_tokens", "max_query_tokens", "length_rule")}
+    recipe = Recipe.of({**form, "head": "" if card.layout == "cross-bias" else card.head}, "modern")
+    return load_trainee(model, recipe, kind=card.kind, name=card.name)

@@ -1,0 +1,424 @@
+"""Models to be trained: from a checkpoint to a network with the head that is wanted, and back to a directory."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from osrerank._optional import require
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.export_model import NOTICES, write_card
+from osrerank.export.third_segment import third_row
+from osrerank.scoring.card import (
+    CARD_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    Calibration,
+    Kind,
+    ModelCard,
+    as_duo,
+    read_card,
+    read_json,
+    with_pool_factors,
+)
+from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.networks.bert_weights import bert_names
+from osrerank.scoring.networks.classifier import Classifier
+from osrerank.scoring.networks.cross_bias import CrossBias, CrossBiasEncoder, from_bert
+from osrerank.scoring.torch_scorer import read_weights
+from osrerank.training.recipes import Recipe
+
+SIGMA = 0.02
+"""Standard deviation of BERT's new weights, drawn within two of it."""
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+FRESH = ("classifier.", "score.", "pooler.", "cls.", "lm_head.")
+"""Beginnings, behind the encoder's own prefix, of what a checkpoint may lack: heads are trained."""
+TYPE_TABLE = "embeddings.token_type_embeddings.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Trainee:
+    """A model that can be trained.
+
+    Attributes:
+        network: takes `Batch`'s fields by name and gives logits ``(n, labels)``.
+        card: how it reads texts and what its output means.
+        builder: makes its sequences; the one that scoring uses.
+        config: the content of ``config.json``.
+        source: the directory that its tokenizer and notices are from.
+        pad_id: of the padding token.
+    """
+
+    network: nn.Module
+    card: ModelCard
+    builder: InputBuilder
+    config: Mapping[str, Any]
+    source: Path
+    pad_id: int = 0
+
+    def save(self, directory: Path) -> None:
+        """Write the model into a directory, as `load_trainee` and the torch backend read it."""
+        shutil.copyfile(self.source / TOKENIZER_FILE, directory / TOKENIZER_FILE)
+        for name in NOTICES:
+            if (self.source / name).exists():
+                shutil.copyfile(self.source / name, directory / name)
+        (directory / CONFIG_FILE).write_text(f"{json.dumps(dict(self.config), indent=2)}\n", encoding="utf-8")
+        save_file(weights_of(self.network), directory / WEIGHTS_FILE, metadata={"format": "pt"})
+        write_card(directory, self.card)
+
+
+def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str = "") -> Trainee:
+    """Read a checkpoint and give it the head, layout and lengths of the recipe; new weights come from the seed.
+
+    Args:
+        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors: an encoder, a masked language
+            model or a reranker; one of ours may have its weights in its graph.
+        recipe: whose ``head`` and ``layout`` are the source's own where they are empty.
+        kind: ``mono`` or ``duo``.
+        name: for the model's card.
+
+    Raises:
+        ModelLoadError: the source cannot be read, or lacks weights of the encoder.
+        ConfigError: the recipe asks for what the layout cannot do.
+    """
+    torch.manual_seed(recipe.seed)
+    card = _card(source, recipe, kind, name or source.name)
+    config = read_json(source / CONFIG_FILE)
+    if card.layout == "cross-bias":
+        network: nn.Module = _cross_bias(source, config, card)
+    else:
+        network, config = _classifier(source, card, recipe)
+    if recipe.freeze:
+        _freeze(network, recipe.freeze)
+    pad_id = int(config.get("pad_token_id") or 0)
+    return Trainee(network, card, InputBuilder.load(source, card), config, source, pad_id)
+
+
+def weights_of(network: nn.Module) -> dict[str, Tensor]:
+    """Return the weights under the names that `read_weights` finds in a published checkpoint."""
+    if isinstance(network, CrossBiasEncoder):
+        named = bert_names(dict(network.named_parameters()), len(network.layers))
+    else:
+        named = dict(network.network.named_parameters()) if isinstance(network, Classifier) else {}
+    return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in named.items()}
+
+
+def select_layers(
+    trainee: Trainee,
+    kept: tuple[int, ...],
+    name: str,
+    *,
+    inner: int = 0,
+    pool_factor: float | None = None,
+    query_pool_factor: float | None = None,
+) -> Trainee:
+    """Return a copy with some of the layers: the way a student starts from its teacher.
+
+    Args:
+        trainee: the teacher.
+        kept: its layers, from 0, in order; messages count them from 1.
+        name: the student's.
+        inner: width between the two feed-forward products, of which the strongest units stay; 0 for all.
+        pool_factor: a document's pieces for each of its states, see `CrossBias`; None for the teacher's.
+        query_pool_factor: the same of a query.
+
+    Raises:
+        ConfigError: there is no such layer, there are not so many units, or texts cannot be pooled so.
+    """
+    count = int(trainee.config["num_hidden_layers"])
+    _check_layers(count, kept)
+    config = {**trainee.config, "num_hidden_layers": len(kept)}
+    weights = dict(_renumbered(weights_of(trainee.network), kept))
+    if inner:
+        if not 0 < inner <= int(config["intermediate_size"]):
+            reason = f"inner is {inner}; the teacher has {config['intermediate_size']} units in a layer"
+            raise ConfigError(reason, setting="inner")
+        config["intermediate_size"] = inner
+        weights = _narrowed(weights, inner)
+    own = replace(trainee.card, name=name, onnx={})
+    card = with_pool_factors(own, query=query_pool_factor, document=pool_factor)
+    if card.layout == "cross-bias":
+        network: nn.Module = from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
+    else:
+        network = Classifier(build_network(_architecture(card), config))
+        put_weights(network.network, weights, trainee.source)
+    return replace(trainee, network=network, card=card, config=config)
+
+
+def _check_layers(count: int, kept: Sequence[int]) -> None:
+    if not kept or any(not 0 <= layer < count for layer in kept):
+        asked = ", ".join(str(layer + 1) for layer in kept) or "none"
+        raise ConfigError(f"layers are numbered 1 to {count}; asked for {asked}", setting="layers")
+
+
+def layer_map(teacher: int, student: int) -> tuple[int, ...]:
+    """Return the teacher's layer, from 0, for each of the student's: the last of its block of N / M.
+
+    Raises:
+        ConfigError: the student's count does not divide the teacher's.
+    """
+    if not student or teacher % student:
+        raise ConfigError(f"{student} layers do not divide the teacher's {teacher}", setting="layers")
+    ratio = teacher // student
+    return tuple(range(ratio - 1, teacher, ratio))
+
+
+def stand_ins(teacher: int, kept: Sequence[int]) -> tuple[int, ...]:
+    """Return the teacher's layer, from 0, whose states each kept layer is to give: the last before the next one kept.
+
+    So a kept layer does the work of the dropped ones behind it, and the next one sees what it saw in the teacher.
+
+    Raises:
+        ConfigError: there is no such layer.
+    """
+    _check_layers(teacher, kept)
+    return (*(following - 1 for following in kept[1:]), teacher - 1)
+
+
+def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
+    """Return the card of the model to be trained."""
+    known = read_card(source, name=name) if _is_reranker(source) else None
+    layout = recipe.layout or (known.layout if known else "standard")
+    if layout == "cross-bias":
+        known = known if known and known.layout == layout else None
+        head = "cosine"
+    else:
+        known = known if known and known.layout == layout and known.kind == kind else None
+        head = recipe.head or (known.head if known else "logits2")
+    base = known or ModelCard(name=name, head="logits2")
+    config = read_json(source / CONFIG_FILE)
+    room = int(config.get("max_position_embeddings", 512))
+    try:
+        return replace(
+            base,
+            name=name,
+            kind=kind,
+            head=head,  # type: ignore[arg-type] # the card checks it
+            layout=layout,  # type: ignore[arg-type] # likewise
+            max_tokens=min(recipe.max_tokens, room),
+            max_query_tokens=recipe.max_query_tokens,
+            length_rule=recipe.length_rule,  # type: ignore[arg-type] # likewise
+            segment_rows=max(_least_rows(kind, layout), int(config.get("type_vocab_size", 2))),
+            calibration=base.calibration if base.kind == kind else Calibration(),
+            first_pass_weight=base.first_pass_weight if base.kind == kind else 0.0,
+            onnx={},
+            biases=_biases(known, kind) if layout == "cross-bias" else {},
+            provenance={},
+        )
+    except ValueError as error:
+        raise ConfigError(f"recipe: {error}", setting="recipe", source="argument") from None
+
+
+def check_loss(card: ModelCard, recipe: Recipe) -> None:
+    """Refuse a loss that the head cannot learn from.
+
+    Raises:
+        ConfigError: single sequences are to be learnt from, and the head is a cosine; a duo model's difference of two
+            cosines is a logit.
+    """
+    if card.head == "cosine" and card.kind == "mono" and recipe.loss == "pointwise":
+        reason = "a cosine is no logit, it learns from lists: set loss=listwise,draw=list in the recipe"
+        raise ConfigError(reason, setting="recipe.loss")
+
+
+def _biases(known: ModelCard | None, kind: Kind) -> dict[str, Any]:
+    """Return the biases of a model that starts from a mono or duo model of the layout, or from a bi-encoder."""
+    biases = CrossBias(**known.biases) if known else CrossBias()
+    if kind == "duo" and not (known and known.kind == "duo"):
+        return as_duo(biases.for_card("mono"), biases.other)
+    return biases.for_card(kind)
+
+
+def _least_rows(kind: Kind, layout: str) -> int:
+    """Return how many rows the token type table must have; ``cross-bias`` reads the first alone."""
+    return 3 if kind == "duo" and layout == "standard" else 0
+
+
+def _is_reranker(source: Path) -> bool:
+    if (source / CARD_FILE).exists():
+        return True
+    architecture = next(iter(read_json(source / CONFIG_FILE).get("architectures") or [""]))
+    return str(architecture).endswith(("ForSequenceClassification", "BertForNextSentencePrediction"))
+
+
+def _cross_bias(source: Path, config: Mapping[str, Any], card: ModelCard) -> CrossBiasEncoder:
+    if config.get("model_type") != "bert":
+        reason = f"{source / CONFIG_FILE}: model_type is {config.get('model_type')!r}; the layout cross-bias needs bert"
+        raise ModelLoadError(reason, model=card.name, path=str(source))
+    try:
+        _, weights = read_checkpoint(source)
+        return from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
+    except (KeyError, RuntimeError) as error:
+        reason = f"the weights in {source} are not the config's: {error}"
+        raise ModelLoadError(reason, model=card.name, path=str(source)) from error
+
+
+def _classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifier, dict[str, Any]]:
+    """Return a transformers classifier, and its config."""
+    config, weights = read_checkpoint(source)
+    labels = 1 if card.head == "logit1" else 2
+    config.update(
+        id2label={str(label): f"LABEL_{label}" for label in range(labels)},
+        label2id={f"LABEL_{label}": label for label in range(labels)},
+        hidden_dropout_prob=recipe.dropout,
+        attention_probs_dropout_prob=recipe.dropout,
+    )
+    if card.kind == "duo":
+        config["type_vocab_size"] = max(3, int(config.get("type_vocab_size", 2)))
+        weights = {name: _three_rows(name, tensor, recipe) for name, tensor in weights.items()}
+    network = build_network(_architecture(card), config)
+    put_weights(network, weights, source)
+    if card.kind == "duo" and recipe.third_row == "frozen":
+        dict(network.base_model.named_parameters())[TYPE_TABLE].register_hook(_without_third_row)
+    return Classifier(network), config_of(network)
+
+
+def read_checkpoint(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return a checkpoint's config, and its weights in fp32.
+
+    Raises:
+        ModelLoadError: there is no config, or there are no weights that can be read.
+    """
+    weights = {name: tensor.float() for name, tensor in read_weights(source).items()}
+    if not weights:
+        reason = f"{source} has no *.safetensors to start from, nor a graph that osrerank exported"
+        raise ModelLoadError(reason, path=str(source))
+    return dict(read_json(source / CONFIG_FILE)), weights
+
+
+def build_network(architecture: str, config: Mapping[str, Any]) -> Any:
+    """Return an untrained network of transformers for a config.
+
+    Args:
+        architecture: name of its class.
+        config: the content of ``config.json``.
+    """
+    transformers = require("transformers", extra="torch")
+    settings = {name: value for name, value in config.items() if name not in ("model_type", "num_labels")}
+    made = transformers.AutoConfig.for_model(config["model_type"], **settings)
+    chosen = getattr(transformers, architecture)
+    return chosen.from_config(made) if architecture.startswith("Auto") else chosen(made)
+
+
+def config_of(network: Any) -> dict[str, Any]:
+    """Return the content of ``config.json`` of a network."""
+    content = json.loads(network.config.to_json_string(use_diff=False))
+    return {**content, "architectures": [type(network).__name__]}
+
+
+def write_encoder(directory: Path, network: Any, source: Path) -> None:
+    """Write a network of transformers with its tokenizer: something to start from, not a reranker."""
+    if source != directory:
+        shutil.copyfile(source / TOKENIZER_FILE, directory / TOKENIZER_FILE)
+    (directory / CONFIG_FILE).write_text(f"{json.dumps(config_of(network), indent=2)}\n", encoding="utf-8")
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.named_parameters()}
+    save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def _architecture(card: ModelCard) -> str:
+    is_pair = card.head == "next-sentence"
+    return "BertForNextSentencePrediction" if is_pair else "AutoModelForSequenceClassification"
+
+
+def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> None:
+    """Put weights into a network; a head that they lack or that is of another size starts anew.
+
+    Raises:
+        ModelLoadError: weights of the encoder are missing or of another shape.
+    """
+    prefix = f"{network.base_model_prefix}."
+    found = dict(_prefixed(weights, prefix))
+    state = dict(network.named_parameters())
+    lacking = [name for name, tensor in state.items() if name not in found or found[name].shape != tensor.shape]
+    foreign = [name for name in lacking if not name.removeprefix(prefix).startswith(FRESH)]
+    if foreign:
+        reason = f"{source} lacks weights that its config asks for, or has others: {', '.join(sorted(foreign)[:3])}"
+        raise ModelLoadError(reason, path=str(source))
+    with torch.no_grad():
+        for name, tensor in state.items():
+            if name not in lacking:
+                tensor.copy_(found[name])
+            elif "LayerNorm.weight" in name:
+                tensor.fill_(1.0)
+            else:
+                _start(tensor)
+
+
+def _start(tensor: Tensor) -> None:
+    """Draw a new weight as BERT does; biases are 0."""
+    if tensor.ndim > 1:
+        nn.init.trunc_normal_(tensor, std=SIGMA, a=-2 * SIGMA, b=2 * SIGMA)
+    else:
+        tensor.zero_()
+
+
+def _prefixed(weights: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Tensor]]:
+    """Return weights under a classifier's names, whether a bare encoder's or another head's checkpoint has them."""
+    is_bare = not any(name.startswith(prefix) for name in weights)
+    pairs = []
+    for name, tensor in weights.items():
+        for old, new in OLD_NAMES.items():
+            name = name.replace(old, new)  # noqa: PLW2901 - the name's newer form
+        is_head = name.startswith(("classifier.", "score.", "cls.", "lm_head."))
+        pairs.append((f"{prefix}{name}" if is_bare and not is_head else name, tensor))
+    return pairs
+
+
+def _three_rows(name: str, tensor: Tensor, recipe: Recipe) -> Tensor:
+    """Return a token type table with a third row, of which `segments` tells the two ways; other weights as they are."""
+    if not name.endswith(TYPE_TABLE) or len(tensor) > 2:
+        return tensor
+    return third_row(tensor, "copy" if recipe.third_row == "copy" else "zeros")
+
+
+def _without_third_row(gradient: Tensor) -> Tensor:
+    return torch.cat([gradient[:2], torch.zeros_like(gradient[2:])])
+
+
+def _renumbered(weights: Mapping[str, Tensor], kept: tuple[int, ...]) -> list[tuple[str, Tensor]]:
+    """Return the weights of the kept layers, numbered from 0, and all that belong to no layer."""
+    pairs = []
+    for name, tensor in weights.items():
+        before, marker, behind = name.partition("encoder.layer.")
+        if not marker:
+            pairs.append((name, tensor))
+            continue
+        number, _, rest = behind.partition(".")
+        if int(number) in kept:
+            pairs.append((f"{before}{marker}{kept.index(int(number))}.{rest}", tensor))
+    return pairs
+
+
+def _narrowed(weights: Mapping[str, Tensor], inner: int) -> dict[str, Tensor]:
+    """Return the weights with the strongest feed-forward units: those with the largest product of their two norms."""
+    narrowed = dict(weights)
+    for name, widen in weights.items():
+        if not name.endswith("intermediate.dense.weight"):
+            continue
+        narrow = name.replace("intermediate.dense", "output.dense")
+        strength = widen.norm(dim=1) * weights[narrow].norm(dim=0)
+        chosen = strength.topk(inner).indices.sort().values
+        bias = name.replace("weight", "bias")
+        narrowed[name], narrowed[bias] = widen[chosen], weights[bias][chosen]
+        narrowed[narrow] = weights[narrow][:, chosen].contiguous()
+    return narrowed
+
+
+def _freeze(network: nn.Module, what: str) -> None:
+    """Keep the embedding tables as they are.
+
+    Raises:
+        ConfigError: ``what`` is not ``embeddings``.
+    """
+    if what != "embeddings":
+        raise ConfigError(f"recipe: freeze is {what!r}; it must be embeddings, or empty", setting="recipe.freeze")
+    for module in network.modules():
+        if isinstance(module, nn.Embedding):
+            module.requires_grad_(requires_grad=False)

@@ -1,0 +1,76 @@
+"""Analysis, by examples whose terms Lucene's own analyzers give."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank.embedded.analysis.analyzers import BUILT_IN, Analyzers, built_in
+from osrerank.embedded.analysis.tokens import GAP, MAX_TOKEN_CHARS, porter, standard_words
+from osrerank.embedded.errors import Fault
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("can't stop U.S.A. a.b.c.", ["can't", "stop", "U.S.A", "a.b.c"]),
+        ("1.2.3 1,000 3,4;5 a,b a:b 1:2 x.org", ["1.2.3", "1,000", "3,4;5", "a", "b", "a:b", "1", "2", "x.org"]),
+        ("foo_bar __ _a_ '90s C++ #tag", ["foo_bar", "_a_", "90s", "C", "tag"]),
+        ("\u65e5\u672c \u30ab\u30ca \u3072\u3089", ["\u65e5", "\u672c", "\u30ab\u30ca", "\u3072", "\u3089"]),
+        ("\U0001f44d\U0001f3fd \u00a92020", ["\U0001f44d\U0001f3fd", "\u00a9", "2020"]),
+        ("x" * 300, ["x" * 255, "x" * 45]),
+    ],
+)
+def test_standard_words(text: str, words: list[str]) -> None:
+    assert standard_words(text) == words
+
+
+@pytest.mark.parametrize(
+    ("word", "stem"),
+    [
+        ("possibly", "possibl"),
+        ("psychology", "psycholog"),
+        ("biology", "biologi"),
+        ("technologies", "technolog"),
+        ("ably", "abli"),
+        ("generalizations", "gener"),
+        ("oscillators", "oscil"),
+        ("is", "is"),
+        ("doubly", "doubli"),
+        ("skies", "ski"),
+        ("happy", "happi"),
+    ],
+)
+def test_porter(word: str, stem: str) -> None:
+    assert porter(word) == stem
+
+
+def test_english_keeps_the_place_of_stop_words() -> None:
+    assert built_in("english").terms("The fox's of Dogs") == [GAP, "fox", GAP, "dog"]
+
+
+@given(st.text(max_size=300))
+def test_words_are_parts_of_the_text_in_order(text: str) -> None:
+    for name in BUILT_IN:
+        tokens = built_in(name).tokens(text)
+        assert all(0 < token.end - token.start <= max(MAX_TOKEN_CHARS, len(text)) for token in tokens)
+        assert [token.term for token in tokens] == [term for term in built_in(name).terms(text) if term != GAP]
+        assert [token.position for token in tokens] == sorted({token.position for token in tokens})
+        assert all(one.end <= other.start for one, other in pairwise(tokens))
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=127), max_size=200))
+def test_ascii_and_unicode_tokenizers_agree(text: str) -> None:
+    assert standard_words(text) == [word for word in standard_words(text + " \u00e9") if word != "\u00e9"]
+
+
+def test_unknown_parts_are_named() -> None:
+    for settings, named in (
+        ({"analyzer": {"mine": {"type": "nonsense"}}}, "nonsense"),
+        ({"analyzer": {"mine": {"tokenizer": "standard", "filter": ["synonym"]}}}, "synonym"),
+        ({"filter": {"mine": {"type": "stemmer", "language": "klingon"}}}, "klingon"),
+        ({"char_filter": {"mine": {"type": "html_strip"}}}, "char_filter"),
+    ):
+        with pytest.raises(Fault, match=named):
+            Analyzers(settings)

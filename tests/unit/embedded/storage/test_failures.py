@@ -1,0 +1,191 @@
+"""What goes wrong with folders: a second writer, rights, full disks, damaged files, later versions."""
+
+import logging
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from opensearchpy import AuthorizationException, OpenSearch, TransportError
+
+from osrerank import connect
+
+ROOT = Path(__file__).resolve().parents[4]
+Opener = Callable[..., OpenSearch]
+
+
+@contextmanager
+def child(what: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(Path(__file__).with_name("children.py")), what, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def one_document(engine: OpenSearch) -> None:
+    engine.index(index="a", id="1", body={"text": "some words"}, refresh=True)
+
+
+def found(engine: OpenSearch) -> list[str]:
+    return [hit["_id"] for hit in engine.search(index="a", body={"size": 1000})["hits"]["hits"]]
+
+
+def test_second_writer_is_told_who_writes(open_engine: Opener, tmp_path: Path) -> None:
+    with child("hold", tmp_path / "engine") as process:
+        assert process.stdout.readline() == "written\n"
+        engine = open_engine()
+        assert found(engine) == ["child"]  # reading goes on
+        with pytest.raises(TransportError) as caught:
+            one_document(engine)
+        assert caught.value.status_code == 503
+        assert f"pid {process.pid}" in caught.value.info["error"]["reason"]
+        process.kill()
+        process.wait()
+        one_document(engine)  # the lock died with its holder
+        assert found(engine) == ["child", "1"]
+
+
+def test_readers_see_what_other_processes_refresh(open_engine: Opener, tmp_path: Path) -> None:
+    with child("index", tmp_path / "engine") as process:
+        for line in process.stdout:
+            if line == "done 4\n":
+                break
+        engine = open_engine()
+        first = engine.count(index="a")["count"]
+        assert first >= 60
+        for line in process.stdout:
+            if line == "done 12\n":
+                break
+        assert engine.count(index="a")["count"] > first
+
+
+def test_full_disk(open_engine: Opener, tmp_path: Path) -> None:
+    with child("fill", tmp_path / "engine") as process:
+        lines = process.stdout.read().splitlines()
+    acknowledged = [line.split()[1] for line in lines if line.startswith("done")]
+    (error,) = [line for line in lines if line.startswith("error")]
+    assert error.startswith("error 429 cluster_block_exception")
+    assert "free space" in error
+    assert "found True" in lines
+    assert set(found(open_engine())) >= {"first", *acknowledged}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
+def test_read_only_folder() -> None:
+    with tempfile.TemporaryDirectory() as parent:  # not below tmp_path, which pytest keeps from other users
+        Path(parent).chmod(0o755)
+        folder = Path(parent) / "engine"
+        engine = connect(f"embedded:{folder}")
+        one_document(engine)
+        engine.close()
+        with child("read", folder) as process:
+            lines = process.stdout.read().splitlines()
+    assert lines[0] == "count 1"
+    assert lines[1].startswith("error 403 cluster_block_exception")
+    assert str(folder) in lines[1]
+
+
+def test_folder_cannot_be_made(open_engine: Opener, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(AuthorizationException) as caught:
+        open_engine("file/below").info()
+    assert "file/below" in caught.value.info["error"]["reason"]
+
+
+def test_later_format(engine: OpenSearch, open_engine: Opener, tmp_path: Path) -> None:
+    one_document(engine)
+    engine.close()
+    with sqlite3.connect(tmp_path / "engine" / "store.sqlite") as db:
+        db.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
+    db.close()
+    with pytest.raises(TransportError) as caught:
+        open_engine().info()
+    assert caught.value.status_code == 500
+    assert "upgrade osrerank" in caught.value.info["error"]["reason"]
+
+
+def test_damaged_store(engine: OpenSearch, open_engine: Opener, tmp_path: Path) -> None:
+    one_document(engine)
+    engine.close()
+    store = tmp_path / "engine" / "store.sqlite"
+    store.write_bytes(b"this is no database" * 100)
+    with pytest.raises(TransportError) as caught:
+        open_engine().info()
+    assert caught.value.error == "corrupt_index_exception"
+    assert str(store) in caught.value.info["error"]["reason"]
+
+
+@pytest.mark.parametrize("suffix", [".term", ".store", ".idx", ".fast", ".fieldnorm", "meta.json"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_damaged_search_index_is_built_again(
+    engine: OpenSearch, open_engine: Opener, tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, gone: bool
+) -> None:
+    one_document(engine)
+    engine.close()
+    (damaged,) = [path for path in (tmp_path / "engine").rglob(f"*{suffix}") if ".managed" not in path.name]
+    if gone:
+        damaged.unlink()
+    else:
+        os.truncate(damaged, damaged.stat().st_size // 2)
+    with caplog.at_level(logging.WARNING, logger="osrerank"):
+        assert found(open_engine()) == ["1"]
+    assert "again from the store" in caplog.text
+
+
+@pytest.mark.parametrize("point", range(5))
+def test_killed_while_indexing(open_engine: Opener, tmp_path: Path, point: int) -> None:
+    killed_and_reopened(open_engine, tmp_path, random.Random(point))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", range(50))
+def test_killed_at_many_points(open_engine: Opener, tmp_path: Path, point: int) -> None:
+    killed_and_reopened(open_engine, tmp_path, random.Random(point))
+
+
+def killed_and_reopened(open_engine: Opener, folder: Path, rng: random.Random) -> None:
+    """Kill an indexing process at a random moment; then all that it reported must be there."""
+    begun, done = -1, -1
+    with child("index", folder / "engine") as process:
+        for _ in range(rng.randint(1, 60)):
+            word, number = process.stdout.readline().split()
+            begun, done = (int(number), done) if word == "begun" else (begun, int(number))
+        time.sleep(rng.uniform(0, 0.05))  # anywhere within a request, a commit or a refresh
+        process.send_signal(signal.SIGKILL)
+        for line in process.stdout.read().splitlines():
+            word, number = line.split()
+            begun, done = (int(number), done) if word == "begun" else (begun, int(number))
+    engine = open_engine()
+    if done < 0:
+        engine.indices.create(index="a", ignore=400)
+    engine.indices.refresh(index="a")
+    sure = {f"{batch}-{one}" for batch in range(done + 1) for one in range(20)} - {
+        f"{batch}-0" for batch in range(done)
+    }
+    maybe = {f"{begun}-{one}" for one in range(20)} if begun > done else set()
+    there = set()
+    for start in range(0, (done + 2) * 20, 1000):
+        hits = engine.search(index="a", body={"size": 1000, "from": start, "_source": False})["hits"]["hits"]
+        there |= {hit["_id"] for hit in hits}
+    if there & maybe:  # a request is there as a whole or not at all
+        assert there == (sure | maybe) - {f"{begun - 1}-0"}
+    else:
+        assert there == sure
+    for doc_id in sorted(there)[:5]:
+        number = doc_id.partition("-")[0]
+        hits = engine.search(index="a", body={"query": {"match": {"text": f"batch {number}"}}, "size": 100})["hits"][
+            "hits"
+        ]
+        assert doc_id in {hit["_id"] for hit in hits}
+        assert engine.get(index="a", id=doc_id)["found"]

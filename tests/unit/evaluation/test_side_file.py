@@ -1,0 +1,136 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from osrerank.errors import EvaluationError
+from osrerank.evaluation.batch import GIVE_UP_AFTER, Failure, run_of, run_queries
+from osrerank.evaluation.records import Record
+from osrerank.evaluation.side_file import Checkpoint, read_records
+from osrerank.types import Query, ScoredDocument
+
+QUERIES = [Query(f"q{number}", f"text {number}") for number in range(30)]
+OPTIONS = {"index": "passages", "rerank": {"fields": ("title", "text")}}
+
+
+def answer(query: Query, started_s: float = 0.0) -> Record:
+    candidate = {"doc_id": f"d{query.query_id}", "score": 1.5, "first_pass": {"score": 2.0, "rank": 1}, "stages": {}}
+    return Record.make(query.query_id, [candidate], [], True, None, started_s)
+
+
+def without_timings(path: Path) -> list[dict[str, object]]:
+    return [
+        {name: value for name, value in json.loads(line).items() if name != "took_ms"}
+        for line in path.read_text().splitlines()
+    ]
+
+
+def test_killed_at_any_byte_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+    whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
+    ids = [query.query_id for query in QUERIES]
+    with Checkpoint(whole, OPTIONS) as checkpoint:
+        assert run_queries(QUERIES, answer, checkpoint, workers=3) == []
+        checkpoint.finish(ids)
+    content = whole.read_bytes()
+    for cut in (0, 5, content.index(b"\n") + 1, len(content) // 2, len(content) - 1, len(content)):
+        torn.write_bytes(content[:cut])
+        with Checkpoint(torn, OPTIONS) as checkpoint:
+            done = len(checkpoint)
+            asked = []
+            run_queries(QUERIES, lambda query, at, asked=asked: asked.append(query) or answer(query, at), checkpoint)
+            assert len(asked) == len(QUERIES) - done
+            checkpoint.finish(ids)
+        assert without_timings(torn) == without_timings(whole)
+    assert [record.query_id for record in read_records(whole)] == ids
+
+
+def test_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    Checkpoint(path, OPTIONS).__exit__()
+    with pytest.raises(EvaluationError, match=r"other options .index was 'passages', is 'other'"):
+        Checkpoint(path, {**OPTIONS, "index": "other"})
+    with Checkpoint(path, OPTIONS) as checkpoint:
+        assert len(checkpoint) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("not json\n", "line 1: damaged"),
+        ('{"hits": 1}\n', "not a side file"),
+        ('{"osrerank_run": 1, "options": {}}\n{"query_id": "q"}\n', "not a record"),
+        (
+            (
+                '{"osrerank_run": 1, "options": {}}\n{"query_id": "q", "candidates": [{"doc_id": "d", "score": NaN, '
+                '"first_pass": {"score": 1}, "stages": {}}]}\n'
+            ),
+            "not a finite number",
+        ),
+    ],
+)
+def test_damaged_side_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(content)
+    with pytest.raises(EvaluationError, match=message):
+        list(read_records(path))
+    with pytest.raises(EvaluationError, match=message):
+        Checkpoint(path, {})
+
+
+def test_side_file_without_a_query_says_so(tmp_path: Path) -> None:
+    Checkpoint(tmp_path / "run.jsonl", OPTIONS).__exit__()
+    with pytest.raises(EvaluationError, match="no query has been run yet"):
+        list(read_records(tmp_path / "run.jsonl"))
+
+
+def test_failures_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
+    def search(query: Query, started_s: float) -> Record:
+        if query.query_id == "q3":
+            raise ConnectionError("no\nanswer")
+        record = answer(query, started_s)
+        if query.query_id == "q5":
+            return Record("q5", {**record.fields, "applied": "partial", "reason": "1 candidates could not be scored"})
+        if query.query_id == "q7":
+            return Record.make("q7", [], [], False, "there are no hits", started_s)
+        return record
+
+    with Checkpoint(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
+        failures = run_queries(QUERIES, search, checkpoint, workers=2)
+        assert failures == [
+            Failure("q3", "ConnectionError: no answer"),
+            Failure("q5", "1 candidates could not be scored"),
+        ]
+        run = run_of(checkpoint, QUERIES, "tag")
+    assert len(run.rankings) == 28
+    assert run.rankings["q0"] == (ScoredDocument("dq0", 1.5),)
+    assert run.rankings["q7"] == ()
+
+
+def test_partly_reranked_is_no_failure_when_no_reranking_was_asked_for(tmp_path: Path) -> None:
+    def search(query: Query, started_s: float) -> Record:
+        return Record(query.query_id, {**answer(query).fields, "applied": False})
+
+    with Checkpoint(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
+        assert run_queries(QUERIES, search, checkpoint, reranked=False) == []
+
+
+def test_gives_up_when_nothing_answers(tmp_path: Path) -> None:
+    def search(query: Query, started_s: float) -> Record:
+        raise ConnectionError("refused")
+
+    with Checkpoint(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
+        failures = run_queries(QUERIES, search, checkpoint)
+    assert len(failures) == len(QUERIES)
+    reasons = [failure.reason for failure in failures]
+    assert reasons.count("ConnectionError: refused") == GIVE_UP_AFTER
+    assert reasons[-1] == f"not tried after {GIVE_UP_AFTER} failures in a row"
+
+
+def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Checkpoint(path, OPTIONS) as checkpoint:
+        with pytest.raises(EvaluationError, match="another process is writing this run; wait until it ends"):
+            Checkpoint(path, OPTIONS)
+        checkpoint.append(answer(QUERIES[0]))
+    with Checkpoint(path, OPTIONS) as checkpoint:
+        assert len(checkpoint) == 1

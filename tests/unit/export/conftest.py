@@ -1,0 +1,3 @@
+"""One thread, as for the tests of training: sums are made in one order."""
+
+from tests.unit.training.conftest import one_thread  # noqa: F401 - a fixture

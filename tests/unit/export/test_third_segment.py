@@ -1,0 +1,101 @@
+"""The third segment of duo models: its two beginnings, in a table and in an exported checkpoint."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.cli import main
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.scoring.card import read_card
+from osrerank.scoring.registry import load_scorer
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+from osrerank.export.third_segment import third_row  # noqa: E402 - imports torch
+
+DATA = Path(__file__).parents[2] / "data"
+TWO_ROWS = DATA / "tiny-bert-two-labels"
+DOCUMENTS = ["low blood pressure", "the wing of the engine", "", "heat " * 300]
+PAIRS = [(i, j) for i in range(4) for j in range(4) if i != j]
+
+
+def test_by_hand():
+    table = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert third_row(table, "zeros").tolist() == [[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]]
+    assert third_row(table, "copy").tolist() == [[1.0, 2.0], [3.0, 4.0], [3.0, 4.0]]
+    with pytest.raises(ValueError, match="has 3 rows"):
+        third_row(third_row(table, "zeros"), "zeros")
+
+
+def reference(start):
+    """Score pairs with transformers' forward; segment 2 gets what the one-hot lookup, or a copy, gives."""
+    from transformers import BertForSequenceClassification
+
+    network = BertForSequenceClassification.from_pretrained(TWO_ROWS).eval()
+    builder = load_scorer(str(DATA / "tiny-bert-duo"), backend="onnx")._builder
+    table = network.bert.embeddings.token_type_embeddings
+    rows = table.weight.detach()
+    seen = torch.nn.functional.one_hot if start == "zeros" else None
+
+    class Lookup(torch.nn.Module):
+        def forward(self, segments):
+            if seen is None:
+                return rows[segments.clamp(max=1)]
+            return (seen(segments, 3)[..., :2].float() @ rows).reshape(*segments.shape, -1)
+
+    network.bert.embeddings.token_type_embeddings = Lookup()
+    query = builder.query("low pressure")
+    texts = builder.documents(DOCUMENTS, query)
+    values = []
+    for first, second in PAIRS:
+        tokens = builder.duo(query, texts[first], texts[second])
+        with torch.inference_mode():
+            ids, segments = (torch.from_numpy(one)[None] for one in (tokens.ids, tokens.segments))
+            logits = network(input_ids=ids, token_type_ids=segments).logits[0]
+        values.append(float(logits[1] - logits[0]))
+    return values
+
+
+@pytest.mark.parametrize("start", ["zeros", "copy"])
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_a_checkpoint_of_two_segments_becomes_a_duo_model(tmp_path, start, backend):
+    options = ExportOptions(kind="duo", third_segment=start, keep_weights=True)
+    card = export_model(TWO_ROWS, tmp_path / "duo", options)
+    assert (card.kind, card.segment_rows) == ("duo", 3)
+    assert read_card(tmp_path / "duo") == card
+    assert json.loads((tmp_path / "duo" / "config.json").read_text())["type_vocab_size"] == 3
+    found = load_scorer(str(tmp_path / "duo"), backend=backend, kind="duo").score("low pressure", DOCUMENTS, PAIRS)
+    np.testing.assert_allclose(found.values, reference(start), atol=1e-4, rtol=0)
+
+
+def test_it_is_exported_again_as_it_is(tmp_path):
+    export_model(DATA / "tiny-bert-duo", tmp_path / "again")
+    one, two = (
+        load_scorer(str(directory), backend="onnx", kind="duo").score("low", DOCUMENTS, PAIRS).values
+        for directory in (DATA / "tiny-bert-duo", tmp_path / "again")
+    )
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+def test_what_cannot_be_a_duo_model_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="not calibrated"):
+        export_model(TWO_ROWS, tmp_path / "x", ExportOptions(kind="duo"), calibrate=(tmp_path, tmp_path))
+    copy = tmp_path / "no-table"
+    shutil.copytree(TWO_ROWS, copy)
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(copy / "model.safetensors")
+    save_file({k: v for k, v in weights.items() if "token_type" not in k}, copy / "model.safetensors")
+    with pytest.raises(ModelLoadError, match="has 0 token type tables of two rows"):
+        export_model(copy, tmp_path / "x", ExportOptions(kind="duo"))
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_command_makes_one(tmp_path, capsys):
+    main(["export", str(TWO_ROWS), str(tmp_path / "duo"), "--kind", "duo", "--third-segment", "copy"])
+    assert "duo model, standard layout, logits2 head" in capsys.readouterr().out

@@ -1,0 +1,131 @@
+import gzip
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.errors import EvaluationError
+from osrerank.formats.trec import read_qrels, read_run, strictly_decreasing, trec_order, write_run
+from osrerank.types import Run, ScoredDocument
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_run_columns_may_be_separated_by_tabs_and_carry_more_than_a_tag(tmp_path: Path) -> None:
+    run = read_run(written(tmp_path / "run", "q1\tQ0\ta\t1\t  2.5\ttag and more\nq1 Q0 b 2 1.5 tag\r\n\n# a comment\n"))
+    assert run.rankings == {"q1": (ScoredDocument("a", 2.5), ScoredDocument("b", 1.5))}
+    assert run.name == "tag"
+
+
+def test_ranks_are_ignored_and_ties_fall_to_the_greater_document_id(tmp_path: Path) -> None:
+    run = read_run(written(tmp_path / "run", "q Q0 a 1 1.0 t\nq Q0 b 2 1.0 t\nq Q0 c 3 7 t\n"))
+    assert [document.doc_id for document in run.rankings["q"]] == ["c", "b", "a"]
+
+
+def test_scores_that_differ_beyond_32_bits_tie_in_single_precision_only() -> None:
+    documents = {"a": 1.0 + 1e-12, "b": 1.0}
+    assert [doc_id for doc_id, _score in trec_order(documents)] == ["a", "b"]
+    assert [doc_id for doc_id, _score in trec_order(documents, single_precision=True)] == ["b", "a"]
+
+
+def test_three_column_run_is_ordered_by_its_ranks(tmp_path: Path) -> None:
+    run = read_run(written(tmp_path / "ms.tsv", "q\tb\t2\nq\ta\t1\nr\ta\t1\n"))
+    assert run.rankings["q"] == (ScoredDocument("a", 1.0), ScoredDocument("b", 0.5))
+    assert run.name == "ms"
+
+
+def test_gzipped_files_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "qrels.gz", gzip.compress(b"q Q0 a 3\nq 0 b -2\n"))
+    assert read_qrels(path).judgments == {"q": {"a": 3, "b": -2}}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path: Path) -> None:
+    assert list(read_qrels(written(tmp_path / "qrels", "\ufeffq 0 a 1\n")).judgments) == ["q"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the run is empty"),
+        ("# only a comment\n", "the run is empty"),
+        ("q Q0 a 1 0.5 t\nq Q0 b\t2 nan t\n", "line 2: the score is nan"),
+        ("q Q0 a 1 inf t\n", "line 1: the score is inf"),
+        ("q Q0 a 1 high t\n", "line 1: the score 'high' is not a number"),
+        ("q Q0 a 1\n", "line 1: expected"),
+        ("q Q0 a 1 0.5 t\n\nq Q0 a 2 0.4 t\n", "line 3: query q has document a twice"),
+        ("q a one\n", "line 1: the rank 'one' is not a whole number"),
+        ("q a 0\n", "line 1: rank 0 is below 1"),
+        ("q a 1\nq b 1\n", "two documents of query q have the same rank"),
+        (b"q Q0 a 1 0.5 t\nq Q0 caf\xe9 2 0.4 t\n", "line 2: not UTF-8"),
+    ],
+)
+def test_bad_run_is_refused_with_file_and_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = written(tmp_path / "bad.run", text)
+    with pytest.raises(EvaluationError, match=message) as refusal:
+        read_run(path)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no judgments"),
+        ("q 0 a\n", "line 1: expected"),
+        ("q 0 a 1.5\n", "line 1: the relevance '1.5' is not a whole number"),
+        ("q 0 a 1\nq 0 a 0\n", "line 2: query q judges document a twice"),
+    ],
+)
+def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
+        read_qrels(written(tmp_path / "qrels", text))
+
+
+def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
+    path = written(tmp_path / "run.gz", gzip.compress(b"q Q0 a 1 0.5 t\n")[:-6])
+    with pytest.raises(EvaluationError, match="damaged gzip file"):
+        read_run(path)
+
+
+def test_first_of_repeated_documents_can_be_kept(tmp_path: Path) -> None:
+    run = read_run(written(tmp_path / "run", "q a 1\nq pad 2\nq pad 3\n"), duplicates="first")
+    assert [document.doc_id for document in run.rankings["q"]] == ["a", "pad"]
+
+
+def test_written_scores_strictly_decrease_in_32_bits() -> None:
+    scores = strictly_decreasing([2.0, 2.0, 2.0 - 1e-12, 5.0, -1.0])
+    assert scores == [np.float32(2.0), *scores[1:]]
+    assert all(later < earlier for earlier, later in pairwise(scores))
+    assert scores[-1] == np.float32(-1.0)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), 1e39, -1e39])
+def test_scores_beyond_32_bits_are_refused(score: float) -> None:
+    with pytest.raises(EvaluationError, match="32 bits"):
+        strictly_decreasing([score])
+
+
+def test_scores_without_room_below_are_refused() -> None:
+    with pytest.raises(EvaluationError, match="no room"):
+        strictly_decreasing([-3.4028234663852886e38, 1.0])
+
+
+def test_run_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    write_run(path, Run({"q": (ScoredDocument("a", 1.0),)}, name="first"))
+    with pytest.raises(EvaluationError, match="one word"):
+        write_run(path, Run({"q": (ScoredDocument("a", 1.0), ScoredDocument("two words", 0.5))}))
+    assert path.read_text() == "q Q0 a 1 1.0 first\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+
+
+def test_equal_runs_are_equal_gzip_files(tmp_path: Path) -> None:
+    run = Run({"q": (ScoredDocument("a", 1.0),)})
+    write_run(tmp_path / "a.gz", run)
+    write_run(tmp_path / "b.gz", run)
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    assert read_run(tmp_path / "a.gz") == run

@@ -1,0 +1,131 @@
+"""A malformed record is named with its file, line and reason, and the records around it are still read."""
+
+import json
+
+import cbor2
+import pytest
+
+from osrerank.errors import CorpusFormatError
+from osrerank.types import Document
+from osrerank_loaders.collections.registry import LOADERS
+from tests.unit.osrerank_loaders.collections.test_readers import PARAGRAPHS, car_v2
+from tests.unit.osrerank_loaders.conftest import Read
+
+GOOD = {
+    "msmarco-passage": b"1\tgood\n",
+    "msmarco-document": b"D1\tu\tt\tgood\n",
+    "msmarco-v2-passage": b'{"pid": "1", "passage": "good", "spans": "(0,4)", "docid": "d"}\n',
+    "msmarco-v2-document": b'{"docid": "1", "url": "u", "title": "t", "headings": "h", "body": "good"}\n',
+    "jsonl": b'{"id": "1", "text": "good"}\n',
+    "beir": b'{"_id": "1", "text": "good"}\n',
+}
+BAD_LINES = [
+    ("msmarco-passage", b"no tab\n", "expected pid TAB passage, found 1 fields: 'no tab'"),
+    ("msmarco-passage", b"1\ttoo\tmany\n", "found 3 fields"),
+    ("msmarco-passage", b"\tno id\n", "the passage has no id"),
+    ("msmarco-passage", b"1\tcaf\xe9\n", "not UTF-8: byte 0xe9 at column 6"),
+    ("msmarco-document", b"D1\tu\tt\n", "expected docid TAB url TAB title TAB body, found 3 fields"),
+    ("msmarco-document", b"D1\tu\tt\tcaf\xe9\n", "not UTF-8"),
+    ("msmarco-document", b"\tu\tt\tb\n", "the document has no id"),
+    ("msmarco-v2-passage", b'{"pid": "1", "passage": "x"}\n', "no field 'spans'; the fields here are pid, passage"),
+    ("msmarco-v2-passage", b'{"pid": 1, "passage": "x", "spans": "", "docid": ""}\n', "must be strings"),
+    ("msmarco-v2-document", b'{"docid": "1"}\n', "no field 'title'"),
+    ("jsonl", b'{"id": "1", "text": \n', "not a JSON object"),
+    ("jsonl", b'["1"]\n', "expected a JSON object, found '[\"1\"]'"),
+    ("jsonl", b'{"text": "x"}\n', "no field 'id' or '_id' or 'doc_id' or 'docid'; the fields here are text"),
+    ("jsonl", b'{"id": "", "text": "x"}\n', "the id must be a non-empty string"),
+    ("jsonl", b'{"id": "1", "text": null}\n', "text and title must be strings"),
+    ("jsonl", b'{"id": "1", "text": "\xff"}\n', "not UTF-8: byte 0xff"),
+    ("beir", b"\x00\x01\n", "not a JSON object"),
+]
+
+
+@pytest.mark.parametrize(("loader", "line", "reason"), BAD_LINES)
+def test_a_bad_line_is_named_and_reading_goes_on(read: Read, loader: str, line: bytes, reason: str) -> None:
+    first, error, last = read(LOADERS[loader], GOOD[loader] + line + GOOD[loader])
+    assert isinstance(first, Document)
+    assert first == last
+    assert isinstance(error, CorpusFormatError)
+    assert (error.line, error.file.endswith("file")) == (2, True)
+    assert "file, line 2: " in str(error)
+    assert reason in str(error)
+
+
+@pytest.mark.parametrize("loader", [name for name in LOADERS if name != "trec-car"])
+def test_another_format_is_noticed_at_its_first_record(read: Read, loader: str) -> None:
+    record, *_ = read(LOADERS[loader], b"plain prose, no format at all\n" * 3)
+    assert isinstance(record, CorpusFormatError)
+
+
+def test_deep_nesting_is_a_bad_record(read: Read) -> None:
+    (error,) = read(LOADERS["jsonl"], b"[" * 100_000 + b"\n")
+    assert isinstance(error, CorpusFormatError)
+
+
+class TestTrec:
+    def test_no_number(self, read: Read) -> None:
+        error, document = read(
+            LOADERS["trec"], b'<DOC>\n<TEXT>x</TEXT>\n</DOC>\n<DOC id="2">\n<TEXT>y</TEXT>\n</DOC>\n'
+        )
+        assert "line 1: a <DOC> without <DOCNO>" in str(error)
+        assert document == Document("2", "y")
+
+    def test_truncated(self, read: Read) -> None:
+        document, error = read(LOADERS["trec"], b'<DOC id="1">\n<TEXT>x</TEXT>\n</DOC>\n<DOC id="2">\n<TEXT>y\n')
+        assert document == Document("1", "x")
+        assert "line 4: the file ends inside a <DOC>" in str(error)
+
+    def test_not_closed(self, read: Read) -> None:
+        error, document = read(LOADERS["trec"], b'<DOC id="1">\n<TEXT>x\n<DOC id="2">\n<TEXT>y</TEXT>\n</DOC>\n')
+        assert "line 1: a <DOC> without </DOC>" in str(error)
+        assert document == Document("2", "y")
+
+    def test_not_utf8(self, read: Read) -> None:
+        (error,) = read(LOADERS["trec"], b'<DOC id="1">\n<TEXT>\ncaf\xe9</TEXT>\n</DOC>\n')
+        assert "line 3: not UTF-8: byte 0xe9" in str(error)
+
+    @pytest.mark.parametrize("xml", [b"<?xml version='1.0'?><nitf><head></nitf>", b"<nitf><head/></nitf>"])
+    def test_times(self, read: Read, xml: bytes) -> None:
+        (error,) = read(LOADERS["trec"], xml)
+        assert isinstance(error, CorpusFormatError)
+
+    def test_post(self, read: Read) -> None:
+        (error,) = read(LOADERS["trec"], json.dumps({"id": "1", "text": "no contents"}).encode())
+        assert "line 1: expected id and a list of contents" in str(error)
+
+
+class TestTrecCar:
+    def test_truncated_item(self, read: Read) -> None:
+        content = b"".join(map(cbor2.dumps, PARAGRAPHS))
+        with pytest.raises(CorpusFormatError, match=r"file, byte \d+: damaged CBOR"):
+            read(LOADERS["trec-car"], content[:-20])
+
+    def test_truncated_list(self, read: Read) -> None:
+        with pytest.raises(CorpusFormatError, match="the list of items does not end: the file is truncated"):
+            read(LOADERS["trec-car"], car_v2(list(PARAGRAPHS))[:-1])
+
+    @pytest.mark.parametrize("window_bytes", [1, 2, 7, 50, 64])
+    def test_items_of_any_size(self, read: Read, monkeypatch: pytest.MonkeyPatch, window_bytes: int) -> None:
+        whole = read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20))
+        monkeypatch.setattr("osrerank_loaders.collections.trec_car._WINDOW_BYTES", window_bytes)
+        assert read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20)) == whole
+        assert len(whole) == 40
+
+    def test_pages_instead_of_paragraphs(self, read: Read) -> None:
+        with pytest.raises(CorpusFormatError, match="this file holds pages, not paragraphs"):
+            read(LOADERS["trec-car"], car_v2([[0, "Page", b"Page", []]], kind=0))
+
+    def test_pages_without_a_header(self, read: Read) -> None:
+        (error,) = read(LOADERS["trec-car"], cbor2.dumps([0, "Page", b"Page", []]))
+        assert "item 1 is no paragraph" in str(error)
+
+    def test_text(self, read: Read) -> None:
+        with pytest.raises(CorpusFormatError, match="damaged CBOR"):
+            read(LOADERS["trec-car"], b"plain prose\n")
+
+
+@pytest.mark.parametrize("name", ["msmarco-v2-passage", "msmarco-v2-document", "jsonl", "beir"])
+def test_byte_order_mark_is_passed_over(name: str, read: Read) -> None:
+    (plain,) = read(LOADERS[name], GOOD[name])
+    (marked,) = read(LOADERS[name], b"\xef\xbb\xbf" + GOOD[name])
+    assert marked == plain

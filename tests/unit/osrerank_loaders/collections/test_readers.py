@@ -1,0 +1,231 @@
+"""The first and last record of each format, on synthesised files of the published shape."""
+
+import json
+from pathlib import Path
+
+import cbor2
+import pytest
+
+from osrerank.types import Document
+from osrerank_loaders.collections.registry import LOADERS
+from tests.unit.osrerank_loaders.conftest import Read
+
+TSV = '0\tThe first passage.\n7\t\n8841822\t  leading space, "quotes" and caf\u00e9 \n'
+DOCS_TSV = "D1\thttps://a.example/\tA title\tThe body. More.\nD2\t\t\t\n"
+DOCS_TREC = """<DOC>
+<DOCNO>D1</DOCNO>
+<TEXT>
+https://a.example/
+A title
+The body, where 1 < 2.
+More.
+</TEXT>
+</DOC>
+<DOC>
+<DOCNO>D2</DOCNO>
+<TEXT>
+https://b.example/
+
+
+</TEXT>
+</DOC>
+"""
+SGML = """
+<DOC>
+<DOCNO> NEWS-1 </DOCNO>
+<FILEID>not text</FILEID>
+<HEADLINE>Rain &amp; sun</HEADLINE>
+<DATELINE>OSLO</DATELINE>
+<TEXT>
+<P>It rained, 3 < 4.</P>
+</TEXT>
+</DOC>
+<!-- between documents -->
+<DOC id="other">
+<TEXT>
+Sun.
+</TEXT>
+</DOC>
+"""
+NITF = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE nitf SYSTEM "http://www.nitf.org/IPTC/NITF/3.3/specification/dtd/nitf-3-3.dtd">
+<nitf><head><title>Head title</title><docdata><doc-id id-string="42"/></docdata></head>
+<body><body.head><hedline><hl1>Headline</hl1></hedline><abstract><p>In short.</p></abstract></body.head>
+<body.content><block class="lead_paragraph"><p>One.</p></block>
+<block class="full_text"><p>One.</p><p>Two <em>words</em>.</p></block></body.content></body></nitf>
+"""
+POST = {
+    "id": "p1",
+    "article_url": "https://post.example/1",
+    "title": "Title",
+    "contents": [
+        {"type": "kicker", "content": "Opinions"},
+        None,
+        {"type": "sanitized_html", "content": "A <a href='x'>link</a> &amp; text"},
+        {"type": "image", "fullcaption": "A caption"},
+    ],
+}
+PASSAGE_V2 = {"pid": "msmarco_passage_00_0", "passage": "Text.", "spans": "(0,5)", "docid": "msmarco_doc_00_0"}
+DOC_V2 = {"url": "u", "title": "t", "headings": "h\nh2", "body": "b", "docid": "msmarco_doc_00_0"}
+SEGMENT_V2 = {"url": "u", "title": "t", "headings": "h", "segment": "s", "docid": "msmarco_doc_00_0#0"}
+PARAGRAPHS = [
+    [0, b"a" * 40, [[0, "Text with a "], [1, [0, "Page", [], b"Page", "link"]], [0, " inside."]]],
+    [0, b"b" * 40, []],
+]
+
+
+def lines(*rows: object) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def car_v2(items: list[object], kind: int = 2) -> bytes:
+    return cbor2.dumps(["CAR", [kind], "test"]) + b"\x9f" + b"".join(map(cbor2.dumps, items)) + b"\xff"
+
+
+GOLDEN = {
+    "msmarco-passage": (
+        "msmarco-passage",
+        TSV.encode(),
+        3,
+        Document("0", "The first passage."),
+        Document("8841822", '  leading space, "quotes" and caf\u00e9 '),
+    ),
+    "msmarco-passage-json": (
+        "msmarco-passage",
+        lines({"id": "0", "contents": "First."}, {"id": "9", "contents": "Last."}),
+        2,
+        Document("0", "First."),
+        Document("9", "Last."),
+    ),
+    "msmarco-document-tsv": (
+        "msmarco-document",
+        DOCS_TSV.encode(),
+        2,
+        Document("D1", "The body. More.", "A title", {"url": "https://a.example/"}),
+        Document("D2", "", "", {"url": ""}),
+    ),
+    "msmarco-document-trec": (
+        "msmarco-document",
+        DOCS_TREC.encode(),
+        2,
+        Document("D1", "The body, where 1 < 2.\nMore.", "A title", {"url": "https://a.example/"}),
+        Document("D2", "", "", {"url": "https://b.example/"}),
+    ),
+    "msmarco-v2-passage": (
+        "msmarco-v2-passage",
+        lines(PASSAGE_V2),
+        1,
+        Document("msmarco_passage_00_0", "Text.", "", {"spans": "(0,5)", "docid": "msmarco_doc_00_0"}),
+        Document("msmarco_passage_00_0", "Text.", "", {"spans": "(0,5)", "docid": "msmarco_doc_00_0"}),
+    ),
+    "msmarco-v2-document": (
+        "msmarco-v2-document",
+        lines(DOC_V2, SEGMENT_V2),
+        2,
+        Document("msmarco_doc_00_0", "b", "t", {"url": "u", "headings": "h\nh2"}),
+        Document("msmarco_doc_00_0#0", "s", "t", {"url": "u", "headings": "h"}),
+    ),
+    "trec-car-v1.5": (
+        "trec-car",
+        b"".join(map(cbor2.dumps, PARAGRAPHS)),
+        2,
+        Document("a" * 40, "Text with a link inside."),
+        Document("b" * 40, ""),
+    ),
+    "trec-car-v2.0": (
+        "trec-car",
+        car_v2(PARAGRAPHS),
+        2,
+        Document("a" * 40, "Text with a link inside."),
+        Document("b" * 40, ""),
+    ),
+    "trec-sgml": (
+        "trec",
+        SGML.encode(),
+        2,
+        Document("NEWS-1", "It rained, 3 < 4.", "Rain & sun"),
+        Document("other", "Sun."),
+    ),
+    "trec-nyt": (
+        "trec",
+        NITF.encode(),
+        1,
+        Document("42", "In short.\nOne.\nTwo words.", "Headline"),
+        Document("42", "In short.\nOne.\nTwo words.", "Headline"),
+    ),
+    "trec-post": (
+        "trec",
+        lines(POST),
+        1,
+        Document("p1", "A  link  & text\nA caption", "Title", {"url": "https://post.example/1"}),
+        Document("p1", "A  link  & text\nA caption", "Title", {"url": "https://post.example/1"}),
+    ),
+    "beir": (
+        "beir",
+        lines(
+            {"_id": "1", "title": "T", "text": "x", "metadata": {"url": "u"}}, {"_id": "2", "title": "", "text": "y"}
+        ),
+        2,
+        Document("1", "x", "T", {"url": "u"}),
+        Document("2", "y"),
+    ),
+    "jsonl": (
+        "jsonl",
+        lines({"id": 1, "text": "x", "year": 1999}, {"docid": "2", "body": "y", "title": None}),
+        2,
+        Document("1", "x", "", {"year": 1999}),
+        Document("2", "y"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_first_and_last_record(read: Read, case: str) -> None:
+    loader, content, count, first, last = GOLDEN[case]
+    records = read(LOADERS[loader], content)
+    assert len(records) == count
+    assert records[0] == first
+    assert records[-1] == last
+
+
+def test_html_id_is_the_stem_and_a_bare_less_than_is_text(read: Read) -> None:
+    page = b"<html><pre>\n\nIf n < 7 and m > 3\n<b>then</b> 1<=m &lt;\n</pre></html>"
+    (record,) = read(LOADERS["trec"], page, "CACM-0007.html")
+    assert isinstance(record, Document)
+    assert record.doc_id == "CACM-0007"
+    assert record.text.split() == ["If", "n", "<", "7", "and", "m", ">", "3", "then", "1<=m", "<"]
+
+
+SAMPLES = [
+    ("msmarco-passage", "msmarco-v1-passage", 4, "0", "1000001"),
+    ("msmarco-v2-passage", "msmarco_v2_passage", 6, "msmarco_passage_00_0", "msmarco_passage_00_1778"),
+    ("msmarco-v2-passage", "msmarco_v2_passage_gz", 6, "msmarco_passage_00_0", "msmarco_passage_00_1778"),
+    ("msmarco-v2-document", "msmarco_v2_doc", 2, "msmarco_doc_00_0", "msmarco_doc_00_4806"),
+    ("msmarco-v2-document", "msmarco_v2_doc_gz", 2, "msmarco_doc_00_0", "msmarco_doc_00_4806"),
+    ("msmarco-v2-document", "msmarco_v2_doc_segmented", 6, "msmarco_doc_00_0#0", "msmarco_doc_00_4806#2"),
+    ("trec", "trec", 4, "AP-0001", "DOC222"),
+    ("trec", "nyt", 1, "12345678", "12345678"),
+    ("trec", "washingtonpost", 6, "5f992bbc-4b9f-11e2-a6a6-aabac85e8036", "03049850-58e3-11e6-8b48-0cb344221131"),
+]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample[1])
+def test_published_samples(read: Read, shared: Path, sample: tuple[str, str, int, str, str]) -> None:
+    loader, folder, *expected = sample
+    records = read(LOADERS[loader], shared / "format-samples" / folder)
+    assert all(isinstance(record, Document) and record.text for record in records)
+    assert [len(records), records[0].doc_id, records[-1].doc_id] == expected
+
+
+def test_cacm_archive(read: Read, shared: Path) -> None:
+    records = read(LOADERS["trec"], shared / "cacm" / "cacm.tar.gz")
+    assert [len(records), records[0].doc_id, records[-1].doc_id] == [3204, "CACM-0001", "CACM-3204"]
+
+
+def test_trec_car_test200(read: Read, shared: Path, tmp_path: Path) -> None:
+    path = shared / "trec-car-test200" / "raw" / "train.test200.cbor.paragraphs"
+    records = read(LOADERS["trec-car"], path)
+    assert len(records) == 4689
+    assert records[0].doc_id == "00097f95b6f50949841744725b640982bcb12036"
+    wrapped = cbor2.dumps(["CAR", [2]]) + b"\x9f" + path.read_bytes() + b"\xff"
+    assert read(LOADERS["trec-car"], wrapped) == records

@@ -1,0 +1,52 @@
+"""Whatever a document holds, it comes back from the files that hold it."""
+
+import io
+import json
+
+import cbor2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank.types import Document
+from osrerank_loaders.collections.base import Source
+from osrerank_loaders.collections.jsonl import read_jsonl
+from osrerank_loaders.collections.msmarco_passage import read_passages
+from osrerank_loaders.collections.trec_car import read_paragraphs
+from osrerank_loaders.load.bulk import entry
+
+IDS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n{"), min_size=1, max_size=8)
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=50)
+LINES = st.text(st.characters(codec="utf-8", exclude_characters="\t\n"), max_size=50)
+
+
+def source(content: bytes) -> Source:
+    return Source("file", io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]  # a BytesIO reads like a raw stream
+
+
+@given(st.lists(st.tuples(IDS, LINES), min_size=1, max_size=5))
+def test_passages(rows: list[tuple[str, str]]) -> None:
+    content = "".join(f"{doc_id}\t{text}\n" for doc_id, text in rows).encode()
+    assert list(read_passages(source(content))) == [Document(*row) for row in rows]
+
+
+@given(st.lists(st.tuples(IDS, TEXTS, TEXTS), max_size=5))
+def test_json_lines(rows: list[tuple[str, str, str]]) -> None:
+    content = b"".join(
+        json.dumps({"id": doc_id, "text": text, "title": title}, ensure_ascii=False).encode() + b"\n"
+        for doc_id, text, title in rows
+    )
+    assert list(read_jsonl(source(content))) == [Document(*row) for row in rows]
+
+
+@given(st.lists(st.tuples(IDS, st.lists(TEXTS, max_size=4)), max_size=5))
+def test_paragraphs(rows: list[tuple[str, list[str]]]) -> None:
+    items = [cbor2.dumps([0, doc_id.encode(), [[0, piece] for piece in pieces]]) for doc_id, pieces in rows]
+    expected = [Document(doc_id, "".join(pieces)) for doc_id, pieces in rows]
+    assert list(read_paragraphs(source(b"".join(items)))) == expected
+
+
+@given(IDS, TEXTS, TEXTS)
+def test_bulk_entries(doc_id: str, text: str, title: str) -> None:
+    action, body = entry(Document(doc_id, text, title)).body.decode().removesuffix("\n").split("\n")
+    assert json.loads(action) == {"create": {"_id": doc_id}}
+    assert json.loads(body) == {"title": title, "text": text}

@@ -1,0 +1,24 @@
+"""Reading a synthesised file with a loader, as the command does."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from osrerank.formats.sources import files_of, open_sources
+from osrerank_loaders.collections.base import Loader, Record, read_records
+
+Read = Callable[..., list[Record]]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Write the bytes to a file (or take paths as they are) and read them with a loader."""
+
+    def reading(loader: Loader, content: bytes | Path, name: str = "file") -> list[Record]:
+        path = content if isinstance(content, Path) else tmp_path / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        return list(read_records(loader, open_sources(files_of([str(path)], loader.files), loader.files)))
+
+    return reading

@@ -1,0 +1,219 @@
+"""Bulk requests against a server that is busy, slow, too small or refuses: nothing is lost, nothing is there twice."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import AuthorizationException
+
+from osrerank.errors import CorpusFormatError, LoaderError
+from osrerank.types import Document
+from osrerank_loaders.load.bulk import Batch, BulkOptions, Entry, Outcome, Rejection, entry, send, send_all
+from osrerank_loaders.load.reading import Reading
+from osrerank_loaders.load.retry import Patience
+
+HURRIED = Patience(first_s=0.001, longest_s=0.01, give_up_s=2, timeout_s=0.5)
+Script = Callable[[int, list[str]], tuple[int, dict[str, Any]] | None]
+
+
+class FaultyServer:
+    """A bulk endpoint that answers as its script says, and keeps what it was asked to create.
+
+    The script gets the request's number, from 0, and its ids; None stands for the ordinary answer.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.requests: list[list[str]] = []
+        self.kept: dict[str, Any] = {}
+        lock, outer = threading.Lock(), self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                rows = [json.loads(row) for row in body.splitlines()]
+                ids = [row["create"]["_id"] for row in rows[::2]]
+                with lock:
+                    number = len(outer.requests)
+                    outer.requests.append(ids)
+                    answer = script(number, ids) or (200, outer.create(dict(zip(ids, rows[1::2], strict=True))))
+                status, reply = answer
+                content = json.dumps(reply).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_arguments: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+        self.client = OpenSearch([f"http://127.0.0.1:{self.server.server_port}"], max_retries=0)
+
+    def create(self, documents: dict[str, Any]) -> dict[str, Any]:
+        items = []
+        for doc_id, source in documents.items():
+            items.append({"create": {"status": 409 if doc_id in self.kept else 201}})
+            self.kept.setdefault(doc_id, source)
+        return {"errors": True, "items": items}
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def faulty() -> Iterator[Callable[[Script], FaultyServer]]:
+    servers: list[FaultyServer] = []
+
+    def start(script: Script) -> FaultyServer:
+        servers.append(FaultyServer(script))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def entries(count: int) -> tuple[Entry, ...]:
+    return tuple(entry(Document(str(number), f"text {number}")) for number in range(count))
+
+
+def item(status: int, reason: str = "") -> dict[str, Any]:
+    error = {"error": {"type": "some_exception", "reason": reason}} if reason else {}
+    return {"create": {"status": status, **error}}
+
+
+def test_an_entry_is_two_lines_of_json() -> None:
+    made = entry(Document("a\n\u00e9", "x\ty", "t", {"year": 3}))
+    assert made.body.decode() == '{"create":{"_id":"a\\n\u00e9"}}\n{"title":"t","text":"x\\ty","year":3}\n'
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_busy_server_is_asked_again(faulty: Callable[[Script], FaultyServer], status: int) -> None:
+    server = faulty(lambda number, _ids: (status, {"error": "busy"}) if number < 3 else None)
+    assert send(server.client, "i", entries(5), HURRIED) == Outcome(5)
+    assert len(server.requests) == 4
+
+
+def test_only_busy_documents_are_sent_again(faulty: Callable[[Script], FaultyServer]) -> None:
+    def script(number: int, ids: list[str]) -> tuple[int, dict[str, Any]] | None:
+        if number:
+            return None
+        statuses = [item(429, "queue is full") if int(doc_id) % 2 else item(201) for doc_id in ids]
+        return 200, {"errors": True, "items": statuses}
+
+    server = faulty(script)
+    assert send(server.client, "i", entries(6), HURRIED) == Outcome(6)
+    assert server.requests == [["0", "1", "2", "3", "4", "5"], ["1", "3", "5"]]
+
+
+def test_an_answer_that_came_too_late_loses_and_repeats_nothing(faulty: Callable[[Script], FaultyServer]) -> None:
+    late = threading.Event()
+    server = faulty(lambda _number, _ids: None)
+    original = server.create
+
+    def slow_once(documents: dict[str, Any]) -> dict[str, Any]:
+        answer = original(documents)
+        if not late.is_set():
+            late.set()
+            threading.Event().wait(0.8)  # longer than the client waits
+        return answer
+
+    server.create = slow_once  # type: ignore[method-assign]  # a fault put in for this test
+    outcome = send(server.client, "i", entries(4), HURRIED)
+    assert (outcome.created, outcome.present) == (0, ("0", "1", "2", "3"))
+    assert sorted(server.kept) == ["0", "1", "2", "3"]
+
+
+def test_a_server_that_went_away_is_waited_for_and_then_given_up() -> None:
+    client = OpenSearch(["http://127.0.0.1:9"], max_retries=0)
+    with pytest.raises(LoaderError, match=r"OpenSearch has not answered for 0.05 s .* give the same command again"):
+        send(client, "i", entries(1), Patience(first_s=0.01, longest_s=0.01, give_up_s=0.05))
+    client.close()
+
+
+def test_refused_documents_are_sent_alone_then_reported(faulty: Callable[[Script], FaultyServer]) -> None:
+    def script(_number: int, ids: list[str]) -> tuple[int, dict[str, Any]] | None:
+        if not {"1", "2"} & set(ids):
+            return None
+        # Together both are refused; alone only the first.
+        alone = len(ids) == 1
+        refused = {"1"} if alone else {"1", "2"}
+        return 200, {"items": [item(400, "mapping") if doc_id in refused else item(201) for doc_id in ids]}
+
+    server = faulty(script)
+    outcome = send(server.client, "i", entries(4), HURRIED)
+    assert outcome == Outcome(3, rejected=(Rejection("1", 400, "some_exception: mapping"),))
+    assert server.requests == [["0", "1", "2", "3"], ["1"], ["2"]]
+
+
+def test_a_request_too_large_is_taken_apart(faulty: Callable[[Script], FaultyServer]) -> None:
+    def script(_number: int, ids: list[str]) -> tuple[int, dict[str, Any]] | None:
+        return (413, {"error": "too large"}) if len(ids) > 1 or ids == ["2"] else None
+
+    server = faulty(script)
+    outcome = send(server.client, "i", entries(4), HURRIED)
+    assert outcome.created == 3
+    assert [(refusal.doc_id, refusal.status) for refusal in outcome.rejected] == [("2", 413)]
+
+
+def test_what_is_not_allowed_is_not_repeated(faulty: Callable[[Script], FaultyServer]) -> None:
+    server = faulty(lambda _number, _ids: (403, {"error": "forbidden"}))
+    with pytest.raises(AuthorizationException):
+        send(server.client, "i", entries(2), HURRIED)
+    assert len(server.requests) == 1
+
+
+def test_batches_come_back_in_order_whatever_their_answers(faulty: Callable[[Script], FaultyServer]) -> None:
+    server = faulty(lambda number, _ids: (429, {"error": "busy"}) if number % 3 == 0 else None)
+    batches = [Batch((made,), place) for place, made in enumerate(entries(40), 1)]
+    ended = [batch.end for batch, _outcome in send_all(server.client, "i", batches, BulkOptions(patience=HURRIED))]
+    assert ended == list(range(1, 41))
+    assert len(server.kept) == 40
+
+
+class TestReading:
+    def test_batches_are_bounded_by_count_and_bytes(self) -> None:
+        documents = [Document(str(number), "x" * (10 if number != 4 else 1000)) for number in range(9)]
+        batches = list(Reading(documents).batches(BulkOptions(max_documents=3, max_bytes=300)))
+        assert [[item.doc_id for item in batch.entries] for batch in batches] == [
+            ["0", "1", "2"],
+            ["3"],
+            ["4"],  # over the limit: alone
+            ["5", "6", "7"],
+            ["8"],
+        ]
+        assert [batch.end for batch in batches] == [3, 4, 5, 8, 9]
+
+    def test_a_bad_record_ends_the_reading_behind_the_good_ones(self) -> None:
+        error = CorpusFormatError("bad")
+        reading = Reading([Document("1", "x"), error, Document("2", "y")])
+        (batch,) = reading.batches(BulkOptions())
+        assert ([item.doc_id for item in batch.entries], batch.end) == (["1"], 1)
+        assert reading.stopped is error
+
+    def test_tolerated_records_are_counted(self) -> None:
+        reading = Reading([CorpusFormatError("a"), Document("1", "x"), CorpusFormatError("b")], skip_bad=2)
+        (batch,) = reading.batches(BulkOptions())
+        assert (reading.read, reading.skipped, reading.stopped, batch.end) == (3, 2, None, 3)
+        assert [str(error) for error in reading.errors] == ["a", "b"]
+
+    def test_half_a_surrogate_pair_is_a_bad_record(self) -> None:
+        reading = Reading([Document("1", "x\ud800")], skip_bad=1)
+        assert list(reading.batches(BulkOptions())) == []
+        assert "record 1 of the collection: document '1' cannot be written as JSON in UTF-8" in str(reading.errors[0])
+
+    def test_only_what_follows_is_sent_on_resume(self) -> None:
+        reading = Reading([Document(str(number), "x") for number in range(5)])
+        (batch,) = reading.batches(BulkOptions(), after=3)
+        assert ([item.doc_id for item in batch.entries], batch.end, reading.read) == (["3", "4"], 5, 5)

@@ -1,0 +1,59 @@
+"""The commands as a user meets them: one sentence and an exit code, no traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from osrerank.cli import main
+from osrerank_loaders.cli import download, index
+from osrerank_loaders.collections.registry import LOADERS
+
+
+@pytest.mark.parametrize("command", [index, download])
+def test_help_names_every_choice(command: object) -> None:
+    output = CliRunner().invoke(command, ["--help"]).output  # type: ignore[arg-type]  # click types a command narrower than the runner does
+    for name in LOADERS if command is index else ("msmarco-passage", "trec-car-v2.0"):
+        assert name in output.replace("\n", "").replace(" ", "")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    return int(stop.value.code or 0), capsys.readouterr().err
+
+
+def test_a_missing_file_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    code, error = run(capsys, "index", "jsonl", "nowhere.jsonl", "--index", "i", "--url", "http://127.0.0.1:9")
+    assert (code, error) == (1, "Error: nowhere.jsonl: no such file or folder\n")
+
+
+def test_an_absent_server_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"id": "1", "text": "x"}\n')
+    url = ["--url", "http://127.0.0.1:9", "--give-up-s", "0.1"]
+    code, error = run(capsys, "index", "jsonl", str(path), "--index", "i", *url)
+    assert code == 1
+    assert error.startswith("Error: OpenSearch has not answered for 0.1 s (")
+    assert error.endswith("give the same command again to go on\n")
+    assert error.count("\n") == 1
+
+
+def test_an_unknown_loader_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    code, error = run(capsys, "index", "msmarco", "x", "--index", "i")
+    assert code == 2
+    assert "msmarco-v2-passage" in error
+
+
+def test_an_unknown_file_of_a_download_is_bad_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, error = run(capsys, "download", "trec-car-test200", "--output", str(tmp_path), "--only", "other")
+    assert code == 2
+    assert "trec-car-test200 has the files test200-v1.5.tar.xz" in error
+
+
+def test_help_needs_no_heavy_library() -> None:
+    heavy = "{'torch', 'transformers', 'celery', 'onnxruntime', 'tantivy', 'cbor2', 'zstandard', 'sqlite3'}"
+    code = f"import sys, osrerank_loaders.cli; found = {heavy} & set(sys.modules); assert not found, found"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,300 @@
+"""Queries, judgments and candidates in the common layout."""
+
+import json
+from pathlib import Path
+
+import cbor2
+import pytest
+from click.testing import CliRunner
+
+from osrerank.errors import CorpusFormatError
+from osrerank.formats.common_layout import Judgment
+from osrerank.types import Document, Query
+from osrerank_loaders.candidates import candidates_of_run, candidates_with_texts, write_candidates
+from osrerank_loaders.cli import convert
+from osrerank_loaders.collections.trec_car_topics import Level, judgments, queries, read_sections
+from osrerank_loaders.load.encoding import repair
+from osrerank_loaders.topics import read_qrels, read_queries
+
+OPEN_TOPICS = """
+<top>
+
+<num> Number: 051
+<title> Airbus & subsidies
+
+<desc> Description:
+Does it    help?
+
+<narr> Narrative:
+Relevant is what helps.
+</top>
+<top>
+<num> Number: 402
+<title> Second
+<desc> Description:
+Which?
+<narr> Narrative: That.
+</top>
+"""
+CLOSED_TOPICS = """<top>
+<num> Number: 321 </num>
+<title>
+Women in Parliaments
+</title>
+<desc> Description:
+Pertinent documents.
+</desc>
+<narr> Narrative
+Any.
+</narr>
+</top>
+"""
+CACM_TOPICS = "<DOC>\n<DOCNO> 1 </DOCNO>\n\n What about\nTSS?\n\n</DOC>\n<DOC>\n<DOCNO> 2 </DOCNO>\n x < 3\n</DOC>\n"
+
+
+def write(folder: Path, content: str | bytes, name: str = "file") -> str:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+class TestQueries:
+    def test_topics_that_do_not_close_their_tags(self, tmp_path: Path) -> None:
+        path = write(tmp_path, OPEN_TOPICS)
+        assert list(read_queries([path])) == [Query("51", "Airbus & subsidies"), Query("402", "Second")]
+        assert [query.text for query in read_queries([path], field="desc")] == ["Does it help?", "Which?"]
+        assert [query.text for query in read_queries([path], field="narr")] == ["Relevant is what helps.", "That."]
+
+    def test_topics_that_close_their_tags(self, tmp_path: Path) -> None:
+        path = write(tmp_path, CLOSED_TOPICS)
+        assert list(read_queries([path])) == [Query("321", "Women in Parliaments")]
+        assert [query.text for query in read_queries([path], field="narr")] == ["Any."]
+
+    def test_cacm(self, tmp_path: Path) -> None:
+        assert list(read_queries([write(tmp_path, CACM_TOPICS)])) == [
+            Query("1", "What about TSS?"),
+            Query("2", "x < 3"),
+        ]
+
+    def test_tsv_and_json_lines(self, tmp_path: Path) -> None:
+        assert list(read_queries([write(tmp_path, "2\t leading space\n")])) == [Query("2", " leading space")]
+        assert list(read_queries([write(tmp_path, '{"_id": 7, "text": "x"}\n')])) == [Query("7", "x")]
+
+    @pytest.mark.parametrize(
+        ("content", "reason"),
+        [
+            ("1\tx\n2\n", "line 2: expected query_id TAB text"),
+            ("1\t \n", "line 1: expected query_id TAB text"),
+            ('{"_id": "1"}', "expected _id and text"),
+            ("<top>\n<title> x\n</top>", "line 1: a topic without <num>"),
+            ("\n<top>\n<num> Number: 1\n</top>", "line 2: topic '<num> Number: 1' has no title"),
+        ],
+    )
+    def test_bad_queries(self, tmp_path: Path, content: str, reason: str) -> None:
+        with pytest.raises(CorpusFormatError, match=reason):
+            list(read_queries([write(tmp_path, content)]))
+
+    def test_published_topics(self, shared: Path) -> None:
+        robust = list(read_queries([str(shared / "qrels" / "topics.robust04.txt")]))
+        assert [len(robust), robust[0]] == [250, Query("301", "International Organized Crime")]
+        core = list(read_queries([str(shared / "qrels" / "topics.core18.txt")]))
+        assert [len(core), core[0]] == [50, Query("321", "Women in Parliaments")]
+        marco = list(read_queries([str(shared / "qrels" / "topics.msmarco-passage.dev-subset.txt")]))
+        assert [len(marco), marco[1]] == [6980, Query("2", " Androgen receptor define")]
+
+
+class TestQrels:
+    def test_any_white_space_and_any_second_column(self, tmp_path: Path) -> None:
+        path = write(tmp_path, "1\t0\tD1\t1\n1 Q0 D2 -2\n")
+        assert list(read_qrels([path])) == [Judgment("1", "D1", 1), Judgment("1", "D2", -2)]
+
+    def test_beir(self, tmp_path: Path) -> None:
+        assert list(read_qrels([write(tmp_path, "query-id\tcorpus-id\tscore\n1\tD1\t2\n")])) == [Judgment("1", "D1", 2)]
+
+    @pytest.mark.parametrize("line", ["1 0 D1", "1 0 D1 yes", "1 0 D1 1 1", ""])
+    def test_bad_lines(self, tmp_path: Path, line: str) -> None:
+        with pytest.raises(CorpusFormatError, match="line 2: expected query_id 0 doc_id relevance"):
+            list(read_qrels([write(tmp_path, f"1 0 D1 1\n{line}\n")]))
+
+
+class TestCandidates:
+    def test_top1000_in_random_order(self, tmp_path: Path) -> None:
+        rows = "2\t20\tsecond\ttext 20\n1\t10\tfirst\ttext 10\n2\t10\tsecond\ttext 10\n"
+        assert list(candidates_with_texts((write(tmp_path, rows),))) == [
+            {
+                "query_id": "2",
+                "query": "second",
+                "candidates": [{"doc_id": "20", "text": "text 20"}, {"doc_id": "10", "text": "text 10"}],
+            },
+            {"query_id": "1", "query": "first", "candidates": [{"doc_id": "10", "text": "text 10"}]},
+        ]
+
+    def test_run_with_a_collection(self, tmp_path: Path) -> None:
+        run = "7 Q0 D2 1 3.5 tag\n7\tQ0\tD1\t2\t-1\ttag\n"
+        collection = [Document("D1", "one", "title"), Document("D0", "unused"), Document("D2", "two")]
+        assert list(candidates_of_run((write(tmp_path, run),), {"7": "seven"}, collection)) == [
+            {
+                "query_id": "7",
+                "query": "seven",
+                "candidates": [
+                    {"doc_id": "D2", "text": "two", "score": 3.5},
+                    {"doc_id": "D1", "title": "title", "text": "one", "score": -1.0},
+                ],
+            }
+        ]
+
+    def test_what_is_missing_is_named(self, tmp_path: Path) -> None:
+        run = (write(tmp_path, "7 Q0 D2 1 3.5 tag\n"),)
+        with pytest.raises(CorpusFormatError, match="1 candidates are not in the collection, such as 'D2'"):
+            list(candidates_of_run(run, {"7": "seven"}, [Document("D1", "one")]))
+        with pytest.raises(CorpusFormatError, match="line 1: query '7' is not in the queries file"):
+            list(candidates_of_run(run, {}, []))
+        with pytest.raises(CorpusFormatError, match="line 1: expected qid, pid, query, passage, found 1 fields"):
+            list(candidates_with_texts(run))
+
+
+PAGES = [
+    [
+        0,
+        "Yin/yang & co",
+        b"Yin/yang%20&%20co",
+        [
+            [1, [0, b"lead", [[0, "Lead."]]]],
+            [0, "A/B test", b"A/B%20test", [[1, [0, b"p1", []]], [0, "Deep", b"Deep", [[1, [0, b"p2", []]]]]]],
+            [2, "image.png", []],
+            [0, "Empty", b"Empty", []],
+        ],
+    ]
+]
+
+
+class TestTrecCar:
+    @pytest.fixture(params=["v1.5", "v2.0"])
+    def pages(self, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+        items = b"".join(map(cbor2.dumps, PAGES))
+        return write(
+            tmp_path, items if request.param == "v1.5" else cbor2.dumps(["CAR", [0]]) + b"\x9f" + items + b"\xff"
+        )
+
+    def test_headings_are_taken_from_the_outline(self, pages: str) -> None:
+        assert list(queries(read_sections([pages]), "hierarchical")) == [
+            Query("Yin/yang%20&%20co/A/B%20test", "Yin/yang & co A/B test"),
+            Query("Yin/yang%20&%20co/A/B%20test/Deep", "Yin/yang & co A/B test Deep"),
+            Query("Yin/yang%20&%20co/Empty", "Yin/yang & co Empty"),
+        ]
+        assert [query.text for query in queries(read_sections([pages]), "toplevel")] == [
+            "Yin/yang & co A/B test",
+            "Yin/yang & co Empty",
+        ]
+        assert [query.text for query in queries(read_sections([pages]), "article")] == ["Yin/yang & co"]
+        (query,) = queries(read_sections([pages]), "article", style="dl4marco")
+        assert query.text == "Yin yang & co"
+
+    def test_judgments(self, pages: str) -> None:
+        page = "Yin/yang%20&%20co"
+        expected: dict[Level, list[tuple[str, str]]] = {
+            "hierarchical": [(page, "lead"), (f"{page}/A/B%20test", "p1"), (f"{page}/A/B%20test/Deep", "p2")],
+            "toplevel": [(f"{page}/A/B%20test", "p1"), (f"{page}/A/B%20test", "p2")],
+            "article": [(page, "lead"), (page, "p1"), (page, "p2")],
+        }
+        for level, rows in expected.items():
+            assert [(row.query_id, row.doc_id) for row in judgments(read_sections([pages]), level)] == rows
+
+    def test_paragraphs_are_no_pages(self, tmp_path: Path) -> None:
+        with pytest.raises(CorpusFormatError, match="item 1 is no page"):
+            list(read_sections([write(tmp_path, cbor2.dumps([0, b"a" * 40, [[0, "text"]]]))]))
+
+    def test_test200(self, shared: Path) -> None:
+        raw = shared / "trec-car-test200" / "raw"
+        asked = list(queries(read_sections([str(raw / "train.test200.cbor.outlines")]), "hierarchical"))
+        assert len(asked) == 1987
+        assert [asked[0].query_id, asked[9].query_id, asked[-1].query_id] == [
+            "Hog-dog%20rodeo/Typical%20match",
+            "Infield%20fly%20rule/The%20rule/Foul%20balls",
+            "Structural%20information%20theory/Visual%20regularity",
+        ]
+        pages = str(raw / "train.test200.cbor")
+        assert len(list(queries(read_sections([pages]), "article"))) == 198
+        for level, count in {"hierarchical": 4706, "toplevel": 4702, "article": 4696}.items():
+            ours = judgments(read_sections([pages]), level)  # type: ignore[arg-type]  # level is one of the three literals
+            assert len(ours) == count
+            assert set(ours) == set(read_qrels([str(raw / f"train.test200.cbor.{level}.qrels")]))
+
+
+@pytest.mark.parametrize(
+    ("twice", "once"),
+    [
+        ("caf\u00c3\u00a9 and caf\u00e9", "caf\u00e9 and caf\u00e9"),
+        ("\u00e2\u0080\u0099s \u00f0\u009f\u0098\u0080", "\u2019s \U0001f600"),
+        ("plain", "plain"),
+        ("\u00e2\u0082 broken", "\u00e2\u0082 broken"),
+        ("\u00ed\u00a0\u0080", "\u00ed\u00a0\u0080"),
+        ("\u00c3\u2019 \u4e2d", "\u00c3\u2019 \u4e2d"),
+    ],
+)
+def test_double_encoding_is_repaired(twice: str, once: str) -> None:
+    assert repair(twice) == once
+
+
+SQUAD = {
+    "data": [
+        {
+            "title": "Some_title",
+            "paragraphs": [
+                {"context": "First.", "qas": [{"id": "q1", "question": " What\n is? ", "answers": []}]},
+                {"context": "Second.", "qas": []},
+            ],
+        }
+    ]
+}
+
+
+class TestCommand:
+    def run(self, *arguments: str) -> None:
+        outcome = CliRunner().invoke(convert, arguments, catch_exceptions=False)
+        assert outcome.exit_code == 0, outcome.output
+
+    def test_squad(self, tmp_path: Path) -> None:
+        self.run("squad", write(tmp_path, json.dumps(SQUAD)), "-o", str(tmp_path / "out"))
+        rows = [json.loads(line) for line in (tmp_path / "out" / "corpus.jsonl").read_text().splitlines()]
+        assert rows[0] == {"id": "Some_title-0", "title": "Some title", "text": "First."}
+        assert len(rows) == 2
+        assert (tmp_path / "out" / "queries.tsv").read_text() == "q1\tWhat is?\n"
+        assert (tmp_path / "out" / "qrels.txt").read_text() == "q1 0 Some_title-0 1\n"
+
+    def test_corpus_queries_qrels_candidates(self, tmp_path: Path) -> None:
+        passages = write(tmp_path, "10\tten\n", "collection.tsv")
+        asked = write(tmp_path, "1\tone\n", "queries.tsv")
+        run = write(tmp_path, "1 Q0 10 1 2.5 x\n", "run")
+        judged = write(tmp_path, "1\t0\t10\t1\n", "qrels")
+        self.run("corpus", "msmarco-passage", passages, "-o", str(tmp_path / "corpus.jsonl"))
+        self.run("queries", asked, "-o", str(tmp_path / "q"))
+        self.run("qrels", judged, "-o", str(tmp_path / "j"))
+        collection = ["--collection", "msmarco-passage", passages]
+        self.run("candidates", run, "--queries", asked, *collection, "-o", str(tmp_path / "c"))
+        assert json.loads((tmp_path / "corpus.jsonl").read_text()) == {"id": "10", "title": "", "text": "ten"}
+        assert (tmp_path / "q").read_text() == "1\tone\n"
+        assert (tmp_path / "j").read_text() == "1 0 10 1\n"
+        assert json.loads((tmp_path / "c").read_text())["candidates"] == [{"doc_id": "10", "text": "ten", "score": 2.5}]
+
+    def test_trec_car(self, tmp_path: Path) -> None:
+        pages = write(tmp_path, b"".join(map(cbor2.dumps, PAGES)))
+        self.run("trec-car-queries", pages, "--level", "article", "-o", str(tmp_path / "q"))
+        self.run("trec-car-qrels", pages, "--level", "toplevel", "-o", str(tmp_path / "j"))
+        assert (tmp_path / "q").read_text() == "Yin/yang%20&%20co\tYin/yang & co\n"
+        assert (tmp_path / "j").read_text().count("\n") == 2
+
+    def test_a_run_needs_queries_and_a_collection(self, tmp_path: Path) -> None:
+        outcome = CliRunner().invoke(convert, ["candidates", "run", "--queries", "q", "-o", str(tmp_path / "c")])
+        assert outcome.exit_code == 2
+        assert "--queries and --collection go together" in outcome.output
+
+
+def test_a_bad_score_is_named_with_its_line_and_leaves_the_output_alone(tmp_path: Path) -> None:
+    run, output = tmp_path / "top.run", tmp_path / "candidates.jsonl"
+    run.write_text("q Q0 d 1 much tag\n")
+    output.write_text("before\n")
+    with pytest.raises(CorpusFormatError, match=r"top.run, line 1: the score 'much' is not a finite number"):
+        write_candidates(candidates_of_run((str(run),), {"q": "text"}, []), output)
+    assert output.read_text() == "before\n"
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["candidates.jsonl", "top.run"]

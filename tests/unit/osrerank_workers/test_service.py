@@ -1,0 +1,130 @@
+"""A worker's service without a queue, and its log."""
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from osrerank.errors import InferenceError, WorkerError
+from osrerank.scoring.cache.store import connect
+from osrerank.scoring.remote.messages import Reply, Request
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+from osrerank_workers.logs import JsonFormatter
+from osrerank_workers.run import await_broker
+from osrerank_workers.service import Service
+
+TINY = str(Path(__file__).parents[2] / "data" / "tiny-bert-one-label")
+
+
+@pytest.fixture
+def service(redis_url: str):
+    service = Service(Settings.load(broker_url=redis_url, model="testing"), FunctionScorer(unscorable=frozenset({"x"})))
+    service.load()
+    service.roster.renew(service.card())
+    yield service
+    service.close()
+
+
+def request(service: Service, **changed: object) -> Request:
+    content = {
+        "chunk": "c1",
+        "mailbox": f"test:{service.worker}",
+        "identity": service.scorer.identity,
+        "sent_s": service.roster.clock.at(time.monotonic()),
+        "deadline_s": None,
+        "query": "low pressure",
+        "documents": ["low", "x"],
+        "tuples": [(0,), (1,)],
+    }
+    return Request(**{**content, **changed})
+
+
+def answer(redis_url: str, service: Service) -> Reply | None:
+    redis = connect(redis_url)
+    message = redis.lpop(f"test:{service.worker}")
+    redis.close()
+    return None if message is None else Reply.decode(message)
+
+
+def test_a_chunk_is_scored_and_answered(service, redis_url):
+    service.handle("c1", request(service).encode())
+    reply = answer(redis_url, service)
+    assert reply.scores.values[0] == 0.5
+    assert reply.scores.failures == {1: "unscorable on purpose"}
+    assert 0 <= reply.waited_s < 60
+    assert service.card().held == ()
+
+
+def test_a_late_chunk_is_not_answered(service, redis_url):
+    now = service.roster.clock.at(time.monotonic())
+    service.handle("c1", request(service, deadline_s=now - 0.1).encode())
+    assert answer(redis_url, service) is None
+    service.handle("c1", request(service, deadline_s=now + 60).encode())
+    assert answer(redis_url, service).scores is not None
+
+
+def test_another_model_is_refused(service, redis_url):
+    service.handle("c1", request(service, identity="other").encode())
+    assert "another model" in answer(redis_url, service).error
+
+
+@pytest.mark.parametrize("message", [None, b"", 5, {"chunk": "c1"}])
+def test_what_is_no_chunk_is_refused_and_let_go(service, redis_url, message):
+    service.handle("c1", message)
+    assert answer(redis_url, service) is None
+    assert service.card().held == ()
+
+
+def test_a_card_says_what_is_held(service):
+    service.hold("c1")
+    assert service.card().held == ("c1",)
+    service.stop_taking()
+    assert service.card().taking is False
+
+
+def test_a_model_that_does_not_score_is_noticed(redis_url):
+    broken = Service(Settings.load(broker_url=redis_url), FunctionScorer(broken=True))
+    with pytest.raises(InferenceError, match="broken"):
+        broken.load()
+    broken.close()
+
+
+def test_trying_the_model_asks_no_cache(redis_url):
+    service = Service(Settings.load(broker_url=redis_url, redis_url=redis_url, model=TINY, backend="onnx", threads=1))
+    service.load()
+    service.probe()
+    local = service._tried
+    assert service.scorer is not local
+    local.close()
+    with pytest.raises(InferenceError, match="closed"):
+        service.probe()
+    service.close()
+
+
+def test_a_line_of_the_log_is_json():
+    try:
+        int("no number")
+    except ValueError:
+        record = logging.LogRecord("a.b", logging.WARNING, str(Path()), 1, "it %s", ("fails",), sys.exc_info())
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "a.b", "it fails")
+    assert "ValueError: invalid" in line["traceback"]
+
+
+def test_a_worker_waits_for_its_broker_and_then_says_so(redis_url, caplog):
+    await_broker(redis_url, 0)
+    assert not caplog.records
+    with pytest.raises(WorkerError, match="start its Redis") as caught:
+        await_broker("redis://:secret@127.0.0.1:1", 0)
+    assert "secret" not in str(caught.value)
+    started = time.monotonic()
+    with pytest.raises(WorkerError):
+        await_broker("redis://:secret@127.0.0.1:1", 1.5)
+    assert time.monotonic() - started >= 1.5
+    assert [record.message for record in caplog.records] == [
+        "the broker does not answer (ConnectionError), waiting for it"
+    ]

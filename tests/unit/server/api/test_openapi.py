@@ -1,0 +1,82 @@
+"""The OpenAPI description is true: whatever fits it, or does not, is answered within it and never with a 5xx."""
+
+import os
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from osrerank.reranker import Reranker
+from osrerank.server.api.app import create_app
+from osrerank.server.api.limits import Limits
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+
+EXAMPLES = int(os.environ.get("TEST_OPENAPI_EXAMPLES", "40"))
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+app = create_app(Reranker(Settings.load(), FunctionScorer()), Limits(max_documents=50))
+schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+operations = [found.ok() for found in schema.get_all_operations()]
+
+
+def test_every_route_is_described():
+    described = {(operation.method.upper(), operation.path) for operation in operations}
+    posts = {
+        "/rerank",
+        "/",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/hf/rerank",
+        "/invocations",
+        "/predict",
+        "/score",
+        "/v1/score",
+    }
+    assert {path for method, path in described if method == "POST"} == posts
+    gets = {"/health", "/ping", "/ready", "/info", "/v1/models", "/metrics"}
+    assert {path for method, path in described if method == "GET"} == gets
+
+
+@pytest.mark.parametrize(
+    ("operation", "mode"),
+    [
+        pytest.param(operation, mode, id=f"{operation.label} {mode}")
+        for operation in operations
+        for mode in ("positive", "negative")
+        if mode == "positive" or operation.method.upper() == "POST"  # a GET has nothing to get wrong
+    ],
+)
+def test_answers_are_within_the_description(operation, mode):
+    @given(case=operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
+    @settings(
+        max_examples=EXAMPLES,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case):
+        without_deadline(case).call_and_validate(checks=CHECKS)
+
+    check()
+
+
+def without_deadline(case):
+    """A time that is too short is answered 504, as it should be."""
+    if is_number((case.headers or {}).get("X-Request-Timeout-Ms")):
+        del case.headers["X-Request-Timeout-Ms"]
+    if isinstance(case.body, dict) and is_number(case.body.get("timeout_ms")):
+        del case.body["timeout_ms"]
+    return case
+
+
+def is_number(value):
+    try:
+        return float(value) > 0
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,95 @@
+"""What only a real connection shows: late bodies, clients that leave, bodies held together, connections used again."""
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+import urllib.request
+
+from osrerank.server.api.limits import Limits
+from osrerank.testing import FunctionScorer
+from tests.http_server import running
+
+SLOW = FunctionScorer(seconds_per_pair=0.3)
+
+
+def port_of(url):
+    return int(url.rpartition(":")[2])
+
+
+def request(body, length=None):
+    head = "POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+    return head.format(length or len(body)).encode() + body
+
+
+def question(count=3, size=3):
+    return json.dumps({"query": "low", "documents": ["x" * size] * count}).encode()
+
+
+@contextlib.contextmanager
+def connected(url):
+    with socket.create_connection(("127.0.0.1", port_of(url)), timeout=30) as connection:
+        yield connection
+
+
+def status(connection):
+    return int(connection.recv(12).split()[1])
+
+
+def metric(url, line):
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        found = [row for row in answer.read().decode().splitlines() if row.startswith(line)]
+    return float(found[0].rpartition(" ")[2]) if found else 0.0
+
+
+def eventually(holds):
+    give_up = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def test_a_late_body_is_not_waited_for():
+    with running(FunctionScorer(), limits=Limits(body_timeout_s=0.3)) as url, connected(url) as connection:
+        connection.sendall(request(b'{"query"', length=100))
+        assert status(connection) == 408
+
+
+def test_bodies_are_bounded_together():
+    with running(SLOW, limits=Limits(max_held_bytes=1_500)) as url, connected(url) as first, connected(url) as second:
+        first.sendall(request(question(size=300)))
+        eventually(lambda: metric(url, "osrerank_http_held_documents") == 3)
+        second.sendall(request(question(size=300)))
+        assert status(second) == 429
+        assert status(first) == 200
+        with connected(url) as third:
+            third.sendall(request(question(size=300)))
+            assert status(third) == 200
+
+
+def test_who_leaves_is_not_scored():
+    left = 'osrerank_http_requests_total{route="/v1/rerank",status="499"}'
+    with running(SLOW, limits=Limits(threads=1)) as url:
+        before = metric(url, left)
+        with connected(url) as first:
+            first.sendall(request(question(count=5)))
+            eventually(lambda: metric(url, "osrerank_http_held_documents") == 5)
+            with connected(url) as second:
+                second.sendall(request(question(count=50)))
+                eventually(lambda: metric(url, "osrerank_http_held_documents") == 55)
+            eventually(lambda: metric(url, left) == before + 1)
+            assert metric(url, "osrerank_http_held_documents") <= 5  # the fifty wait no longer
+            assert status(first) == 200
+
+
+def test_a_connection_is_used_again():
+    with running(FunctionScorer()) as url:
+        connection = http.client.HTTPConnection("127.0.0.1", port_of(url), timeout=30)
+        with contextlib.closing(connection):
+            connection.connect()
+            own = connection.sock
+            for body in (question(), b"{", question(count=1)):
+                connection.request("POST", "/v1/rerank", body, {"Content-Type": "application/json"})
+                connection.getresponse().read()
+            assert connection.sock is own

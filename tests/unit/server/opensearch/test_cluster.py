@@ -1,0 +1,162 @@
+"""What an installation asks of a cluster, against answers of clusters that are not at hand."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from opensearchpy import AuthorizationException, OpenSearch
+from opensearchpy.serializer import JSONSerializer
+
+from osrerank.cli import cli
+from osrerank.errors import ConfigError, InstallError
+from osrerank.server.opensearch.cluster import (
+    ML_NODES_ONLY,
+    PRIVATE,
+    TRUSTED,
+    TRUSTED_PRIVATE,
+    Change,
+    check_plugins,
+    joined,
+    needed_changes,
+    restored,
+    trusted,
+)
+from osrerank.server.opensearch.install import Installer
+
+SERVER = "http://10.1.2.3:8088"
+DEFAULTS = {TRUSTED: ["^https://vendor/.*$"], TRUSTED_PRIVATE: [], PRIVATE: "false", ML_NODES_ONLY: "true"}
+
+
+class Answers:
+    """A transport that answers by path."""
+
+    def __init__(self, hosts=None, *, answers, **_options):
+        self.answers = answers
+        self.serializer = JSONSerializer()
+
+    def perform_request(self, method, url, **_options):
+        answer = self.answers[url]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self):
+        pass
+
+
+def cluster(*, version="3.6.0", roles=("data",), persistent=None, transient=None, **answers):
+    settings = {"persistent": persistent or {}, "transient": transient or {}, "defaults": DEFAULTS}
+    known = {
+        "/": {"version": {"number": version}},
+        "/_nodes": {"nodes": {"a": {"roles": ["data"]}, "b": {"roles": list(roles)}}},
+        "/_cluster/settings": settings,
+    }
+    return OpenSearch(transport_class=Answers, answers={**known, **answers})
+
+
+def wanted(client, server=SERVER):
+    return {change.name: change.after for change in needed_changes(client, server)}
+
+
+def test_a_private_server():
+    expected = {TRUSTED: ["^https://vendor/.*$", trusted(SERVER)], PRIVATE: True, ML_NODES_ONLY: False}
+    assert wanted(cluster()) == expected
+
+
+def test_a_public_server_needs_no_private_addresses():
+    assert set(wanted(cluster(), "https://8.8.8.8")) == {TRUSTED, ML_NODES_ONLY}
+
+
+def test_a_name_that_only_the_cluster_knows_is_taken_for_private():
+    assert PRIVATE in wanted(cluster(), "http://reranker.invalid:8088")
+
+
+def test_private_addresses_have_a_list_of_their_own_since_3_7():
+    assert wanted(cluster(version="3.7.0"))[TRUSTED_PRIVATE] == [trusted(SERVER)]
+    assert TRUSTED_PRIVATE in wanted(cluster(version="3.10.1"))
+    assert TRUSTED_PRIVATE not in wanted(cluster(version="2.19.3"))
+
+
+def test_nodes_for_models_are_left_to_run_them():
+    assert ML_NODES_ONLY not in wanted(cluster(roles=["ml"]))
+
+
+def test_what_is_as_it_must_be_is_not_changed():
+    persistent = {TRUSTED: ["^https://vendor/.*$", trusted(SERVER)], PRIVATE: "true", ML_NODES_ONLY: "false"}
+    assert wanted(cluster(persistent=persistent)) == {}
+
+
+def test_a_transient_setting_is_in_the_way():
+    with pytest.raises(InstallError, match=r"transient cluster setting .*private_ip_enabled"):
+        needed_changes(cluster(transient={PRIVATE: "false"}), SERVER)
+
+
+def test_the_trusted_expression_is_of_that_server_alone():
+    import re
+
+    expression = trusted("http://10.1.2.3:8088")
+    assert re.match(expression, "http://10.1.2.3:8088/v1/rerank")
+    for other in ("http://10.1.2.3:80889/v1", "http://10a1.2.3:8088/v1", "http://10.1.2.3:8088.evil/v1"):
+        assert not re.match(expression, other)
+
+
+def test_changes_join_and_are_undone():
+    first = Change(TRUSTED, None, ["v", "a"], ("a",))
+    second = Change(TRUSTED, ["v", "a"], ["v", "a", "b"], ("b",))
+    (both,) = joined([first], [second])
+    assert both == Change(TRUSTED, None, ["v", "a", "b"], ("a", "b"))
+    for current, expected in ((["v", "a", "b"], None), (["v", "x", "a", "b"], ["v", "x"])):
+        client = cluster(persistent={TRUSTED: current})
+        assert restored(client, [both]) == {TRUSTED: expected}
+    assert restored(cluster(persistent={PRIVATE: "false"}), [Change(PRIVATE, None, True)]) == {}  # changed by others
+
+
+def test_missing_plugins_are_named():
+    plugins = [{"component": "opensearch-ml"}, {"component": "opensearch-knn"}]
+    with pytest.raises(InstallError, match="no opensearch-neural-search: install what is missing"):
+        check_plugins(cluster(**{"/_cat/plugins": plugins}))
+
+
+def test_missing_rights_are_named():
+    info = {"error": {"type": "security_exception", "reason": "no permissions for [cluster:monitor/settings]"}}
+    refused = AuthorizationException(403, "security_exception", info)
+    with pytest.raises(InstallError, match=r"not allowed \(no permissions .*\); it takes a user who"):
+        check_plugins(cluster(**{"/_cat/plugins": refused}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--url", "embedded:x", "pipeline", "status"], "embedded engine has no pipelines"),
+        (["--url", "http://127.0.0.1:9", "pipeline", "install", "--server", "localhost:80"], "http(s)://host:port"),
+        (["--url", "http://127.0.0.1:9", "pipeline", "install", "--server", "http://a", "--fields", ","], "no field"),
+        (["--url", "http://127.0.0.1:9", "pipeline", "status"], "the cluster does not answer"),
+    ],
+)
+def test_commands_that_cannot_work(arguments, words):
+    outcome = CliRunner().invoke(cli, arguments)
+    assert outcome.exit_code != 0
+    assert words in str(outcome.exception)
+
+
+def test_secrets_are_not_in_what_is_shown():
+    from osrerank.server.opensearch.install import Wish
+    from osrerank.server.opensearch.ml_commons import connector_of
+
+    assert "s3cret" not in repr(Wish(SERVER, "n", token="s3cret"))
+    connector = connector_of("n", SERVER, "s3cret")
+    assert json.dumps(connector).count("s3cret") == 1
+    assert connector["actions"][0]["headers"]["Authorization"] == "Bearer ${credential.token}"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "*", "a,b", "a/b", "../_cluster/settings", "a b", "a?pretty", "_none", ".", "a%2f", "\u00e9"]
+)
+def test_a_name_that_would_address_something_else_is_refused(name):
+    with pytest.raises(ConfigError, match="pipeline's name"):
+        Installer(OpenSearch(), name)
+
+
+@pytest.mark.parametrize("name", ["osrerank", "my-pipeline_2.b"])
+def test_a_usual_name_is_taken(name):
+    Installer(OpenSearch(), name)

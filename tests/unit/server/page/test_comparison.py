@@ -1,0 +1,98 @@
+"""A response as two orders: ranks, excerpts with the passage that decided, judgments."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank.server.page.comparison import LEAD, MOST_CHARACTERS, Judgments, _cut, compare
+from osrerank.types import Qrels, Query
+
+ASKED = {"query": "q", "index": "i", "pipeline": "mono", "depth": 10}
+
+
+def hit(doc_id, score, *, text="some text", title="A title", **marks):
+    raw = {"_id": doc_id, "_index": "i", "_score": score, "_source": {"title": title, "text": text}}
+    return {**raw, "_rerank": marks} if marks else raw
+
+
+def response(*hits, applied=True, stages=()):
+    marks = {"applied": applied, "reason": None, "first_pass_took_ms": 3, "stages": list(stages)}
+    return {"took": 10, "hits": {"total": {"value": 7, "relation": "gte"}, "hits": list(hits)}, "rerank": marks}
+
+
+def mono(rank, before, **more):
+    mark = {"score": 1.5, "rank": rank, "probability": 0.8, **more}
+    return {"first_pass": {"score": 9.0 - before, "rank": before}, "mono": mark}
+
+
+def reranked():
+    return response(hit("b", 1.8, **mono(1, 2)), hit("a", 1.7, **mono(2, 1)))
+
+
+def test_both_ranks_and_scores_are_told():
+    outcome = compare(reranked(), ASKED, ("title", "text"), None)
+    assert [(one.doc_id, one.before, one.after) for one in outcome.documents] == [("b", 2, 1), ("a", 1, 2)]
+    assert [one.first_pass_score for one in outcome.documents] == [7.0, 8.0]
+    assert [one.score for one in outcome.documents] == [1.8, 1.7]
+    assert [stage.model_dump() for stage in outcome.documents[0].stages] == [
+        {"stage": "mono", "score": 1.5, "rank": 1, "probability": 0.8}
+    ]
+    assert (outcome.total, outcome.total_is_least, outcome.judged) == (7, True, None)
+
+
+def test_without_reranking_both_orders_are_the_first_pass():
+    outcome = compare(response(hit("a", 3.0), hit("b", 2.0), applied=False), ASKED, ("title", "text"), None)
+    assert [(one.before, one.after, one.first_pass_score) for one in outcome.documents] == [(1, 1, 3.0), (2, 2, 2.0)]
+
+
+def test_the_passage_that_decided_is_marked():
+    passage = {"field": "text", "start": 4, "end": 9}
+    raw = response(hit("a", 1.8, text="one 🦆 two three", **mono(1, 1, passage=passage)))
+    (document,) = compare(raw, ASKED, ("title", "text"), None).documents
+    assert document.title == "A title"
+    assert [(part.text, part.marked) for part in document.parts] == [
+        ("one ", False),
+        ("🦆 two", True),
+        (" three", False),
+    ]
+
+
+def test_only_the_value_that_decided_is_marked():
+    passage = {"field": "text", "start": 0, "end": 3, "value": 1}
+    raw = response(hit("a", 1.8, text=["one", "two"], **mono(1, 1, passage=passage)))
+    (document,) = compare(raw, ASKED, ("text",), None).documents
+    assert [part.text for part in document.parts if part.marked] == ["two"]
+
+
+@given(st.integers(0, 20_000), st.data())
+def test_a_long_text_is_cut_around_the_passage(length, data):
+    text = "".join(chr(97 + place % 26) for place in range(length))
+    start = data.draw(st.integers(0, length))
+    end = data.draw(st.integers(start, length))
+    pieces = _cut(text, (start, end), MOST_CHARACTERS)
+    whole = "".join(piece.text for piece in pieces).strip("…")
+    assert whole in text
+    assert len(whole) == min(length, MOST_CHARACTERS)
+    marked = "".join(piece.text for piece in pieces if piece.marked)
+    assert text[start:end].startswith(marked.strip("…"))
+    assert len(marked) == min(end - start, MOST_CHARACTERS - LEAD) or len(marked) > MOST_CHARACTERS - LEAD
+
+
+def test_measures_of_both_orders_by_hand():
+    judgments = Judgments((Query("7", "What  is Q"),), Qrels({"7": {"b": 1, "absent": 1, "a": 0}}))
+    judged = judgments.of("what is q")
+    assert judged is not None
+    outcome = compare(reranked(), ASKED, ("title", "text"), judged)
+    assert [one.relevance for one in outcome.documents] == [1, 0]
+    assert outcome.judged is not None
+    assert (outcome.judged.query_id, outcome.judged.relevant, outcome.judged.found) == ("7", 2, 1)
+    measures = {line.name: (line.before, line.after) for line in outcome.judged.measures}
+    assert measures["RR@10"] == (0.5, 1.0)
+    assert measures["nDCG@10"] == (pytest.approx(0.6309 / 1.6309, abs=1e-4), pytest.approx(1 / 1.6309, abs=1e-4))
+
+
+def test_a_query_without_judgments_is_not_judged():
+    judgments = Judgments((Query("7", "known"),), Qrels({"8": {"a": 1}}))
+    assert judgments.of("known") is None
+    assert judgments.of("unknown") is None
+    assert Judgments((Query("7", "known"),)).of("known") is None

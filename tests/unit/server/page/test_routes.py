@@ -1,0 +1,176 @@
+"""The comparison page's endpoints: what they take, what they refuse, and the headers that everything carries."""
+
+import pytest
+from opensearchpy import ConnectionError as Unreachable
+from starlette.testclient import TestClient
+
+from osrerank import connect
+from osrerank.errors import ModelLoadError
+from osrerank.reranker import Reranker
+from osrerank.server.api.app import create_app
+from osrerank.server.api.limits import Limits
+from osrerank.server.api.middleware import PAGE
+from osrerank.server.page.routes import ASSETS, PATH, Comparison, add_page, usable_pipelines
+from osrerank.settings import Settings
+from osrerank.testing import CannedTransport, FunctionScorer
+
+PIPELINES = {"mono": "", "mono-duo": "there is no duo model"}
+
+
+@pytest.fixture
+def index(tmp_path):
+    client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer())
+    client.index(index="ponds", id="a", body={"title": "Ponds", "text": "a duck and another duck and a duck"})
+    client.index(index="ponds", id="b", body={"title": "Ducks", "text": "where does a duck sleep at night"})
+    client.index(index="lakes", id="c", body={"text": "a heron"}, refresh=True)
+    client.indices.refresh()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def page(index):
+    """A function that makes a client of an application with the page."""
+    opened = []
+
+    def open_page(client=index, *, token=None, **options):
+        app = create_app(Reranker(Settings.load(), FunctionScorer()), Limits(), token=token)
+        add_page(app, Comparison(client, PIPELINES, **options))
+        browser = TestClient(app, raise_server_exceptions=False)
+        browser.__enter__()
+        opened.append(browser)
+        return browser
+
+    yield open_page
+    for browser in opened:
+        browser.__exit__(None, None, None)
+
+
+def ask(browser, **parameters):
+    return browser.get(f"{PATH}/search", params={"q": "where does a duck sleep", "index": "ponds", **parameters})
+
+
+def test_a_search_gives_both_orders(page):
+    answer = ask(page()).json()
+    assert [one["doc_id"] for one in answer["documents"]] == ["b", "a"]
+    assert sorted(one["before"] for one in answer["documents"]) == [1, 2]
+    assert answer["applied"] is True
+    assert answer["stages"][0]["inferences"] == 2
+
+
+def test_a_passage_that_decided_is_marked(page):
+    answer = ask(page(), passages=3).json()
+    marked = [part["text"] for part in answer["documents"][0]["parts"] if part["marked"]]
+    assert len(marked) == 1
+    assert len(marked[0].split()) <= 3
+
+
+@pytest.mark.parametrize(
+    ("parameters", "word"),
+    [
+        ({"q": ""}, "q"),
+        ({"q": "   "}, "q"),
+        ({"q": "x" * 1001}, "q"),
+        ({"depth": 0}, "depth"),
+        ({"depth": 201}, "depth"),
+        ({"depth": "many"}, "depth"),
+        ({"passages": -1}, "passages"),
+        ({"index": "a,b"}, "index"),
+        ({"index": "*"}, "index"),
+        ({"index": ".system"}, "index"),
+        ({"index": "../_cat"}, "index"),
+        ({"pipeline": "none"}, "none"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_by_name(page, parameters, word):
+    answer = ask(page(), **parameters)
+    assert answer.status_code == 422
+    assert word in answer.json()["message"]
+
+
+def test_an_index_that_is_not_there_is_named(page):
+    answer = ask(page(), index="nowhere")
+    assert (answer.status_code, answer.json()["message"]) == (404, "there is no index nowhere: choose another one")
+
+
+def test_an_index_that_is_not_offered_is_not_searched(page):
+    answer = ask(page(indexes=("ponds",)), index="lakes")
+    assert answer.status_code == 404
+    assert "ponds" in answer.json()["message"]
+
+
+def test_an_unreachable_opensearch_is_told_without_its_address(page):
+    error = Unreachable("N/A", "https://user:secret@host", OSError("refused"))
+    client = connect("http://localhost:1", scorer=FunctionScorer(), transport_class=CannedTransport, answer=error)
+    browser = page(client)
+    for answer in (ask(browser), browser.get(f"{PATH}/config")):
+        assert "OpenSearch cannot be reached" in answer.text
+        assert "secret" not in answer.text
+    assert ask(browser).status_code == 503
+
+
+def test_a_failing_model_leaves_the_first_pass_and_says_why(page, tmp_path):
+    client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer(broken=True))
+    answer = ask(page(client)).json()
+    assert answer["applied"] is False
+    assert "broken on purpose" in answer["reason"]
+    assert [one["after"] for one in answer["documents"]] == [one["before"] for one in answer["documents"]] == [1, 2]
+    client.close()
+
+
+def test_the_configuration_offers_what_there_is(page):
+    offered = page().get(f"{PATH}/config").json()
+    assert offered["indexes"] == ["lakes", "ponds"]
+    assert {one["name"]: one["reason"] for one in offered["pipelines"]} == PIPELINES
+    assert page(indexes=("ponds",)).get(f"{PATH}/config").json()["indexes"] == ["ponds"]
+
+
+def test_pipelines_without_a_model_say_so():
+    class Bare(Reranker):
+        def warm_up(self, options=None):
+            if options.pipeline == "mono-duo":
+                raise ModelLoadError("no such model")
+
+    found = usable_pipelines(Bare(Settings.load(), FunctionScorer()))
+    assert found == {"mono": "", "mono-duo": "no such model"}
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/page.js", f"{PATH}/search", f"{PATH}/config", f"{PATH}/nothing"])
+def test_every_answer_carries_the_headers(page, path):
+    headers = page(token="t").get(path).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers.get_list("cache-control") == (
+        ["no-store"] if "/search" in path or "/config" in path else ["no-cache"]
+    )
+
+
+def test_the_rest_of_the_api_is_as_before(page):
+    assert "content-security-policy" not in page().get("/health").headers
+
+
+def test_with_a_token_the_files_are_open_and_the_searches_are_not(page):
+    browser = page(token="sesame")
+    for path in PAGE:
+        assert browser.get(path).status_code == 200
+    assert ask(browser).status_code == 401
+    assert browser.get(f"{PATH}/config").status_code == 401
+    browser.headers["Authorization"] = "Bearer sesame"
+    assert ask(browser).status_code == 200
+
+
+def test_what_is_open_are_the_files():
+    assert {PATH, *(f"{PATH}/{name}" for name in ASSETS if name != "page.html")} == PAGE
+
+
+def test_the_root_leads_to_the_page(page):
+    answer = page().get("/", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, PATH)
+
+
+def test_the_endpoints_are_described(page):
+    paths = page().get("/openapi.json").json()["paths"]
+    assert {path for path in paths if path.startswith(PATH)} == {f"{PATH}/search", f"{PATH}/config"}

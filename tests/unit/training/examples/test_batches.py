@@ -1,0 +1,121 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from osrerank.scoring.card import read_card  # noqa: E402
+from osrerank.scoring.inputs import InputBuilder, padded  # noqa: E402 - with their twins
+from osrerank.scoring.local import LocalScorer  # noqa: E402
+from osrerank.training.examples.batches import MonoAssembly, Steps, parts, plan, prefetched  # noqa: E402
+from osrerank.training.examples.lists import Example  # noqa: E402
+from tests.servers import ROOT  # noqa: E402
+
+MODELS = [ROOT / "tests" / "data" / f"tiny-bert-{form}" for form in ("two-labels", "cross-bias")]
+EXAMPLE = Example("low pressure [SEP]", ("salt " * 600, "", "the wing"), (0, 1, 0))
+
+
+class Spy:
+    """A backend that keeps the sequences that scoring gives it."""
+
+    precision, files, budget_tokens, packed, lanes, parallel = "fp32", (), 100_000, False, 1, False
+
+    def __init__(self):
+        self.seen = []
+
+    def run(self, sequences):
+        self.seen += sequences
+        return np.zeros((len(sequences), 2), dtype=np.float32)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("directory", MODELS, ids=lambda path: path.name)
+def test_training_reads_what_scoring_reads(directory: Path) -> None:
+    card = read_card(directory)
+    builder = InputBuilder.load(directory, card)
+    backend = Spy()
+    scorer = LocalScorer(directory, card, builder, backend)
+    scorer.score(EXAMPLE.query, EXAMPLE.documents, [(place,) for place in range(3)])
+    scorer.close()
+    made = MonoAssembly(builder).sequences(EXAMPLE)
+    assert [one.target for one in made] == [0, 1, 0]
+    expected = sorted((tuple(tokens.ids), tuple(tokens.segments)) for tokens in backend.seen)
+    assert sorted((tuple(one.tokens.ids), tuple(one.tokens.segments)) for one in made) == expected
+    assert max(len(one.tokens.ids) for one in made) == 512
+
+
+def steps(**changes: object) -> Steps:
+    builder = InputBuilder.load(MODELS[0], read_card(MODELS[0]))
+    return Steps(**{"assembly": MonoAssembly(builder), "batch": 6, "budget_tokens": 60, **changes})
+
+
+def some(count: int) -> list[Example]:
+    return [
+        Example("low", ("salt " * (1 + number % 9), "wing", "heat"), (1, 0, 0), str(number)) for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_step_holds_each_sequence_once_within_the_budget(lists: bool) -> None:
+    made = list(steps(lists=lists).made(iter(some(6))))
+    assert [step.sequences for step in made] == [6, 6, 6]
+    assert [step.places for step in made] == [("0", "1"), ("2", "3"), ("4", "5")]
+    for step in made:
+        assert sum(lot.share for lot in step.lots) == pytest.approx(1)
+        assert sum(len(lot.targets) for lot in step.lots) == 6
+        assert sum(int(lot.targets.sum()) for lot in step.lots) == 2
+        assert sum(int(lot.inputs.attention_mask.sum()) for lot in step.lots) == step.tokens
+        for lot in step.lots:
+            assert lot.sizes == ((3,) * (len(lot.targets) // 3) if lists else (1,) * len(lot.targets))
+            assert lot.inputs.input_ids.size <= 60 or len(lot.sizes) == 1
+            if lists:
+                assert all(int(row[0]) == 1 for row in lot.targets.reshape(-1, 3))
+
+
+def test_batches_have_few_widths_and_none_that_the_model_cannot_take() -> None:
+    texts = [Example("low", ("salt " * number, "wing"), (1, 0)) for number in range(1, 120, 3)]
+    builder = InputBuilder.load(MODELS[0], replace(read_card(MODELS[0]), max_tokens=100))
+    made = Steps(MonoAssembly(builder), 2, 10_000).made(iter(texts))
+    widths = {lot.inputs.input_ids.shape[1] for step in made for lot in step.lots}
+    assert widths == {16, 32, 48, 64, 80, 96, 100}
+
+
+def test_skipped_steps_are_those_that_were_made_before() -> None:
+    whole, rest = list(steps().made(iter(some(10)))), list(steps().made(iter(some(10)), skip=3))
+    assert [step.places for step in rest] == [step.places for step in whole[3:]]
+
+
+def test_sequences_of_like_length_go_together() -> None:
+    builder = InputBuilder.load(MODELS[0], read_card(MODELS[0]))
+    query = builder.query("low")
+    lists = [[builder.mono(query, text)] for text in builder.documents(["a " * n for n in (9, 1, 8, 2)], query)]
+    planned = list(plan(lists, 2 * len(lists[0][0].ids)))
+    assert planned == [[0, 2], [3, 1]]
+    assert padded([lists[0][0], lists[2][0]]).attention_mask.sum() >= 0.95 * 2 * len(lists[0][0].ids)
+
+
+def test_parts() -> None:
+    assert list(parts([2, 0, 1], "abc")) == [["a", "b"], [], ["c"]]
+
+
+def test_prefetching_keeps_the_order_and_raises_what_was_raised() -> None:
+    assert list(prefetched(iter(range(50)))) == list(range(50))
+
+    def failing():
+        yield 1
+        raise ValueError("in the thread")
+
+    found = prefetched(failing())
+    assert next(found) == 1
+    with pytest.raises(ValueError, match="in the thread"):
+        next(found)
+
+
+def test_prefetching_can_be_left_early() -> None:
+    found = prefetched(iter(range(10**9)))
+    assert next(found) == 0
+    found.close()

@@ -1,0 +1,81 @@
+import random
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from osrerank.training.examples.lists import Example
+from osrerank.training.examples.sampling import drawn, mixed, one_pass, passes, shuffled
+from osrerank.training.recipes import Recipe
+
+EXAMPLE = Example("q", ("a", "b", "c", "d", "e"), (0, 1, 0, 2, 0))
+
+
+def draws(**changes: object) -> list[Example]:
+    return list(drawn(EXAMPLE, Recipe(**changes), random.Random(1)))
+
+
+def test_balanced_gives_each_relevant_one_other() -> None:
+    found = draws(draw="balanced", loss="pointwise")
+    assert [(one.documents[0], one.relevance) for one in found] == [("b", (1, 0)), ("d", (2, 0))]
+    assert all(one.documents[1] in "ace" for one in found)
+
+
+def test_balanced_looks_no_deeper_than_asked() -> None:
+    assert {one.documents[1] for one in draws(draw="balanced", depth=1)} == {"a"}
+
+
+def test_list_draws_without_repetition_and_no_more_than_there_are() -> None:
+    found = draws(draw="list", negatives=7)
+    assert [sorted(one.documents) for one in found] == [["a", "b", "c", "e"], ["a", "c", "d", "e"]]
+
+
+@pytest.mark.parametrize("draw", ["balanced", "list", "top", "all"])
+def test_scores_go_with_their_documents(draw: str) -> None:
+    scored = replace(EXAMPLE, scores=(0.0, 1.0, 2.0, 3.0, 4.0))
+    for one in drawn(scored, Recipe(draw=draw, loss="pointwise", depth=3, negatives=2), random.Random(1)):
+        assert one.scores == tuple(float("abcde".index(text)) for text in one.documents)
+
+
+def test_top_takes_the_first_as_they_are_labelled() -> None:
+    (found,) = draws(draw="top", depth=3)
+    assert (found.documents, found.relevance) == (("a", "b", "c"), (0, 1, 0))
+
+
+def test_all_takes_all() -> None:
+    assert draws(draw="all") == [EXAMPLE]
+
+
+@pytest.mark.parametrize("relevance", [(0, 0), (1, 1)])
+def test_one_class_alone_gives_no_pair(relevance: tuple[int, ...]) -> None:
+    assert not list(drawn(Example("q", ("a", "b"), relevance), Recipe(), random.Random(1)))
+
+
+@pytest.mark.parametrize("buffer", [1, 3, 10, 100])
+def test_shuffling_loses_nothing(buffer: int) -> None:
+    found = list(shuffled(range(20), buffer, random.Random(1)))
+    assert sorted(found) == list(range(20))
+    if buffer > 1:
+        assert found != list(range(20))
+
+
+def test_sources_are_spread_over_the_pass() -> None:
+    few = [Example(f"few {number}", (), ()) for number in range(10)]
+    many = [Example(f"many {number}", (), ()) for number in range(90)]
+    found = [one.query for one in mixed([lambda: few, lambda: many], [10, 90], random.Random(1))]
+    assert [name for name in found if name.startswith("few")] == [one.query for one in few]
+    assert len(found) == 100
+    assert 2 <= sum(name.startswith("few") for name in found[:50]) <= 8
+
+
+def test_a_pass_depends_on_seed_and_number_alone() -> None:
+    examples = [Example(str(number), ("a", "b"), (1, 0)) for number in range(50)]
+
+    def order(seed: int, number: int) -> list[str]:
+        return [one.query for one in one_pass([lambda: examples], [50], Recipe(seed=seed), number)]
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+    two = [one.query for one in islice(passes([lambda: examples], [50], Recipe()), 100)]
+    assert two == order(1, 0) + order(1, 1)

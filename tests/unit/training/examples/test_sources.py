@@ -1,0 +1,175 @@
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from osrerank.errors import ConfigError, CorpusFormatError, EvaluationError
+from osrerank.training.examples.lists import Example, read_examples, write_examples
+from osrerank.training.examples.sources import open_source
+from osrerank.training.examples.texts import Texts
+
+CORPUS = '{"id": "d1", "title": "Salt", "text": "lowers nothing"}\n{"_id": "d2", "text": "bed rest"}\n'
+
+
+def file(folder: Path, name: str, content: str) -> str:
+    (folder / name).write_text(content, encoding="utf-8")
+    return str(folder / name)
+
+
+def read(**options: object) -> list[Example]:
+    return list(open_source(options).read())
+
+
+def test_triples(tmp_path: Path) -> None:
+    (found,) = read(triples=file(tmp_path, "t.tsv", "low pressure\tsalt is low\tthe wing\n"))
+    assert (found.query, found.documents, found.relevance) == ("low pressure", ("salt is low", "the wing"), (1, 0))
+    assert found.place.endswith("t.tsv, line 1")
+
+
+def test_triples_by_ids(tmp_path: Path) -> None:
+    found = read(
+        **{"id-triples": file(tmp_path, "t.tsv", "7\td2\td1\n")},
+        corpus=file(tmp_path, "c.jsonl", CORPUS),
+        queries=file(tmp_path, "q.tsv", "7\tlow pressure\n"),
+    )
+    assert [(one.query, one.documents) for one in found] == [("low pressure", ("bed rest", "Salt lowers nothing"))]
+
+
+def test_a_run_gives_the_first_passs_others_and_what_it_missed(tmp_path: Path) -> None:
+    options = {
+        "run": file(tmp_path, "run.txt", "7 Q0 d1 1 9.5 bm25\n7 Q0 d3 2 9.0 bm25\n7 Q0 d4 3 8.0 bm25\n"),
+        "corpus": file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\nd3\tthree\nd4\tfour\n"),
+        "queries": file(tmp_path, "q.tsv", "7\tlow\n"),
+        "qrels": file(tmp_path, "qrels.txt", "7 0 d2 1\n7 0 d3 2\n7 0 d1 0\n"),
+    }
+    (found,) = read(**options, depth=2)
+    assert (found.documents, found.relevance) == (("one", "three", "two"), (0, 1, 1))
+    (found,) = read(**options, depth="2", inject="false")
+    assert (found.documents, found.relevance) == (("one", "three"), (0, 1))
+    (found,) = read(**options, relevant=2)
+    assert (found.documents, found.relevance) == (("one", "three", "four"), (0, 1, 0))
+
+
+def test_candidates(tmp_path: Path) -> None:
+    line = {
+        "query_id": 7,
+        "query": "low",
+        "candidates": [{"doc_id": "a", "text": "x", "title": "t"}, {"doc_id": "b", "text": "y"}],
+    }
+    (found,) = read(
+        candidates=file(tmp_path, "c.jsonl", json.dumps(line)), qrels=file(tmp_path, "qrels.txt", "7 0 b 1\n")
+    )
+    assert (found.documents, found.relevance) == (("t x", "y"), (0, 1))
+
+
+def test_labelled_pairs_of_both_kinds(tmp_path: Path) -> None:
+    wikiqa = "1\thow are caves formed ?\tby ice\t0\n1\thow are caves formed ?\tby water\t1\n2\twhat is salt\tsalt\t1\n"
+    found = read(pairs=file(tmp_path, "w.tsv", wikiqa))
+    assert [(one.query, one.documents, one.relevance) for one in found] == [
+        ("how are caves formed ?", ("by ice", "by water"), (0, 1)),
+        ("what is salt", ("salt",), (1,)),
+    ]
+    birch = "1\t9.5\tlow\ta sentence\t301\td_1\t301\t0\n0\t9.5\tlow\tanother\t301\td_2\t301\t1\n"
+    (found,) = read(pairs=file(tmp_path, "b.tsv", birch))
+    assert (found.query, found.documents, found.relevance) == ("low", ("a sentence", "another"), (1, 0))
+
+
+def test_microblog(tmp_path: Path) -> None:
+    topics = (
+        "<top>\n<num> Number: MB001 </num>\n<title> staff cuts </title>\n<querytime> x </querytime>\n</top>\n"
+        "<top>\n<num> Number: MB111 </num>\n<query> water </query>\n</top>\n"
+    )
+    found = read(
+        microblog=file(tmp_path, "topics.txt", topics),
+        qrels=file(tmp_path, "qrels.txt", "1 0 11 2\n1 0 12 -2\n1 0 99 1\nMB111 0 12 1\n"),
+        tweets=file(tmp_path, "tweets.jsonl", '{"id": 11, "text": "they cut staff"}\n{"id": 12, "text": "buy now"}\n'),
+    )
+    assert [(one.query, one.documents, one.relevance) for one in found] == [
+        ("staff cuts", ("they cut staff", "buy now"), (1, 0)),
+        ("water", ("buy now",), (1,)),
+    ]
+
+
+def test_examples_round_trip(tmp_path: Path) -> None:
+    examples = [Example("q", ("a\tb", "c"), (1, 0), scores=(1.5, -2.0)), Example("é", ("",), (0,))]
+    assert write_examples(tmp_path / "e.jsonl.gz", examples) == 2
+    found = list(read_examples(tmp_path / "e.jsonl.gz"))
+    assert [replace(one, place="") for one in found] == examples
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "line", "said"),
+    [
+        ("triples", "q\ta\tb\nq\ta\n", 2, "found 2 columns"),
+        ("triples", " \ta\tb\n", 1, "no text"),
+        ("pairs", "1\tq\ttext\tyes\n", 1, "must be 0 or 1"),
+        ("pairs", "1\tq\n", 1, "found 2"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n', 1, "1 documents and 2"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [true]}\n', 1, "no whole number"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [1, 2]}\n', 1, "and 2 scores"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [NaN]}\n', 1, "must be numbers"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": 7}\n', 1, "must be numbers"),
+        ("examples", "\n{oops\n", 2, "not JSON"),
+        ("examples", '{"query": "q"}\n', 1, "documents"),
+        ("examples", '["q"]\n', 1, "expected query"),
+    ],
+)
+def test_malformed_lines_are_named(tmp_path: Path, kind: str, content: str, line: int, said: str) -> None:
+    with pytest.raises(CorpusFormatError, match=said) as caught:
+        read(**{kind: file(tmp_path, "bad", content)})
+    assert caught.value.line == line
+    assert f"bad, line {line}:" in str(caught.value)
+
+
+def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
+    options = {
+        "corpus": file(tmp_path, "c.tsv", "d1\tone\n"),
+        "queries": file(tmp_path, "q.tsv", "7\tlow\n8\thigh\n"),
+        "qrels": file(tmp_path, "qrels.txt", "7 0 d1 1\n"),
+    }
+    with pytest.raises(CorpusFormatError, match=r"line 3: query 7 was there before"):
+        read(run=file(tmp_path, "r", "7 d1 1\n8 d1 1\n7 d1 2\n"), **options)
+    with pytest.raises(CorpusFormatError, match=r"line 1: there is no document d9"):
+        read(run=file(tmp_path, "r", "7 d9 1\n"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tripels": "x"}, "no kind of data"),
+        ({"triples": "/nowhere/t.tsv"}, "is no file"),
+        ({"triples": "HERE", "depth": 3}, "no option depth"),
+        ({"run": "HERE", "corpus": "HERE"}, "run needs queries"),
+        ({"candidates": "HERE", "qrels": "HERE", "depth": "deep"}, "depth is 'deep'; it must be a whole number"),
+    ],
+)
+def test_options_are_checked(tmp_path: Path, options: dict[str, object], said: str) -> None:
+    here = file(tmp_path, "here", "x\n")
+    with pytest.raises(ConfigError, match=said):
+        open_source({name: here if value == "HERE" else value for name, value in options.items()})
+
+
+def test_texts_are_looked_up_by_place(tmp_path: Path) -> None:
+    texts = Texts(Path(file(tmp_path, "c", "\ufeff" + CORPUS + "d3\thttp://x\ta title\tthe body\nd4\tplain\n")))
+    assert [texts[name] for name in ("d4", "d1", "d3")] == ["plain", "Salt lowers nothing", "a title the body"]
+    assert "d2" in texts
+    assert len(texts) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "said"),
+    [("d1\ta\nd1\tb\n", 2, "appears twice"), ("d1\n", 1, "expected JSON"), ('{"text": "x"}\n', 1, "with an id")],
+)
+def test_a_collection_without_clear_ids_is_refused(tmp_path: Path, content: str, line: int, said: str) -> None:
+    with pytest.raises(CorpusFormatError, match=said) as caught:
+        Texts(Path(file(tmp_path, "c", content)))
+    assert caught.value.line == line
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.tsv.gz"
+    path.write_bytes(gzip.compress(b"q\ta\tb\n" * 100)[:-12])
+    with pytest.raises(EvaluationError, match="damaged gzip"):
+        read(triples=str(path))

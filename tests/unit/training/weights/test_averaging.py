@@ -1,0 +1,75 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file, save_file  # noqa: E402 - needs torch
+
+from osrerank.errors import ConfigError  # noqa: E402 - its twin
+from osrerank.scoring.card import read_card  # noqa: E402 - its twin
+from osrerank.scoring.registry import load_scorer  # noqa: E402 - its twin
+from osrerank.training.recipes import Recipe  # noqa: E402 - its twin
+from osrerank.training.weights.averaging import average  # noqa: E402 - its twin
+from osrerank.training.weights.models import load_trainee  # noqa: E402 - its twin
+from tests.servers import ROOT  # noqa: E402 - its twin
+
+DATA = ROOT / "tests" / "data"
+START = DATA / "tiny-bert-cross-bias"
+
+
+def bare(folder: Path) -> Path:
+    """Write the encoder that the model began as, without a card."""
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_bytes((START / name).read_bytes())
+    return folder
+
+
+def moved(folder: Path, by: float) -> Path:
+    """Write the model with all weights moved."""
+    trainee = load_trainee(START, Recipe(max_tokens=64, max_query_tokens=16))
+    with torch.no_grad():
+        for parameter in trainee.network.parameters():
+            parameter.add_(by)
+    folder.mkdir()
+    replace(trainee, card=replace(trainee.card, provenance={"base_model": "tiny"})).save(folder)
+    return folder
+
+
+def test_each_weight_is_the_weighted_mean(tmp_path: Path) -> None:
+    trained, start = moved(tmp_path / "trained", 0.5), bare(tmp_path / "start")
+    made = average([trained, start], [3, 1], tmp_path / "mean")
+    before, after = load_file(START / "model.safetensors"), load_file(made / "model.safetensors")
+    for name, tensor in after.items():
+        torch.testing.assert_close(tensor, before[name] + 0.375)
+    card = read_card(made)
+    assert (card.name, card.max_tokens, card.layout) == ("mean", 64, "cross-bias")
+    assert card.provenance["average_of"] == [{"model": "trained", "share": 0.75}, {"model": "start", "share": 0.25}]
+    assert card.provenance["base_model"] == "tiny"
+    readme = (made / "README.md").read_text(encoding="utf-8")
+    assert readme.startswith("# mean\n\nA mono reranking model: cross-bias layout, cosine head, 64 tokens.\n")
+    assert readme.endswith("the mean of those of\n\n- 0.75 of `trained`\n- 0.25 of `start`\n")
+    assert load_scorer(str(made), backend="torch").score("low", ["salt"], [(0,)]).inferences == 1
+
+
+@pytest.mark.parametrize("shares", [[1.0], [1.0, -0.5], [0.0, 0.0]])
+def test_shares_that_cannot_be_are_refused(tmp_path: Path, shares: list[float]) -> None:
+    with pytest.raises(ConfigError, match="2 models, and their shares"):
+        average([START, START], shares, tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+
+
+def test_models_of_another_form_are_refused(tmp_path: Path) -> None:
+    other = bare(tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    config = json.loads((other / "config.json").read_text())
+    table = "embeddings.word_embeddings.weight"
+    weights[table] = torch.cat([weights[table], weights[table][:1]])
+    save_file(weights, other / "model.safetensors")
+    (other / "config.json").write_text(json.dumps({**config, "vocab_size": config["vocab_size"] + 1}))
+    with pytest.raises(ConfigError, match=r"other has no word.weight of the form"):
+        average([START, other], [1, 1], tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()

@@ -1,0 +1,170 @@
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file, save_file  # noqa: E402 - with their twins
+
+from osrerank.errors import ConfigError, ModelLoadError  # noqa: E402
+from osrerank.export.export_model import ExportOptions, export_model, write_card  # noqa: E402
+from osrerank.scoring.card import Calibration, read_card  # noqa: E402
+from osrerank.scoring.registry import load_scorer  # noqa: E402
+from osrerank.training.probe import Probe, forward  # noqa: E402
+from osrerank.training.recipes import Recipe  # noqa: E402
+from osrerank.training.weights.models import TYPE_TABLE, load_trainee, select_layers, weights_of  # noqa: E402
+from tests.servers import ROOT  # noqa: E402
+
+DATA = ROOT / "tests" / "data"
+FORMS = ("one-label", "two-labels", "cross-bias")
+DOCUMENTS = ("low salt", "the wing of the engine", "", "heat " * 40)
+RECIPE = Recipe(dropout=0.0)
+
+
+def scores(directory: Path, backend: str) -> np.ndarray:
+    scorer = load_scorer(str(directory), backend=backend, threads=1)
+    values = scorer.score("low pressure", DOCUMENTS, [(place,) for place in range(4)]).values
+    scorer.close()
+    return values
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_written_untrained_scores_as_before(form: str, tmp_path: Path) -> None:
+    start = DATA / f"tiny-bert-{form}"
+    made = tmp_path / "made"
+    made.mkdir()
+    load_trainee(start, RECIPE).save(made)
+    np.testing.assert_allclose(scores(made, "torch"), scores(start, "torch"), atol=1e-6)
+    export_model(made, tmp_path / "exported")
+    np.testing.assert_allclose(scores(tmp_path / "exported", "onnx"), scores(start, "torch"), atol=1e-4)
+
+
+def test_a_bi_encoder_becomes_a_pair_scorer_as_export_makes_it(tmp_path: Path) -> None:
+    bare = bare_bi_encoder(tmp_path / "bare")
+    made = tmp_path / "made"
+    made.mkdir()
+    load_trainee(bare, replace(RECIPE, layout="cross-bias")).save(made)
+    export_model(bare, tmp_path / "exported", ExportOptions(layout="cross-bias"))
+    np.testing.assert_allclose(scores(made, "torch"), scores(tmp_path / "exported", "onnx"), atol=1e-4)
+
+
+def bare_bi_encoder(folder: Path) -> Path:
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_bytes((DATA / "tiny-bert-cross-bias" / name).read_bytes())
+    return folder
+
+
+def test_a_bi_encoder_becomes_a_duo_model(tmp_path: Path) -> None:
+    start = bare_bi_encoder(tmp_path / "bare")
+    trainee = load_trainee(start, replace(RECIPE, layout="cross-bias"), kind="duo")
+    card = trainee.card
+    assert (card.kind, card.layout, card.head, card.segment_rows) == ("duo", "cross-bias", "cosine", 2)
+    shared = pytest.approx(-2.0 - math.log(2))
+    assert card.biases == {"query": shared, "document": "closed", "temperature": 20.0, "other": -4.0}
+    before = load_file(start / "model.safetensors")
+    assert all(torch.equal(before[name], tensor) for name, tensor in weights_of(trainee.network).items())
+
+
+def test_a_mono_model_becomes_a_duo_model_with_its_biases_and_without_its_calibration(tmp_path: Path) -> None:
+    mono = bare_bi_encoder(tmp_path / "mono")
+    biases = {"query": -1.0, "document": -3.0, "temperature": 10.0}
+    card = replace(read_card(DATA / "tiny-bert-cross-bias"), biases=biases, calibration=Calibration(0.5, 1.0))
+    write_card(mono, replace(card, first_pass_weight=7.0))
+    duo = load_trainee(mono, RECIPE, kind="duo").card
+    assert (duo.kind, duo.biases) == ("duo", {**biases, "query": -1.0 - math.log(2), "other": -4.0})
+    assert (duo.calibration, duo.first_pass_weight) == (Calibration(), 0.0)
+    again = load_trainee(mono, RECIPE).card
+    assert (again.kind, again.biases, again.calibration) == ("mono", biases, Calibration(0.5, 1.0))
+
+
+def test_a_duo_model_goes_on_as_it_was_written_or_back_to_mono(tmp_path: Path) -> None:
+    trainee = load_trainee(DATA / "tiny-bert-cross-bias", RECIPE, kind="duo")
+    made = tmp_path / "made"
+    made.mkdir()
+    replace(trainee, card=replace(trainee.card, biases={**trainee.card.biases, "other": "closed"})).save(made)
+    assert load_trainee(made, RECIPE, kind="duo").card.biases["other"] == "closed"
+    assert "other" not in load_trainee(made, RECIPE).card.biases
+
+
+def test_layers_of_a_duo_model_are_selected(tmp_path: Path) -> None:
+    trainee = load_trainee(DATA / "tiny-bert-cross-bias", RECIPE, kind="duo")
+    small = select_layers(trainee, (1,), "small")
+    assert (small.card.kind, small.network.segments, len(small.network.layers)) == ("duo", 3, 1)
+    probe = Probe(small.network)
+    ids = torch.full((1, 6), 5)
+    segments = torch.tensor([[0, 0, 1, 1, 2, 2]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": segments}
+    logits = forward(small.network, probe, inputs, learn=False)
+    assert logits.shape == (1, 1)
+    assert [tuple(kept.shape) for kept in (*probe.states, *probe.attention)] == [(1, 6, 32), (1, 6, 32), (1, 4, 6, 6)]
+    assert float(probe.attention[0][0, 0, 2, 0]) < -9000  # a document does not see the query
+
+
+@pytest.mark.parametrize(("row", "expected"), [("zeros", 0.0), ("frozen", 0.0), ("copy", None)])
+def test_a_duo_models_third_row(row: str, expected: float | None) -> None:
+    trainee = load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, third_row=row), kind="duo")
+    table = dict(trainee.network.network.base_model.named_parameters())[TYPE_TABLE]
+    before = load_file(DATA / "tiny-bert-two-labels" / "model.safetensors")[f"bert.{TYPE_TABLE}"]
+    assert trainee.card.segment_rows == 3
+    assert torch.equal(table[:2], before)
+    assert torch.equal(table[2], before[1] if expected is None else torch.zeros(32))
+    ids = torch.ones(1, 6, dtype=torch.long)
+    trainee.network(ids, ids, torch.tensor([[0, 0, 1, 1, 2, 2]]))[:, 1].sum().backward()
+    assert bool(table.grad[2].any()) == (row != "frozen")
+    assert table.grad[:2].any()
+
+
+def test_old_names_are_read_and_missing_weights_named(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (start / name).write_bytes((DATA / "tiny-bert-two-labels" / name).read_bytes())
+    weights = load_file(start / "model.safetensors")
+    renamed = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in weights.items()}
+    save_file(renamed, start / "model.safetensors")
+    found = dict(load_trainee(start, RECIPE).network.network.named_parameters())
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items() if name in found)
+    lacking = {name: tensor for name, tensor in weights.items() if "layer.1.output.dense.weight" not in name}
+    save_file(lacking, start / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=r"layer\.1\.output\.dense\.weight"):
+        load_trainee(start, RECIPE)
+
+
+def test_a_new_head_is_drawn_within_two_sigma() -> None:
+    found = load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2")).network.network.classifier
+    assert found.weight.shape == (2, 32)
+    assert 0.005 < float(found.weight.detach().std()) < 0.03
+    assert float(found.weight.detach().abs().max()) <= 0.04
+    assert not found.bias.any()
+
+
+def test_a_next_sentence_head(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, head="next-sentence")).save(made)
+    assert json.loads((made / "config.json").read_text())["architectures"] == ["BertForNextSentencePrediction"]
+    assert scores(made, "torch").shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"head": "three"}, "head is 'three'"),
+        ({"freeze": "all"}, "freeze is 'all'"),
+        ({"max_tokens": 10}, "max_tokens"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, **changes))
+
+
+def test_dropout_is_the_recipes() -> None:
+    network = load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, dropout=0.25)).network
+    rates = {module.p for module in network.modules() if isinstance(module, torch.nn.Dropout)}
+    assert rates == {0.25}

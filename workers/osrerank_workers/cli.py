@@ -1,0 +1,36 @@
+"""``osrerank worker``: glue only."""
+
+from typing import Any
+
+import click
+
+from osrerank.settings import Settings
+
+
+@click.command()
+@click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
+@click.option("--backend", type=click.Choice(["auto", "onnx", "torch"]), help="What computes.  [env: OSRERANK_BACKEND]")
+@click.option("--broker-url", help="Redis where clients and workers meet.  [env: OSRERANK_BROKER_URL]")
+@click.option("--threads", type=click.IntRange(0), help="CPU threads; 0: all cores.  [env: OSRERANK_THREADS]")
+@click.option("--tasks", "worker_tasks", type=click.IntRange(0), help="Chunks at a time; 0 picks.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Show Prometheus metrics at this port.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="A line of the log.  [default: text]")
+@click.option("--check", is_flag=True, help="Exit 0 if a worker on this host is ready, 1 if not; start none.")
+@click.pass_obj
+def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -> None:
+    """Score for clients with --backend workers, until stopped by SIGTERM or SIGINT.
+
+    A worker that is told to stop finishes what it has taken. On a machine with several GPUs start one for each, with
+    CUDA_VISIBLE_DEVICES.
+    """
+    inherited = {name: (defaults or {}).get(name) for name in ("redis_url", "model", "backend", "dtype")}
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = Settings.load(**{**inherited, **given})
+    if check:
+        from osrerank_workers.check import check_worker  # noqa: PLC0415 - imports redis
+
+        click.echo(check_worker(settings))
+        return
+    from osrerank_workers.run import run_worker  # noqa: PLC0415 - imports celery
+
+    raise SystemExit(run_worker(settings))

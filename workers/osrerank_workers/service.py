@@ -1,0 +1,288 @@
+"""What a worker process holds: the model, the chunks it has taken, and its card in the roster."""
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from celery.worker import state
+from redis import RedisError
+
+from osrerank.errors import InferenceError, OsrerankError, PayloadError
+from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WORKER_SECONDS, serve_metrics
+from osrerank.scoring.card import Kind
+from osrerank.scoring.remote.broker import connect
+from osrerank.scoring.remote.messages import Reply, Request, WorkerCard
+from osrerank.scoring.remote.worker_registry import BEAT_S, Roster, queue_of
+from osrerank.settings import Settings
+from osrerank.types import NEVER, Deadline, Scorer, Scores
+
+logger = logging.getLogger(__name__)
+
+PROBE_S = 10.0
+"""How often a worker scores a pair to try itself."""
+REPLY_LIVES_S = 60
+"""A reply that nobody takes, because its client is gone."""
+REPLY_PATIENCE_S = 5.0
+"""A reply that Redis does not take is tried again for so long."""
+WEIGHT = 0.2
+"""Of the newest chunk in the moving average of their cost."""
+MERGING_TASKS, SINGLE_TASKS = 16, 4
+"""Chunks at a time: enough to fill batches, or only that the next one is at hand."""
+
+PROBES: Mapping[Kind, tuple[int, ...]] = {"mono": (0,), "duo": (0, 1)}
+"""What a model of each kind is tried with."""
+
+
+class Loaded(NamedTuple):
+    """A model that is ready.
+
+    Attributes:
+        scorer: scores chunks, behind the cache where there is one.
+        model: computes; no cache answers in its place.
+        tasks: chunks to work on at a time.
+        kind: the model's.
+    """
+
+    scorer: Scorer
+    model: Scorer
+    tasks: int
+    kind: Kind
+
+
+class Service:
+    """Scores chunks in whatever thread brings them; all share one scorer, which merges their sequences into batches.
+
+    Args:
+        settings: model, backend, cache, broker.
+        scorer: scores instead of the model that the settings name.
+    """
+
+    def __init__(self, settings: Settings, scorer: Scorer | None = None) -> None:
+        self.settings = settings
+        self.worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._scorer = scorer
+        self._tried = scorer
+        self._redis = connect(settings.broker())
+        self.roster = Roster(self._redis, settings.model)
+        self._held: set[str] = set()
+        self._lock = threading.Lock()
+        self._taking = True
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._seconds_per_chunk = 0.0
+        self._probed_at = 0.0
+        self._probe: tuple[int, ...] = PROBES["mono"]
+        self.queue = ""
+        self.tasks = settings.worker_tasks or SINGLE_TASKS
+
+    @property
+    def scorer(self) -> Scorer:
+        """The loaded model."""
+        if self._scorer is None:
+            raise InferenceError("the worker has not loaded its model yet")
+        return self._scorer
+
+    def load(self) -> None:
+        """Load the model and score a pair.
+
+        Raises:
+            OsrerankError: the model cannot be loaded or does not score; the message says why.
+        """
+        if self._scorer is None:
+            loaded = _load(self.settings)
+            self._scorer, self._tried = loaded.scorer, loaded.model
+            self._probe = PROBES[loaded.kind]
+            self.tasks = self.settings.worker_tasks or loaded.tasks
+        self.queue = queue_of(self.settings.model, self.scorer.identity)
+        self.probe()
+        logger.info("%s is loaded: %s", self.scorer.model, self.scorer.identity)
+
+    def begin(self) -> None:
+        """Show the metrics, and tell clients from now on that this worker takes chunks."""
+        serve_metrics(self.settings.metrics_port)
+        for step in (self._keep_renewing, self._keep_probing):
+            thread = threading.Thread(target=step, name=f"osrerank{step.__name__}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        logger.info("worker %s takes chunks of %s from %s", self.worker, self.settings.model, self.queue)
+
+    def stop_taking(self) -> None:
+        """Tell clients that no more chunks are taken; those that are held are finished."""
+        self._taking = False
+
+    def close(self) -> None:
+        """Sign off. What is held is finished by now."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(BEAT_S * 4)
+        try:
+            self.roster.leave(self.worker)
+        except RedisError as error:
+            logger.warning("the worker could not sign off: %s", type(error).__name__)
+        if self._scorer is not None:
+            self._scorer.close()
+        self._redis.close()
+
+    def hold(self, chunk: str) -> None:
+        """Note that a chunk is here, so that its client need not send it to another worker."""
+        with self._lock:
+            self._held.add(chunk)
+
+    def handle(self, chunk: str, message: object) -> None:
+        """Score a chunk and answer it; one that nobody waits for any more is dropped unscored."""
+        self.hold(chunk)
+        started = time.monotonic()
+        try:
+            outcome = self._handle(message, started)
+        except PayloadError as error:
+            outcome = "refused"
+            logger.warning("a chunk was refused: %s", error)
+        finally:
+            self._let_go(chunk)
+        WORKER_CHUNKS.labels(outcome).inc()
+
+    def probe(self) -> None:
+        """Compute a pair's score; a cached one would say nothing of the model.
+
+        Raises:
+            OsrerankError: it could not be scored.
+        """
+        tried = self._tried or self.scorer
+        scores = tried.score("is this worker ready", ["it is", "it is not"], [self._probe])
+        if scores.failures:
+            raise InferenceError(next(iter(scores.failures.values())), model=self.scorer.model)
+        self._probed_at = time.monotonic()
+
+    def card(self) -> WorkerCard:
+        """Return what this worker says of itself."""
+        with self._lock:
+            held = tuple(self._held)
+        return WorkerCard(
+            worker=self.worker,
+            host=socket.gethostname(),
+            queue=self.queue,
+            model=self.scorer.model,
+            identity=self.scorer.identity,
+            first_pass_weight=self.scorer.first_pass_weight,
+            prior_share=self.scorer.prior_share,
+            taking=self._taking,
+            held=held,
+            seconds_per_chunk=self._seconds_per_chunk,
+            tasks=self.tasks,
+            probed_s=time.monotonic() - self._probed_at,
+        )
+
+    def _handle(self, message: object, started: float) -> str:
+        """Return what became of a chunk: scored, failed or dropped."""
+        request = Request.decode(message)
+        waited_s = max(0.0, self.roster.clock.at(started) - request.sent_s)
+        QUEUE_WAIT_SECONDS.observe(waited_s)
+        deadline = self._deadline(request)
+        if deadline.passed:
+            return "dropped"
+        scores, error = self._score(request, deadline)
+        spent_s = time.monotonic() - started
+        reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, waited_s, spent_s)
+        if not self._answer(request.mailbox, reply, deadline):
+            return "unanswered"
+        if scores is None:
+            return "failed"
+        self._account(scores, spent_s)
+        return "scored"
+
+    def _score(self, request: Request, deadline: Deadline) -> tuple[Scores | None, str]:
+        """Return the scores, or why there are none."""
+        if request.identity != self.scorer.identity:
+            return None, "the worker has another model than the chunk asks for"
+        try:
+            return self.scorer.score(request.query, request.documents, request.tuples, deadline=deadline), ""
+        except OsrerankError as error:
+            logger.warning("a chunk could not be scored: %s", type(error).__name__)
+            return None, str(error)
+        except Exception as error:  # noqa: BLE001 - whatever happened, the client must not wait for it
+            logger.warning("a chunk could not be scored: %s", type(error).__name__)
+            return None, f"{type(error).__name__}: {error}"
+
+    def _deadline(self, request: Request) -> Deadline:
+        if request.deadline_s is None:
+            return NEVER
+        return Deadline(self.roster.clock.local(request.deadline_s))
+
+    def _answer(self, mailbox: str, reply: Reply, deadline: Deadline) -> bool:
+        """Put a reply into its client's mailbox; try again for a while when Redis is away."""
+        pipeline = self._redis.pipeline(transaction=False)
+        give_up = min(time.monotonic() + REPLY_PATIENCE_S, deadline.at_s or float("inf"))
+        while True:
+            pipeline.rpush(mailbox, reply.encode())
+            pipeline.expire(mailbox, REPLY_LIVES_S)
+            try:
+                pipeline.execute()
+            except RedisError as error:
+                if time.monotonic() >= give_up:
+                    logger.warning("a reply could not be delivered: %s", type(error).__name__)
+                    return False
+                time.sleep(0.1)
+            else:
+                return True
+
+    def _account(self, scores: Scores, spent_s: float) -> None:
+        """Count what was scored; chunks that are worked on together share the time."""
+        WORKER_PAIRS.inc(scores.inferences)
+        WORKER_SECONDS.observe(spent_s)
+        with self._lock:
+            newest = spent_s / max(1, min(len(self._held), self.tasks))
+            known = self._seconds_per_chunk
+            self._seconds_per_chunk = newest if known == 0 else (1 - WEIGHT) * known + WEIGHT * newest
+
+    def _let_go(self, chunk: str) -> None:
+        with self._lock:
+            self._held.discard(chunk)
+
+    def _keep_renewing(self) -> None:
+        """Renew the card until the end; an absent Redis is tried again."""
+        is_away = False
+        while not self._ended.is_set():
+            try:
+                self.roster.renew(self.card())
+            except RedisError as error:
+                if not is_away:
+                    logger.warning("the broker is away: %s", type(error).__name__)
+                is_away = True
+            else:
+                is_away = False
+            self._ended.wait(BEAT_S)
+
+    def _keep_probing(self) -> None:
+        """Try the model now and then; a worker whose model scores no more ends itself, before it eats the queue."""
+        while not self._ended.wait(PROBE_S):
+            try:
+                self.probe()
+            except OsrerankError as error:
+                if self._ended.is_set():
+                    return
+                logger.critical("the model scores no more, the worker stops: %s", error)
+                self.stop_taking()
+                state.should_stop = 1
+                return
+
+
+def _load(settings: Settings) -> Loaded:
+    """Return the scorer, behind the score cache where one is configured."""
+    from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only when a worker starts
+    from osrerank.scoring.registry import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
+
+    backend = "auto" if settings.backend == "workers" else settings.backend
+    local = load_scorer(
+        settings.model,
+        backend=backend,
+        threads=settings.threads,
+        dtype=settings.dtype,
+        compiled=settings.torch_compile,
+    )
+    scorer = local if settings.redis_url is None else behind_cache(local, settings)
+    return Loaded(scorer, local, MERGING_TASKS if local.merges_calls else SINGLE_TASKS, local.card.kind)

@@ -1,0 +1,15 @@
+"""The one task: a chunk in, its scores to the client's mailbox."""
+
+from celery import Celery
+
+from osrerank.scoring.remote.broker import TASK
+from osrerank_workers.service import Service
+
+
+def register(app: Celery, service: Service) -> None:
+    """Add the task to an application."""
+
+    @app.task(name=TASK, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]
+    def score(task: object, *arguments: object) -> None:
+        """Score one chunk; whatever is not exactly one message is refused."""
+        service.handle(str(task.request.id), arguments[0] if len(arguments) == 1 else None)  # type: ignore[attr-defined]
