@@ -9,7 +9,7 @@ from osrerank._optional import require
 from osrerank.client import embedded_folder, refuse_settings, represent, server_options
 from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
-from osrerank.pipeline import Rerank
+from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
 from osrerank.retrieval.rm3 import Ask
 from osrerank.search import (

@@ -10,7 +10,7 @@ from opensearchpy import OpenSearch, TransportError
 from osrerank.errors import ConfigError
 from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
-from osrerank.pipeline import Rerank
+from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
 from osrerank.retrieval.rm3 import Ask
 from osrerank.search import (

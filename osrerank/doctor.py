@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect
+from osrerank.retrieval.text_fields import text_fields
 from osrerank.scoring.onnx_scorer import usable_cores
 from osrerank.settings import Settings
 
@@ -25,7 +26,6 @@ LIBRARIES = (
     "redis",
 )
 BYTE_PRODUCTS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
-TEXT_TYPES = {"text", "match_only_text", "search_as_you_type", "semantic"}
 QUERY, DOCUMENT = "what causes low blood pressure", "Dehydration, bed rest and some drugs lower blood pressure."
 
 
@@ -167,15 +167,6 @@ def _fields(client: Client, index: str) -> Finding:
         reason = f"{index} has none of the fields that the model reads ({', '.join(wanted)}); its text fields: {listed}"
         return Finding("index", "failed", reason, "name the fields with --fields or in the settings file", facts)
     return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; read: {', '.join(read)}", facts=facts)
-
-
-def text_fields(properties: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the names of a mapping's text fields, those of objects with dots."""
-    for name, field in properties.items():
-        if "properties" in field:
-            yield from text_fields(field["properties"], f"{above}{name}.")
-        elif field.get("type") in TEXT_TYPES:
-            yield f"{above}{name}"
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
-from osrerank.pipeline import Rerank
+from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
 from osrerank.search import RerankArgument, SearchCall
 

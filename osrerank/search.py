@@ -15,7 +15,7 @@ from opensearchpy import ConnectionError as Unreachable
 
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
-from osrerank.pipeline import NO_STAGES, Rerank
+from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.reranker import Reranker
 from osrerank.response import (
     FIRST_PASS,

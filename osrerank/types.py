@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -362,3 +362,30 @@ class Stage(Protocol):
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` reordered and one more report."""
+
+
+FailurePolicy = Literal["first_pass", "raise"]
+"""What a stage that fails leads to: the best order so far, marked, or its error."""
+
+
+@runtime_checkable
+class StagePipeline(Protocol):
+    """Stages applied one after another: what the option ``pipeline`` takes beside names."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Each reorders the top of what the one before it made."""
+
+    @property
+    def depth(self) -> int:
+        """How many candidates the deepest stage looks at."""
+
+    def rerank(
+        self,
+        ranking: Ranking,
+        *,
+        deadline: Deadline = NEVER,
+        on_failure: FailurePolicy = "first_pass",
+        offset: int = 0,
+    ) -> Ranking:
+        """Apply every stage; see `osrerank.pipeline.Pipeline`."""

@@ -28,9 +28,10 @@ import torch
 import transformers
 
 import osrerank
-from osrerank.scoring.card import ModelCard, read_card, read_json
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.model_files import read_card, read_json
 from osrerank.scoring.networks.attention import PaddedAttention, choose_attention
 from osrerank.scoring.networks.bert import load_packed
 from osrerank.scoring.networks.engine import PackedEngine, PaddedEngine

@@ -36,8 +36,8 @@ from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.export.quantise import Recipe as Quantised
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
-from osrerank.scoring.card import read_card
 from osrerank.scoring.inputs import Tokens, padded
+from osrerank.scoring.model_files import read_card
 from osrerank.scoring.networks.cross_bias import mean
 from osrerank.training.examples.batches import plan
 from osrerank.training.examples.first_pass import from_index, from_questions, temporary_search

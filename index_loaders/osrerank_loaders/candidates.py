@@ -17,8 +17,8 @@ from typing import Any
 from osrerank.errors import CorpusFormatError
 from osrerank.formats.common_layout import write_lines
 from osrerank.formats.lines import shown, text_lines
-from osrerank.formats.sources import open_sources
-from osrerank_loaders.collections.base import Record, Source, malformed
+from osrerank.formats.sources import Source, malformed, open_sources
+from osrerank_loaders.collections.base import Record
 
 _TOP1000_FIELDS, _RUN_FIELDS = 4, 6
 _ROWS = "CREATE TABLE rows (place INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL)"

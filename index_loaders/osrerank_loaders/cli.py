@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from osrerank import connect
+from osrerank.client import connect
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.convert_cli import convert
 from osrerank_loaders.download import published

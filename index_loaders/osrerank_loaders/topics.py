@@ -12,9 +12,8 @@ from osrerank.errors import CorpusFormatError
 from osrerank.formats.common_layout import Judgment
 from osrerank.formats.lines import json_lines, shown, text_lines
 from osrerank.formats.markup import strip_tags
-from osrerank.formats.sources import Patterns, files_of, open_sources
+from osrerank.formats.sources import Patterns, Source, files_of, malformed, open_sources
 from osrerank.types import Query
-from osrerank_loaders.collections.base import Source, malformed
 
 TopicField = Literal["title", "desc", "narr"]
 _QUERY_FILES: Patterns = ("queries*", "*topics*", "*.tsv", "*.jsonl")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from osrerank.pipeline import Rerank
+from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
 from osrerank.search import rank_texts
 from osrerank.settings import Settings

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from osrerank._version import __version__
 from osrerank.errors import InferenceError
 from osrerank.scoring.backend import Backend
-from osrerank.scoring.card import read_card
 from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.locate import locate
+from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_backend
 
 Values = npt.NDArray[np.float64]
@@ -147,7 +148,6 @@ class Ours:
     def __init__(
         self, model: str, *, label: str = "", backend: str = "auto", threads: int = 0, budget_tokens: int = 0
     ) -> None:
-        from osrerank import __version__  # noqa: PLC0415 - the package imports its parts
 
         directory = locate(model, backend=backend)
         card = read_card(directory, name=label or model)

@@ -13,8 +13,9 @@ from osrerank.bench.peak import measured_peak, operations
 from osrerank.bench.workload import Task, pairs
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.basic import ndcg
-from osrerank.scoring.card import CONFIG_FILE, PoolFactors, read_json
+from osrerank.scoring.card import PoolFactors
 from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.model_files import CONFIG_FILE, read_json
 from osrerank.types import Qrels
 
 TOP = 10

@@ -14,7 +14,7 @@ from osrerank.evaluation.batch import Failure, run_of, run_queries
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.side_file import Checkpoint
 from osrerank.formats.trec import write_run
-from osrerank.pipeline import Rerank
+from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
 from osrerank.search import RerankArgument
 from osrerank.types import Query

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from osrerank.client import Client, connect
-from osrerank.pipeline import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES
+from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES
 
 DURATION = click.FloatRange(min=0, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])

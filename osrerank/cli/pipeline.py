@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from osrerank.cli.options import wants_json
-from osrerank.pipeline import INSTALLED
+from osrerank.options.rerank import INSTALLED
 
 name_option = click.option("--name", default=INSTALLED, show_default=True, help="The search pipeline's name.")
 WARNING = (

@@ -58,7 +58,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
-    from osrerank.pipeline import MONO_DUO, NO_STAGES, Rerank  # noqa: PLC0415 - its twin
+    from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank  # noqa: PLC0415 - its twin
 
     arguments = rerank_arguments(options)
     wanted = Rerank.of(arguments, client.defaults.of(options["index"]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from osrerank.errors import EvaluationError
-from osrerank.stages.pairs import PAIR_AGGREGATIONS
+from osrerank.options.pairs import PAIR_AGGREGATIONS
 
 if TYPE_CHECKING:
     from osrerank.evaluation.tradeoff import Point, Scored, Setting

@@ -79,7 +79,7 @@ time_option = click.option(
 
 def request_of(options: dict[str, Any], preset: str) -> Any:
     """Return the training that a command's options describe."""
-    from osrerank.stages.splitting import Windows  # noqa: PLC0415 - with its twins
+    from osrerank.options.passages import Windows  # noqa: PLC0415 - with its twins
     from osrerank.training.examples.sources import open_source  # noqa: PLC0415 - its twin
     from osrerank.training.fit import Request  # noqa: PLC0415 - imports torch
     from osrerank.training.recipes import Recipe  # noqa: PLC0415 - its twin

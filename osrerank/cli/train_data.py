@@ -8,8 +8,8 @@ import click
 from osrerank.client import Client
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
+from osrerank.options.passages import Windows
 from osrerank.scoring.registry import load_scorer
-from osrerank.stages.splitting import Windows
 from osrerank.training.documents import KEEP, hardest, passage_triples, scored
 from osrerank.training.examples.first_pass import Search, from_index, from_questions
 from osrerank.training.examples.lists import Example

@@ -4,13 +4,14 @@ The first line holds the options that the run depends on; each further line is a
 queries end, so a run that was killed goes on where it stopped; at most its last line is torn, and is dropped.
 """
 
-import fcntl
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
+from osrerank._platform import try_lock
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.records import Record
 from osrerank.formats.files import write_atomically
@@ -77,12 +78,9 @@ class Checkpoint:
 
     def _lock(self) -> None:
         """Be the only writer until the file is closed; what another has renamed in the meantime counts as its own."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+        with contextlib.suppress(FileNotFoundError):
+            if try_lock(self._file.fileno()) and os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
                 return
-        except (BlockingIOError, FileNotFoundError):
-            pass
         raise EvaluationError(
             f"{self.path}: another process is writing this run; wait until it ends, or choose another output"
         )

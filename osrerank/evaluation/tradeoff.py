@@ -12,9 +12,10 @@ from statistics import fmean
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.measures import Averaging, evaluate
 from osrerank.evaluation.records import Record
+from osrerank.options.pairs import PairAggregation, Pairs
 from osrerank.response import FIRST_PASS
 from osrerank.stages.interpolate import BlendStage, Method
-from osrerank.stages.pairs import PairAggregation, Pairs, aggregate
+from osrerank.stages.pairs import aggregate
 from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
 
 SAMPLE_TRIALS = 10

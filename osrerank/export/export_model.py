@@ -20,22 +20,17 @@ from osrerank.export.calibration import fit_scorer, read_labelled
 from osrerank.export.graph import can_draw, draw
 from osrerank.export.quantise import Recipe, quantise
 from osrerank.formats.trec import read_qrels
-from osrerank.scoring.card import (
+from osrerank.scoring.card import Calibration, Kind, Layout, ModelCard, as_duo, with_pool_factors
+from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
+from osrerank.scoring.model_files import (
     CARD_FILE,
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
-    Calibration,
-    Kind,
-    Layout,
-    ModelCard,
-    as_duo,
     read_card,
     read_json,
     weight_files,
-    with_pool_factors,
 )
-from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
 from osrerank.scoring.registry import load_scorer
 
 OPSET = 17

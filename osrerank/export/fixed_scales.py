@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from osrerank._optional import require
 from osrerank.export.outliers import observed, outlying, products_of
-from osrerank.scoring.card import FIXED_SCALES
 from osrerank.scoring.inputs import Tokens
+from osrerank.scoring.model_files import FIXED_SCALES
 
 STEPS = 255
 RUNTIME = "com.microsoft"

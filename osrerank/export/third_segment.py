@@ -20,7 +20,7 @@ from torch import Tensor
 
 from osrerank._optional import require
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import CONFIG_FILE, TOKENIZER_FILE, read_json, weight_files
+from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_json, weight_files
 
 TABLE = "token_type_embeddings"
 ThirdRow = Literal["zeros", "copy"]

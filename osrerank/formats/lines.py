@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from osrerank.errors import CorpusFormatError
-from osrerank_loaders.collections.base import Source, malformed
+from osrerank.formats.sources import Source, malformed
 
 _SHOWN = 60
 

@@ -12,12 +12,12 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from osrerank._optional import require
 from osrerank.errors import CorpusFormatError, LoaderError
-from osrerank_loaders.collections.base import Source
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -29,6 +29,29 @@ BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
 _SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
 _NEVER = ("*readme*", "*readchg*", "license*", "*.dtd")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to read records from, unpacked.
+
+    Attributes:
+        name: the path as given; a member of an archive is ``archive.tar!member``.
+        stream: the bytes, decompressed.
+    """
+
+    name: str
+    stream: io.BufferedReader
+
+
+def malformed(source: Source, reason: str, *, line: int | None = None, byte: int | None = None) -> CorpusFormatError:
+    """Return the error for a bad record, its place at the front of the message."""
+    place = source.name
+    if line is not None:
+        place += f", line {line}"
+    if byte is not None:
+        place += f", byte {byte}"
+    return CorpusFormatError(f"{place}: {reason}", file=source.name, line=line)
 
 
 class Meter:

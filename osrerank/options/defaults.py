@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from osrerank.errors import ConfigError
-from osrerank.pipeline import Rerank
+from osrerank.options.rerank import Rerank
 from osrerank.settings import Settings
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from osrerank.pipeline import MAX_DEPTH, Rerank
+from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
 
 DEFAULT_SIZE = 10

@@ -17,12 +17,29 @@ from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError
 from osrerank.metrics import BATCH_TOKENS, COMPUTE_SECONDS, HALVINGS, PADDING_TOKENS
 from osrerank.scoring.backend import Backend
-from osrerank.scoring.batching import batch_size
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.pace import Pace
 from osrerank.types import Deadline
 
 Row = npt.NDArray[np.float32]
+
+
+def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
+    """Return how many leading sequences fit a batch, at least one where there is one.
+
+    Args:
+        lengths: tokens of each sequence, in order.
+        budget_tokens: most tokens of a batch; a single sequence that exceeds it is a batch of its own.
+        packed: whether a batch costs the sum of its lengths, or its longest times their number, as padding does.
+    """
+    size = longest = total = 0
+    for length in lengths:
+        longest, total = max(longest, length), total + length
+        cost = total if packed else longest * (size + 1)
+        if size and cost > budget_tokens:
+            break
+        size += 1
+    return size
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,35 +1,27 @@
-"""What a model directory holds, and how its scores are meant: the model card."""
+"""The model card: how a model reads texts, and how its scores are meant."""
 
-import hashlib
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.errors import ConfigError
 
-CARD_FILE = "osrerank.json"
-CONFIG_FILE = "config.json"
-TOKENIZER_FILE = "tokenizer.json"
-WEIGHTS_FILE = "model.safetensors"
 CARD_VERSION = 1
 SLACK = 1e-3
 """A quotient above a whole number by less counts as it, so that no rounding decides how many states there are."""
-PICKLES = ("pytorch_model.bin", "model.bin", "pytorch_model.pt", "model.pt", "model.pth")
-ONNX_FILES = {
-    "int8": ("onnx/model_int8.onnx", "onnx/model_quantized.onnx"),
-    "fp32": ("onnx/model.onnx", "model.onnx"),
-}
-"""Where exports of others keep their graphs, by precision; files for one processor only are not among them."""
 POOLING = ("query_pool_factor", "pool_factor")
 """Where a card's biases have its `PoolFactors`."""
-FIXED_SCALES = "osrerank.fixed_scales"
-"""In the metadata of a graph whose activations have scales fixed at export (`osrerank.export.fixed_scales`)."""
+CLOSED = "closed"
+SEGMENTS = {"mono": 2, "duo": 3}
+"""Segments of a sequence: the query, and one or two documents."""
+BLOCKED = -1e4
+"""Added to a logit that must not count: exp of it is 0 in float32 and float16, and it overflows in neither."""
+BEYOND = 2.0
+"""More than any cosine: where pieces are sorted by theirs, it puts one last, and its negative first."""
 CHOICES = {
     "kind": ("mono", "duo"),
     "head": ("logit1", "logits2", "next-sentence", "cosine"),
@@ -83,6 +75,49 @@ class PoolFactors(NamedTuple):
     def for_card(self) -> dict[str, float]:
         """Return what a card's biases have of them."""
         return {name: factor for name, factor in zip(POOLING, self, strict=True) if factor != 1}
+
+
+@dataclass(frozen=True, slots=True)
+class CrossBias:
+    """What the layout adds to a bi-encoder.
+
+    Attributes:
+        query: added to the logits of query rows on document columns; ``closed`` for none of it.
+        document: added to the logits of document rows on query columns.
+        temperature: factor t of the cosine.
+        other: added to the logits of one document's rows on the other's columns; of no account for mono.
+        pool_factor: pieces of a document for each of its states, on average; 1 for a state each.
+        query_pool_factor: the same of the query.
+    """
+
+    query: float | str = -2.0
+    document: float | str = CLOSED
+    temperature: float = 20.0
+    other: float | str = -4.0
+    pool_factor: float = 1.0
+    query_pool_factor: float = 1.0
+
+    @property
+    def pool_factors(self) -> PoolFactors:
+        """Pieces of a query and of a document for each of their states."""
+        return PoolFactors(self.query_pool_factor, self.pool_factor)
+
+    def amounts(self) -> tuple[float, float, float]:
+        """Return the biases ``query``, ``document`` and ``other`` as numbers."""
+        sides = (self.query, self.document, self.other)
+        query, document, other = (BLOCKED if side == CLOSED else float(side) for side in sides)
+        return query, document, other
+
+    def seen_from(self, row: int, segments: int) -> list[tuple[int, float]]:
+        """Return which of so many segments the rows of one see beside their own, and what is added there."""
+        others = [segment for segment in range(segments) if segment != row]
+        sides = [self.query if row == 0 else self.document if segment == 0 else self.other for segment in others]
+        return [(segment, float(side)) for segment, side in zip(others, sides, strict=True) if side != CLOSED]
+
+    def for_card(self, kind: Kind) -> dict[str, Any]:
+        """Return the biases that a card of this kind has."""
+        named = {"query": self.query, "document": self.document, "temperature": self.temperature}
+        return {**named, **self.pool_factors.for_card(), **({"other": self.other} if kind == "duo" else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,140 +247,3 @@ def beside_another(query_bias: float | str) -> float | str:
 def as_duo(biases: Mapping[str, Any], other: float | str) -> dict[str, Any]:
     """Return a mono model's biases as a duo model's, with the one between the documents."""
     return {**biases, "query": beside_another(biases["query"]), "other": other}
-
-
-def read_card(directory: Path, *, name: str = "") -> ModelCard:
-    """Return the directory's card: its ``osrerank.json``, or what its ``config.json`` says of a mono model.
-
-    Raises:
-        ModelLoadError: it is no model that can rerank; the message says why.
-    """
-    _refuse_unusable(directory)
-    file = directory / CARD_FILE if (directory / CARD_FILE).exists() else directory / CONFIG_FILE
-    content = read_json(file)
-    try:
-        card = _from_card(content) if file.name == CARD_FILE else _from_config(content, directory)
-        return ModelCard(**{**card, "name": name or card.get("name") or directory.name})
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ModelLoadError(f"{file}: {error}", model=name or directory.name, path=str(file)) from error
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return a JSON object.
-
-    Raises:
-        ModelLoadError: the file is missing or no JSON object.
-    """
-    try:
-        content = json.loads(file.read_bytes())
-    except FileNotFoundError as error:
-        raise ModelLoadError(f"{file} is missing; a model directory needs it", path=str(file)) from error
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{file} cannot be read as JSON: {error}", path=str(file)) from error
-    if not isinstance(content, dict):
-        raise ModelLoadError(f"{file} holds no JSON object", path=str(file))
-    return content
-
-
-def padding_id(directory: Path) -> int:
-    """Return the id of the padding token, from the directory's ``config.json`` where there is one."""
-    config = read_json(directory / CONFIG_FILE) if (directory / CONFIG_FILE).exists() else {}
-    return int(config.get("pad_token_id") or 0)
-
-
-def digest(directory: Path, files: Iterable[str]) -> str:
-    """Return the SHA-256 of the named files' names and contents."""
-    total = hashlib.sha256()
-    for name in sorted(files):
-        with (directory / name).open("rb") as opened:
-            total.update(f"{name}:{hashlib.file_digest(opened, 'sha256').hexdigest()};".encode())
-    return total.hexdigest()
-
-
-def weight_files(directory: Path) -> list[str]:
-    """Return the safetensors files of the directory's own level."""
-    return sorted(file.name for file in directory.glob("*.safetensors"))
-
-
-def parameter_files(directory: Path) -> list[str]:
-    """Return what a network's weights are read from: its safetensors, else the graph of its card, fp32 before int8.
-
-    Raises:
-        ModelLoadError: there are no safetensors, and the card cannot be read.
-    """
-    found = weight_files(directory)
-    if found or not (directory / CARD_FILE).exists():
-        return found
-    graphs = read_card(directory).onnx
-    return [graphs[precision] for precision in ("fp32", "int8") if precision in graphs][:1]
-
-
-def _refuse_unusable(directory: Path) -> None:
-    if not (directory / TOKENIZER_FILE).exists():
-        fix = "save it there with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
-        reason = f"{directory} has no {TOKENIZER_FILE}; {fix}"
-        raise ModelLoadError(reason, path=str(directory))
-    if weight_files(directory) or any(directory.rglob("*.onnx")):
-        return
-    pickled = next((name for name in PICKLES if (directory / name).exists()), None)
-    if pickled:
-        fix = "convert it where you trust it: model.save_pretrained(..., safe_serialization=True)"
-        reason = f"{directory / pickled} is a pickle, which can run code when it is read; {fix}"
-        raise ModelLoadError(reason, path=str(directory / pickled))
-    raise ModelLoadError(f"{directory} has neither *.safetensors nor *.onnx files", path=str(directory))
-
-
-def _from_card(content: dict[str, Any]) -> dict[str, Any]:
-    card = dict(content)
-    version = card.pop("version", None)
-    if version != CARD_VERSION:
-        raise ValueError(f"version is {version!r}; this osrerank reads version {CARD_VERSION}")
-    card["calibration"] = Calibration(**card.pop("calibration", {}))
-    return card
-
-
-def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
-    found = {
-        precision: name
-        for precision, names in ONNX_FILES.items()
-        if (name := next((name for name in names if (directory / name).exists()), None))
-    }
-    segment_rows = int(config.get("type_vocab_size", 0))
-    return {
-        "head": _head(config),
-        "max_tokens": _max_tokens(config),
-        "segment_rows": segment_rows,
-        "onnx": found,
-    }
-
-
-def _head(config: Mapping[str, Any]) -> Head:
-    """Return the head that a config describes.
-
-    Raises:
-        ValueError: it is not the config of a mono model.
-    """
-    if "auto_map" in config:
-        raise ValueError(
-            "auto_map asks for the model's own Python code, which osrerank never runs; export the model to ONNX"
-        )
-    architecture = next(iter(config.get("architectures") or ["nothing"]))
-    if architecture == "BertForNextSentencePrediction":
-        return "next-sentence"
-    if not architecture.endswith("ForSequenceClassification"):
-        fix = "a bi-encoder can be exported with osrerank export --layout cross-bias"
-        wanted = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
-        raise ValueError(f"architectures names {architecture}; {wanted}; {fix}")
-    labels = len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2))
-    if labels not in {1, 2}:
-        raise ValueError(
-            f"the classifier has {labels} labels; a reranking model has 1 (a logit) or 2 (the second is relevant)"
-        )
-    return "logit1" if labels == 1 else "logits2"
-
-
-def _max_tokens(config: Mapping[str, Any]) -> int:
-    """Return the room for tokens; RoBERTa's kin count positions from the padding id on."""
-    positions = int(config.get("max_position_embeddings", 512))
-    offset = int(config.get("pad_token_id") or 0) + 1 if "roberta" in str(config.get("model_type")) else 0
-    return min(512, positions - offset)

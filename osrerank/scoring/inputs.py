@@ -17,7 +17,8 @@ import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import TOKENIZER_FILE, LengthRule, ModelCard
+from osrerank.scoring.card import LengthRule, ModelCard
+from osrerank.scoring.model_files import TOKENIZER_FILE
 
 CHARACTERS_PER_PIECE = 8
 """First guess at how much text fills a budget; English has four to five."""

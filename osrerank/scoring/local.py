@@ -13,9 +13,10 @@ import numpy.typing as npt
 from osrerank.errors import InferenceError
 from osrerank.scoring.backend import Backend
 from osrerank.scoring.batcher import Batcher, Outcome, Row
-from osrerank.scoring.card import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, ModelCard, digest
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.logistic import logistic
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, digest
 from osrerank.types import NEVER, Deadline, Scores
 
 CHUNK = {"mono": 16, "duo": 128}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import ONNX_FILES
+from osrerank.scoring.model_files import ONNX_FILES
 
 SHIPPED = Path(__file__).parent.parent / "models"
 SHIPPED_PREFIX = "osrerank/"

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import InferenceError, ModelLoadError
-from osrerank.scoring.card import FIXED_SCALES, ModelCard
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Batch, Tokens, padded
+from osrerank.scoring.model_files import FIXED_SCALES
 
 PREFERRED = ("int8", "fp32")
 BUDGET_TOKENS = 1024

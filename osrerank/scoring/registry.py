@@ -6,10 +6,11 @@ from pathlib import Path
 
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.backend import Backend
-from osrerank.scoring.card import Kind, ModelCard, read_card, weight_files
+from osrerank.scoring.card import Kind, ModelCard
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.locate import locate
+from osrerank.scoring.model_files import read_card, weight_files
 
 BACKENDS = ("auto", "onnx", "torch")
 GPU = Path("/dev/nvidiactl")

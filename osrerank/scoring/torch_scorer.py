@@ -11,8 +11,9 @@ from prometheus_client import Counter
 
 from osrerank._optional import require
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
-from osrerank.scoring.card import CONFIG_FILE, ModelCard, padding_id, parameter_files, read_json
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Tokens
+from osrerank.scoring.model_files import CONFIG_FILE, padding_id, parameter_files, read_json
 
 if TYPE_CHECKING:
     from osrerank.scoring.networks.engine import Engine  # imports torch
@@ -201,7 +202,8 @@ def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
 
 
 def _cross_bias(directory: Path, card: ModelCard) -> Any:
-    from osrerank.scoring.networks.cross_bias import CrossBias, from_bert  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.card import CrossBias  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.networks.cross_bias import from_bert  # noqa: PLC0415 - imports torch
 
     weights, config = read_weights(directory), read_json(directory / CONFIG_FILE)
     return from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import ConfigError, DeadlineExceeded, InferenceError
+from osrerank.options.pairs import Pairs
 from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
-from osrerank.stages.pairs import PairPlan, Pairs, aggregate
+from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
 
 STRANDED = "every candidate that it was to be compared with failed"

@@ -5,62 +5,10 @@ J_i are the other candidates that duoBERT was given; p_ij is the probability tha
 """
 
 import math
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
-from osrerank.options.parse import is_count, read_options, unusable
-
-PairAggregation = Literal["sum", "binary", "min", "max", "sample"]
-PAIR_AGGREGATIONS: tuple[PairAggregation, ...] = ("sum", "binary", "min", "max", "sample")
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Which pairs are compared, and what a candidate gets of its probabilities.
-
-    Attributes:
-        aggregation: ``"sum"``: sum of p_ij over J_i. ``"binary"``: how many p_ij are above .5. ``"min"``, ``"max"``:
-            the least, the greatest p_ij. ``"sample"``: the sum over a draw of ``sample_size`` of J_i, without
-            replacement; no other pair is computed. As many as J_i has, or more, make it ``"sum"``.
-        sample_size: m of ``sample``.
-        seed: of the draw; the same candidates always get the same one, in whatever order they come.
-    """
-
-    aggregation: PairAggregation = "sum"
-    sample_size: int = 10
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.aggregation not in PAIR_AGGREGATIONS:
-            expected = " or ".join(f'"{name}"' for name in PAIR_AGGREGATIONS)
-            raise unusable("pairs.aggregation", self.aggregation, expected)
-        if not is_count(self.sample_size):
-            raise unusable("pairs.sample_size", self.sample_size, "a count from 1 on")
-        if type(self.seed) is not int:
-            raise unusable("pairs.seed", self.seed, "a whole number")
-
-    @classmethod
-    def of(cls, value: Any) -> "Pairs":
-        """Read the ``pairs`` option of a search: a name of an aggregation, a dict of options, True, or None.
-
-        Raises:
-            ConfigError: it is none of these, or a key or value in it cannot be used.
-        """
-        return read_options(cls, value, "pairs", first="aggregation") or cls()
-
-    def rivals(self, doc_ids: Sequence[str]) -> list[list[int]]:
-        """Return, for each candidate's place, the places of those that it is compared with, in ascending order."""
-        everyone = range(len(doc_ids))
-        if self.aggregation != "sample" or self.sample_size >= len(doc_ids) - 1:
-            return [[other for other in everyone if other != place] for place in everyone]
-        by_id = sorted(everyone, key=lambda place: doc_ids[place])  # the draw must not depend on the order
-        return [self._draw(doc_ids[place], [other for other in by_id if other != place]) for place in everyone]
-
-    def _draw(self, doc_id: str, others: list[int]) -> list[int]:
-        generator = random.Random(f"{self.seed}:{doc_id}")  # noqa: S311 - a repeatable draw, no secret
-        return sorted(generator.sample(others, self.sample_size))
+from osrerank.options.pairs import PairAggregation, Pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,82 +6,18 @@ Callan's: Deeper text understanding for IR with contextual neural language model
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.options.parse import is_count, read_options, unusable
+from osrerank.options.passages import Passages
 from osrerank.stages.ordering import BELOW_ONE, Judged
 from osrerank.stages.slices import rank_by_slices
-from osrerank.stages.splitting import Windows, passage_spans, readable
+from osrerank.stages.splitting import passage_spans, readable
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
 
 ABOVE_ZERO = np.finfo(np.float64).tiny
-Aggregation = Literal["maxp", "firstp", "sump", "kmaxavgp"]
-AGGREGATIONS = ("maxp", "firstp", "sump", "kmaxavgp")
-
-
-@dataclass(frozen=True, slots=True)
-class Passages:
-    """How long documents are judged by their passages.
-
-    Attributes:
-        aggregation: what a document gets of its passages: ``"maxp"`` its best passage's score; ``"firstp"`` its
-            first one's, no other is scored; ``"sump"`` the sum of their probabilities; ``"kmaxavgp"`` the mean of the
-            ``k`` highest probabilities, or of as many as there are.
-        k: of ``kmaxavgp``.
-        words: whole words of a passage.
-        stride: words from the beginning of a passage to that of the next.
-        limit: passages of a document at most.
-        policy: which are kept when there are more: ``"first"``, or ``"sampled"``: the first, the last and a draw of the
-            others.
-        seed: of that draw; the same document always gets the same one.
-        title_fields: fields whose text is put in front of every passage instead of being cut into passages.
-    """
-
-    aggregation: Aggregation = "maxp"
-    k: int = 2
-    words: int = 150
-    stride: int = 75
-    limit: int = 30
-    policy: Literal["first", "sampled"] = "first"
-    seed: int = 0
-    title_fields: tuple[str, ...] = ("title",)
-
-    def __post_init__(self) -> None:
-        names: Any = self.title_fields  # from a settings file or a caller, a text or a list
-        object.__setattr__(self, "title_fields", (names,) if isinstance(names, str) else tuple(names))
-        for name in ("k", "words", "stride", "limit"):
-            if not is_count(getattr(self, name)):
-                raise unusable(f"passages.{name}", getattr(self, name), "a count from 1 on")
-        if self.stride > self.words:
-            expected = f"at most words ({self.words}), or some words would be in no passage"
-            raise unusable("passages.stride", self.stride, expected)
-        if self.aggregation not in AGGREGATIONS:
-            raise unusable("passages.aggregation", self.aggregation, " or ".join(f'"{name}"' for name in AGGREGATIONS))
-        if self.policy not in ("first", "sampled"):
-            raise unusable("passages.policy", self.policy, '"first" or "sampled"')
-        if type(self.seed) is not int:
-            raise unusable("passages.seed", self.seed, "a whole number")
-        if not all(isinstance(name, str) for name in self.title_fields):
-            raise unusable("passages.title_fields", self.title_fields, "field names")
-
-    @classmethod
-    def of(cls, value: Any) -> "Passages | None":
-        """Read the ``passages`` option of a search: a name of an aggregation, a dict of options, True, or None.
-
-        Raises:
-            ConfigError: it is none of these, or a key or value in it cannot be used.
-        """
-        return read_options(cls, value, "passages", first="aggregation")
-
-    @property
-    def windows(self) -> Windows:
-        """How documents are cut; for ``firstp`` no further than needed."""
-        limit = 1 if self.aggregation == "firstp" else self.limit
-        return Windows(self.words, self.stride, limit, self.policy, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +57,9 @@ def sum_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # no
     return DocumentScore(math.log(total), total / (1 + total), float(probabilities.max()))
 
 
-PassageAggregation = Callable[[Floats, Floats, int], DocumentScore]
+AggregatePassages = Callable[[Floats, Floats, int], DocumentScore]
 # of `firstp` one passage is scored, so the best is the first
-_AGGREGATIONS: dict[str, PassageAggregation] = {"maxp": max_p, "firstp": max_p, "sump": sum_p, "kmaxavgp": k_max_avg_p}
+_AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "sump": sum_p, "kmaxavgp": k_max_avg_p}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +79,7 @@ class PassageStage:
     """
 
     scorer: Scorer
-    options: Passages = Passages()
+    options: Passages = field(default_factory=Passages)
     depth: int = 100
     name: str = "mono"
     separator: str = " "

@@ -7,36 +7,13 @@ arXiv:1905.09217, section 3, with the numbers of Chen et al.: ICIP at TREC-2020 
 import random
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
+from osrerank.options.passages import Windows
 from osrerank.types import Section, Span
 
 WORD = re.compile(r"\S+")
 LONG_HYPHENS = re.compile(r"-{3,}")
-Policy = Literal["first", "sampled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """How a document is cut.
-
-    Attributes:
-        words: whole words of a passage.
-        stride: words from the beginning of a passage to that of the next; the last passage may lie wholly in the one
-            before it.
-        limit: passages of a document at most.
-        policy: which are kept when there are more: the ``first``; or ``sampled``: the first, the last, and a draw of
-            the others, which seed and document id determine.
-        seed: of that draw.
-    """
-
-    words: int = 150
-    stride: int = 75
-    limit: int = 30
-    policy: Policy = "first"
-    seed: int = 0
 
 
 def window_spans(text: str, words: int, stride: int, at_most: int | None = None) -> list[tuple[int, int]]:

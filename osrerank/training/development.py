@@ -9,8 +9,9 @@ import torch
 
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
+from osrerank.options.passages import Windows
 from osrerank.scoring.inputs import Tokens, padded
-from osrerank.stages.splitting import Windows, readable, window_spans
+from osrerank.stages.splitting import readable, window_spans
 from osrerank.training.examples.batches import WIDTHS, parts, plan
 from osrerank.training.examples.lists import Example
 from osrerank.training.losses import raw_scores

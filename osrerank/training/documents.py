@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.stages.splitting import Windows
+from osrerank.options.passages import Windows
 from osrerank.training.development import passages_of
 from osrerank.training.examples.lists import Example
 from osrerank.types import Scorer

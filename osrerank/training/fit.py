@@ -16,10 +16,11 @@ import torch
 
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.export.export_model import refuse_existing
-from osrerank.scoring.card import CARD_FILE, CONFIG_FILE, Kind, digest, parameter_files, read_card
+from osrerank.options.passages import Windows
+from osrerank.scoring.card import Kind
 from osrerank.scoring.inputs import Batch, InputBuilder
 from osrerank.scoring.locate import name_of
-from osrerank.stages.splitting import Windows
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, parameter_files, read_card
 from osrerank.training.checkpoint import Checkpoints
 from osrerank.training.development import Development, Scoring
 from osrerank.training.distill import DistillationObjective

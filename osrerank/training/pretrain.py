@@ -23,8 +23,8 @@ from torch.nn import functional
 from osrerank.errors import CorpusFormatError, EvaluationError
 from osrerank.export.export_model import new_directory, refuse_existing
 from osrerank.formats.files import numbered_lines
-from osrerank.scoring.card import TOKENIZER_FILE, digest, parameter_files
 from osrerank.scoring.inputs import Ids, Tokens, padded
+from osrerank.scoring.model_files import TOKENIZER_FILE, digest, parameter_files
 from osrerank.training.examples.batches import Lot, Step, plan
 from osrerank.training.examples.lists import malformed, text_of
 from osrerank.training.examples.sampling import shuffled

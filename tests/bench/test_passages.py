@@ -6,7 +6,8 @@ import tracemalloc
 
 import pytest
 
-from osrerank.stages.passages import Passages, PassageStage
+from osrerank.options.passages import Passages
+from osrerank.stages.passages import PassageStage
 from osrerank.stages.sentences import SentenceStage
 from osrerank.testing import FunctionScorer
 from tests.rankings import ranking_of

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.card import Kind, ModelCard, read_card, read_json
+from osrerank.scoring.card import Kind, ModelCard
 from osrerank.scoring.inputs import Tokens, padded
+from osrerank.scoring.model_files import read_card, read_json
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from osrerank.scoring.card import CrossBias  # noqa: E402 - likewise
 from osrerank.scoring.networks.attention import (  # noqa: E402 - imports torch
     Attention,
     PaddedAttention,
@@ -27,7 +29,7 @@ from osrerank.scoring.networks.attention import (  # noqa: E402 - imports torch
 )
 from osrerank.scoring.networks.bert import PackedNetwork, load_packed, obstacle  # noqa: E402 - likewise
 from osrerank.scoring.networks.classifier import Classifier  # noqa: E402 - likewise
-from osrerank.scoring.networks.cross_bias import CrossBias, from_bert  # noqa: E402 - likewise
+from osrerank.scoring.networks.cross_bias import from_bert  # noqa: E402 - likewise
 from osrerank.scoring.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
 from osrerank.scoring.torch_scorer import load_network, read_weights  # noqa: E402 - likewise
 from tests.varlen import Varlen  # noqa: E402 - likewise

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.scoring.batching import batch_size
+from osrerank.scoring.batcher import batch_size
 
 LENGTHS = st.lists(st.integers(1, 512), max_size=60)
 

@@ -6,7 +6,8 @@ from click.testing import CliRunner
 
 from osrerank import connect
 from osrerank.cli import cli
-from osrerank.doctor import examine, text_fields
+from osrerank.doctor import examine
+from osrerank.retrieval.text_fields import text_fields
 from osrerank.settings import Settings
 
 TINY = str(Path(__file__).parents[1] / "data" / "tiny-bert-one-label")

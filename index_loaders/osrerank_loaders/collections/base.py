@@ -5,7 +5,6 @@ that describes it, not raised: whoever asked for the records decides whether one
 cannot be read past (a truncated archive, damaged CBOR) is raised.
 """
 
-import io
 import lzma
 import tarfile
 import zipfile
@@ -15,22 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from osrerank.errors import CorpusFormatError
+from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
 
 Record = Document | CorpusFormatError
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One file to read records from, unpacked.
-
-    Attributes:
-        name: the path as given; a member of an archive is ``archive.tar!member``.
-        stream: the bytes, decompressed.
-    """
-
-    name: str
-    stream: io.BufferedReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +44,6 @@ class Loader:
     b: float = 0.4
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     open_fields: bool = False
-
-
-def malformed(source: Source, reason: str, *, line: int | None = None, byte: int | None = None) -> CorpusFormatError:
-    """Return the error for a bad record, its place at the front of the message."""
-    place = source.name
-    if line is not None:
-        place += f", line {line}"
-    if byte is not None:
-        place += f", byte {byte}"
-    return CorpusFormatError(f"{place}: {reason}", file=source.name, line=line)
 
 
 def read_records(loader: Loader, sources: Iterable[Source]) -> Iterator[Record]:

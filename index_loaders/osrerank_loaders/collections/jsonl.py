@@ -9,8 +9,9 @@ from typing import Any
 
 from osrerank.errors import CorpusFormatError
 from osrerank.formats.lines import json_lines
+from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record, Source, malformed
+from osrerank_loaders.collections.base import Loader, Record
 
 _ID_KEYS = ("id", "_id", "doc_id", "docid")
 _TEXT_KEYS = ("text", "contents", "body")

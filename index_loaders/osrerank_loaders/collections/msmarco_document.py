@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from osrerank.errors import CorpusFormatError
 from osrerank.formats.lines import json_lines, not_utf8, shown
+from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record, Source, malformed
+from osrerank_loaders.collections.base import Loader, Record
 from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.trec import doc_blocks
 

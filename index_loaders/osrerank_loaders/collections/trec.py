@@ -17,8 +17,9 @@ from typing import Any
 from osrerank.errors import CorpusFormatError
 from osrerank.formats.lines import json_lines
 from osrerank.formats.markup import elements, strip_tags
+from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record, Source, malformed
+from osrerank_loaders.collections.base import Loader, Record
 
 _TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP")

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from osrerank._optional import require
+from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record, Source, malformed
+from osrerank_loaders.collections.base import Loader, Record
 
 PAGES, OUTLINES, PARAGRAPHS = "pages", "outlines", "paragraphs"
 _KINDS = (PAGES, OUTLINES, PARAGRAPHS)

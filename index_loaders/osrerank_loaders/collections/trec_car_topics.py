@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from osrerank.formats.common_layout import Judgment
-from osrerank.formats.sources import files_of, open_sources
+from osrerank.formats.sources import Source, files_of, malformed, open_sources
 from osrerank.types import Query
-from osrerank_loaders.collections.base import Source, malformed
 from osrerank_loaders.collections.trec_car import OUTLINES, PAGES, read_items
 
 Level = Literal["hierarchical", "toplevel", "article"]

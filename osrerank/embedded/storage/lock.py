@@ -1,15 +1,13 @@
 """One writer at a time: an advisory lock on a file in the folder, freed by the kernel when its holder dies."""
 
-import fcntl
 import os
-import weakref
 from pathlib import Path
 
+from osrerank._platform import renew_after_fork, try_lock
 from osrerank.embedded.errors import Fault
 from osrerank.embedded.storage.store import storage_fault
 
 FILE = "writer.lock"
-_locks: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
 
 
 class WriterLock:
@@ -18,7 +16,7 @@ class WriterLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._handle: int | None = None
-        _locks.add(self)
+        renew_after_fork(self)
 
     @property
     def held(self) -> bool:
@@ -37,16 +35,14 @@ class WriterLock:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise storage_fault(self._path.parent, f"unable to open {FILE}: {error.strerror}") from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _locked(handle):
             holder = os.read(handle, 20).decode().strip() or "unknown"
             os.close(handle)
             reason = (
                 f"the embedded folder {self._path.parent} is being written by another process (pid {holder}):"
                 " close its client, or use an OpenSearch server for several writers"
             )
-            raise Fault(503, "lock_obtain_failed_exception", reason) from None
+            raise Fault(503, "lock_obtain_failed_exception", reason)
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         self._handle = handle
@@ -59,7 +55,7 @@ class WriterLock:
             return False
         return True
 
-    def forget(self) -> None:
+    def renew(self) -> None:
         """Close a forked child's copy of the lock's file, which would keep the lock after its parent's death."""
         self.release()
 
@@ -70,9 +66,8 @@ class WriterLock:
             self._handle = None
 
 
-def _forget_all() -> None:
-    for lock in list(_locks):
-        lock.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
+def _locked(handle: int) -> bool:
+    try:
+        return try_lock(handle)
+    except OSError:  # a file system without locks
+        return False

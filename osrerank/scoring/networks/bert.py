@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.card import Kind, ModelCard
+from osrerank.scoring.card import BEYOND, SEGMENTS, CrossBias, Kind, ModelCard
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.networks.attention import Attention, Bounds, merged
 from osrerank.scoring.networks.bert_weights import PARTS, encoder_weights, plain_names
-from osrerank.scoring.networks.cross_bias import BEYOND, SEGMENTS, CrossBias, likeness, pooled_length
+from osrerank.scoring.networks.cross_bias import likeness, pooled_length, raw_scores
 from osrerank.scoring.networks.packing import Numbers, Packed, offsets, pack, pack_by_segment
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -293,7 +293,7 @@ class PackedCrossBias(PackedNetwork):
         for layer in self.encoder.stack:
             states = layer(states, attend)
         means = torch.segment_reduce(states.float(), "mean", lengths=part_lengths.long(), unsafe=True)
-        return self.bias.raw(*means.chunk(self.segments))  # each (n, hidden)
+        return raw_scores(self.bias, *means.chunk(self.segments))  # each (n, hidden)
 
     def _pooled_lengths(self, pieces: Numbers) -> Numbers:
         """Return how many states each part gets, of as many pieces: queries first."""

@@ -20,71 +20,14 @@ document states by a factor: Clavié, Chaffin, Adams 2024 (arXiv 2409.14683); po
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from osrerank.scoring.card import SLACK, Kind, PoolFactors
+from osrerank.scoring.card import BEYOND, BLOCKED, SEGMENTS, SLACK, CrossBias, Kind
 from osrerank.scoring.networks.bert_weights import encoder_weights, plain_names
-
-CLOSED = "closed"
-SEGMENTS = {"mono": 2, "duo": 3}
-"""Segments of a sequence: the query, and one or two documents."""
-BLOCKED = -1e4
-"""Added to a logit that must not count: exp of it is 0 in float32 and float16, and it overflows in neither."""
-BEYOND = 2.0
-"""More than any cosine: where pieces are sorted by theirs, it puts one last, and its negative first."""
-
-
-@dataclass(frozen=True, slots=True)
-class CrossBias:
-    """What the layout adds to a bi-encoder.
-
-    Attributes:
-        query: added to the logits of query rows on document columns; ``closed`` for none of it.
-        document: added to the logits of document rows on query columns.
-        temperature: factor t of the cosine.
-        other: added to the logits of one document's rows on the other's columns; of no account for mono.
-        pool_factor: pieces of a document for each of its states, on average; 1 for a state each.
-        query_pool_factor: the same of the query.
-    """
-
-    query: float | str = -2.0
-    document: float | str = CLOSED
-    temperature: float = 20.0
-    other: float | str = -4.0
-    pool_factor: float = 1.0
-    query_pool_factor: float = 1.0
-
-    @property
-    def pool_factors(self) -> PoolFactors:
-        """Pieces of a query and of a document for each of their states."""
-        return PoolFactors(self.query_pool_factor, self.pool_factor)
-
-    def amounts(self) -> tuple[float, float, float]:
-        """Return the biases ``query``, ``document`` and ``other`` as numbers."""
-        sides = (self.query, self.document, self.other)
-        query, document, other = (BLOCKED if side == CLOSED else float(side) for side in sides)
-        return query, document, other
-
-    def seen_from(self, row: int, segments: int) -> list[tuple[int, float]]:
-        """Return which of so many segments the rows of one see beside their own, and what is added there."""
-        others = [segment for segment in range(segments) if segment != row]
-        sides = [self.query if row == 0 else self.document if segment == 0 else self.other for segment in others]
-        return [(segment, float(side)) for segment, side in zip(others, sides, strict=True) if side != CLOSED]
-
-    def for_card(self, kind: Kind) -> dict[str, Any]:
-        """Return the biases that a card of this kind has."""
-        named = {"query": self.query, "document": self.document, "temperature": self.temperature}
-        return {**named, **self.pool_factors.for_card(), **({"other": self.other} if kind == "duo" else {})}
-
-    def raw(self, query: Tensor, *documents: Tensor) -> Tensor:
-        """Return raw scores ``(n, 1)`` of a document, or of the first against the second, of means ``(n, hidden)``."""
-        first, *second = (functional.cosine_similarity(query, document) for document in documents)
-        return self.temperature * (first - second[0] if second else first).unsqueeze(1)
 
 
 class CrossBiasEncoder(nn.Module):
@@ -124,7 +67,7 @@ class CrossBiasEncoder(nn.Module):
             states = layer(states, attention_bias)
         segments = (mask * (pooled.token_type_ids == segment) for segment in range(self.segments))
         query, *documents = (mean(states, mask) for mask in segments)
-        return self.bias.raw(query, *documents)
+        return raw_scores(self.bias, query, *documents)
 
     def embed(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return the first states ``(n, tokens, hidden)``; positions start at 0 again with each document."""
@@ -276,6 +219,12 @@ class Layer(nn.Module):
         logits = query @ key.transpose(2, 3) * self.width**-0.5 + attention_bias
         context: Tensor = (logits.softmax(dim=3) @ value).transpose(1, 2).reshape(rows, tokens, hidden)
         return context
+
+
+def raw_scores(bias: CrossBias, query: Tensor, *documents: Tensor) -> Tensor:
+    """Return raw scores ``(n, 1)`` of a document, or of the first against the second, of means ``(n, hidden)``."""
+    first, *second = (functional.cosine_similarity(query, document) for document in documents)
+    return bias.temperature * (first - second[0] if second else first).unsqueeze(1)
 
 
 def mean(states: Tensor, mask: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 
 from osrerank.client import Client
 from osrerank.errors import MissingDependencyError, ModelLoadError, WorkerError
-from osrerank.pipeline import NO_STAGES, PIPELINES, Rerank
+from osrerank.options.rerank import NO_STAGES, PIPELINES, Rerank
 from osrerank.reranker import Reranker
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
 from osrerank.server.page.comparison import ComparedSearch, Judgments, compare

@@ -15,23 +15,12 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import NOTICES, write_card
 from osrerank.export.third_segment import third_row
-from osrerank.scoring.card import (
-    CARD_FILE,
-    CONFIG_FILE,
-    TOKENIZER_FILE,
-    WEIGHTS_FILE,
-    Calibration,
-    Kind,
-    ModelCard,
-    as_duo,
-    read_card,
-    read_json,
-    with_pool_factors,
-)
+from osrerank.scoring.card import Calibration, CrossBias, Kind, ModelCard, as_duo, with_pool_factors
 from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_card, read_json
 from osrerank.scoring.networks.bert_weights import bert_names
 from osrerank.scoring.networks.classifier import Classifier
-from osrerank.scoring.networks.cross_bias import CrossBias, CrossBiasEncoder, from_bert
+from osrerank.scoring.networks.cross_bias import CrossBiasEncoder, from_bert
 from osrerank.scoring.torch_scorer import read_weights
 from osrerank.training.recipes import Recipe
 

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from osrerank import Rerank
 from osrerank.cli.options import rerank_arguments, rerank_options
-from osrerank.retrieval.rm3 import Rm3
+from osrerank.options.rm3 import Rm3
 
 
 def arguments_of(*given):

@@ -14,7 +14,8 @@ from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
 from osrerank.export import export_model as module
 from osrerank.export.export_model import ExportOptions, export_model, new_directory, write_card
 from osrerank.export.quantise import Recipe, quantise, quantise_rows
-from osrerank.scoring.card import Calibration, read_card
+from osrerank.scoring.card import Calibration
+from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 from tests import servers
 

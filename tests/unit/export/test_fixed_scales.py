@@ -13,8 +13,8 @@ from osrerank.errors import ConfigError
 from osrerank.export.fixed_scales import activation_ranges
 from osrerank.export.outliers import separate_outliers
 from osrerank.export.quantise import Recipe, quantise
-from osrerank.scoring.card import FIXED_SCALES
 from osrerank.scoring.inputs import Tokens
+from osrerank.scoring.model_files import FIXED_SCALES
 from tests.unit.export.graphs import of_words
 
 WIDTH, OUTPUTS, WORDS = 64, 32, 50

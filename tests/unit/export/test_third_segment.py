@@ -10,7 +10,7 @@ import pytest
 from osrerank.cli import main
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
-from osrerank.scoring.card import read_card
+from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 
 torch = pytest.importorskip("torch")

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from osrerank import Rerank, connect
 from osrerank.errors import ConfigError
-from osrerank.retrieval.rm3 import Feedback, Rm3, expand, widened
+from osrerank.options.rm3 import Rm3
+from osrerank.retrieval.rm3 import Feedback, expand, widened
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
 

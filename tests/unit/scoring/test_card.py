@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import Calibration, ModelCard, beside_another, digest, read_card
+from osrerank.scoring.card import Calibration, ModelCard, beside_another
 from osrerank.scoring.locate import locate
+from osrerank.scoring.model_files import digest, read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 

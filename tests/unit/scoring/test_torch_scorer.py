@@ -12,9 +12,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from osrerank.errors import ConfigError, InferenceError, ModelLoadError
-from osrerank.scoring.card import ModelCard, read_card
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scores
 

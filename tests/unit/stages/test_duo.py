@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from osrerank import DuoStage, MonoStage, Pipeline
 from osrerank.errors import ConfigError, DeadlineExceeded, InferenceError
+from osrerank.options.pairs import PAIR_AGGREGATIONS, Pairs
 from osrerank.pipeline import applied
 from osrerank.response import explain, final_score
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.ordering import NO_TEXT
-from osrerank.stages.pairs import PAIR_AGGREGATIONS, Pairs
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, Scores
 from tests.rankings import ranking_of

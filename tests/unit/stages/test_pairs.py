@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.errors import ConfigError
-from osrerank.stages.pairs import PAIR_AGGREGATIONS, Pairs, aggregate
+from osrerank.options.pairs import PAIR_AGGREGATIONS, Pairs
+from osrerank.stages.pairs import aggregate
 
 # p_ij of three documents, row i, column j; p_ij + p_ji is not 1, as with a model
 MATRIX = [[None, 0.9, 0.2], [0.6, None, 0.7], [0.5, 0.3, None]]

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from osrerank import Rerank
 from osrerank.errors import ConfigError, DeadlineExceeded, InferenceError
+from osrerank.options.passages import Passages
 from osrerank.response import parse
 from osrerank.stages.mono import MonoStage
-from osrerank.stages.passages import Passages, PassageStage, k_max_avg_p, max_p, sum_p
+from osrerank.stages.passages import PassageStage, k_max_avg_p, max_p, sum_p
 from osrerank.stages.sentences import SentenceStage
 from osrerank.testing import FunctionScorer
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section

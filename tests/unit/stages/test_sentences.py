@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from osrerank import Rerank
 from osrerank.errors import ConfigError
+from osrerank.options.sentences import Sentences
 from osrerank.stages.sentence_splitting import cleaned, sentence_spans
-from osrerank.stages.sentences import Sentences, SentenceStage, interpolate
+from osrerank.stages.sentences import SentenceStage, interpolate
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline
 from tests.rankings import ranking_of

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.stages.splitting import Windows, passage_spans, readable, window_spans
+from osrerank.options.passages import Windows
+from osrerank.stages.splitting import passage_spans, readable, window_spans
 from osrerank.types import Section
 
 

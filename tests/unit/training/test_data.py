@@ -8,7 +8,7 @@ import pytest
 
 from osrerank.client import connect
 from osrerank.errors import CorpusFormatError
-from osrerank.stages.splitting import Windows
+from osrerank.options.passages import Windows
 from osrerank.training.documents import best, hardest, passage_triples, scored
 from osrerank.training.examples.first_pass import Search, from_index, from_questions
 from osrerank.training.examples.lists import Example

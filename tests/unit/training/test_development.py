@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from osrerank.errors import ConfigError, EvaluationError  # noqa: E402 - with their twins
+from osrerank.options.passages import Windows  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
-from osrerank.stages.splitting import Windows  # noqa: E402
 from osrerank.training.development import Development, Scoring, passages_of  # noqa: E402
 from osrerank.training.examples.lists import Example  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402

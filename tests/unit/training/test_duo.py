@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from osrerank.export.export_model import ExportOptions, export_model  # noqa: E402
-from osrerank.scoring.card import read_card  # noqa: E402
 from osrerank.scoring.inputs import InputBuilder  # noqa: E402
+from osrerank.scoring.model_files import read_card  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402 - with their twins
 from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.development import Development, Scoring  # noqa: E402

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402 - needs torch
 
 from osrerank.errors import ConfigError, CorpusFormatError, EvaluationError, ModelLoadError  # noqa: E402
-from osrerank.scoring.card import read_card  # noqa: E402
+from osrerank.scoring.model_files import read_card  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.examples.sources import open_source  # noqa: E402

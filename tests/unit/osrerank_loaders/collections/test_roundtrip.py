@@ -7,8 +7,8 @@ import cbor2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osrerank.formats.sources import Source
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Source
 from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.msmarco_passage import read_passages
 from osrerank_loaders.collections.trec_car import read_paragraphs

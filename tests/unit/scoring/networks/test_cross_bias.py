@@ -7,20 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.scoring.card import SLACK, Kind, ModelCard, read_json, states_of
+from osrerank.scoring.card import SLACK, Kind, ModelCard, states_of
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
+from osrerank.scoring.model_files import read_json
 from tests.cross_bias import defined
 
 torch = pytest.importorskip("torch")
 
-from osrerank.scoring.networks.cross_bias import (  # noqa: E402 - imports torch
-    BLOCKED,
-    CrossBias,
-    CrossBiasEncoder,
-    Pool,
-    from_bert,
-    pooled_length,
-)
+from osrerank.scoring.card import BLOCKED, CrossBias  # noqa: E402 - imports torch
+from osrerank.scoring.networks.cross_bias import CrossBiasEncoder, Pool, from_bert, pooled_length  # noqa: E402 - imports torch
 from osrerank.scoring.torch_scorer import read_weights  # noqa: E402 - likewise
 
 DIRECTORY = Path(__file__).parents[3] / "data" / "tiny-bert-cross-bias"

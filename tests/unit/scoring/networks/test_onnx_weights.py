@@ -7,8 +7,8 @@ import pytest
 
 from osrerank.errors import ModelLoadError
 from osrerank.export.quantise import Recipe
-from osrerank.scoring.card import parameter_files, read_card
 from osrerank.scoring.locate import SHIPPED
+from osrerank.scoring.model_files import parameter_files, read_card
 from osrerank.scoring.registry import load_scorer
 
 pytest.importorskip("torch")

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from osrerank.scoring.card import read_card  # noqa: E402
 from osrerank.scoring.inputs import InputBuilder, padded  # noqa: E402 - with their twins
 from osrerank.scoring.local import LocalScorer  # noqa: E402
+from osrerank.scoring.model_files import read_card  # noqa: E402
 from osrerank.training.examples.batches import MonoAssembly, Steps, parts, plan, prefetched  # noqa: E402
 from osrerank.training.examples.lists import Example  # noqa: E402
 from tests.servers import ROOT  # noqa: E402

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file, save_file  # noqa: E402 - needs torch
 
 from osrerank.errors import ConfigError  # noqa: E402 - its twin
-from osrerank.scoring.card import read_card  # noqa: E402 - its twin
+from osrerank.scoring.model_files import read_card  # noqa: E402 - its twin
 from osrerank.scoring.registry import load_scorer  # noqa: E402 - its twin
 from osrerank.training.recipes import Recipe  # noqa: E402 - its twin
 from osrerank.training.weights.averaging import average  # noqa: E402 - its twin

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file  # noqa: E402 - with their tw
 
 from osrerank.errors import ConfigError, ModelLoadError  # noqa: E402
 from osrerank.export.export_model import ExportOptions, export_model, write_card  # noqa: E402
-from osrerank.scoring.card import Calibration, read_card  # noqa: E402
+from osrerank.scoring.card import Calibration  # noqa: E402
+from osrerank.scoring.model_files import read_card  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.training.probe import Probe, forward  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402

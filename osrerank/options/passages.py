@@ -1,0 +1,96 @@
+"""How long documents are cut into passages and judged by them; `osrerank.stages.passages` does it."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from osrerank.options.parse import is_count, read_options, unusable
+
+Policy = Literal["first", "sampled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How a document is cut.
+
+    Attributes:
+        words: whole words of a passage.
+        stride: words from the beginning of a passage to that of the next; the last passage may lie wholly in the one
+            before it.
+        limit: passages of a document at most.
+        policy: which are kept when there are more: the ``first``; or ``sampled``: the first, the last, and a draw of
+            the others, which seed and document id determine.
+        seed: of that draw.
+    """
+
+    words: int = 150
+    stride: int = 75
+    limit: int = 30
+    policy: Policy = "first"
+    seed: int = 0
+
+
+PassageAggregation = Literal["maxp", "firstp", "sump", "kmaxavgp"]
+PASSAGE_AGGREGATIONS = ("maxp", "firstp", "sump", "kmaxavgp")
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """How long documents are judged by their passages.
+
+    Attributes:
+        aggregation: what a document gets of its passages: ``"maxp"`` its best passage's score; ``"firstp"`` its
+            first one's, no other is scored; ``"sump"`` the sum of their probabilities; ``"kmaxavgp"`` the mean of the
+            ``k`` highest probabilities, or of as many as there are.
+        k: of ``kmaxavgp``.
+        words: whole words of a passage.
+        stride: words from the beginning of a passage to that of the next.
+        limit: passages of a document at most.
+        policy: which are kept when there are more: ``"first"``, or ``"sampled"``: the first, the last and a draw of the
+            others.
+        seed: of that draw; the same document always gets the same one.
+        title_fields: fields whose text is put in front of every passage instead of being cut into passages.
+    """
+
+    aggregation: PassageAggregation = "maxp"
+    k: int = 2
+    words: int = 150
+    stride: int = 75
+    limit: int = 30
+    policy: Literal["first", "sampled"] = "first"
+    seed: int = 0
+    title_fields: tuple[str, ...] = ("title",)
+
+    def __post_init__(self) -> None:
+        names: Any = self.title_fields  # from a settings file or a caller, a text or a list
+        object.__setattr__(self, "title_fields", (names,) if isinstance(names, str) else tuple(names))
+        for name in ("k", "words", "stride", "limit"):
+            if not is_count(getattr(self, name)):
+                raise unusable(f"passages.{name}", getattr(self, name), "a count from 1 on")
+        if self.stride > self.words:
+            expected = f"at most words ({self.words}), or some words would be in no passage"
+            raise unusable("passages.stride", self.stride, expected)
+        if self.aggregation not in PASSAGE_AGGREGATIONS:
+            raise unusable(
+                "passages.aggregation", self.aggregation, " or ".join(f'"{name}"' for name in PASSAGE_AGGREGATIONS)
+            )
+        if self.policy not in ("first", "sampled"):
+            raise unusable("passages.policy", self.policy, '"first" or "sampled"')
+        if type(self.seed) is not int:
+            raise unusable("passages.seed", self.seed, "a whole number")
+        if not all(isinstance(name, str) for name in self.title_fields):
+            raise unusable("passages.title_fields", self.title_fields, "field names")
+
+    @classmethod
+    def of(cls, value: Any) -> "Passages | None":
+        """Read the ``passages`` option of a search: a name of an aggregation, a dict of options, True, or None.
+
+        Raises:
+            ConfigError: it is none of these, or a key or value in it cannot be used.
+        """
+        return read_options(cls, value, "passages", first="aggregation")
+
+    @property
+    def windows(self) -> Windows:
+        """How documents are cut; for ``firstp`` no further than needed."""
+        limit = 1 if self.aggregation == "firstp" else self.limit
+        return Windows(self.words, self.stride, limit, self.policy, self.seed)

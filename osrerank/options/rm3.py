@@ -1,0 +1,48 @@
+"""How a first pass is widened by feedback; `osrerank.retrieval.rm3` does it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from osrerank.options.parse import is_count, is_name, is_share, read_options, unusable
+
+
+@dataclass(frozen=True, slots=True)
+class Rm3:
+    """How a query is widened.
+
+    Attributes:
+        documents: feedback documents.
+        terms: terms kept of each feedback document, and of all of them together.
+        weight: share of the original query in the new one, in [0, 1].
+        field: the one field that is searched, and whose terms are taken; ``query_fields`` are not.
+        max_document_share: terms in more than this share of the documents, in [0, 1], are no feedback.
+        min_length: shortest feedback term, in characters.
+        max_length: longest.
+    """
+
+    documents: int = 10
+    terms: int = 10
+    weight: float = 0.5
+    field: str = "text"
+    max_document_share: float = 0.1
+    min_length: int = 2
+    max_length: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("documents", "terms", "min_length", "max_length"):
+            if not is_count(getattr(self, name)):
+                raise unusable(f"rm3.{name}", getattr(self, name), "a count from 1 on")
+        for name in ("weight", "max_document_share"):
+            if not is_share(getattr(self, name)):
+                raise unusable(f"rm3.{name}", getattr(self, name), "a number in [0, 1]")
+        if not is_name(self.field):
+            raise unusable("rm3.field", self.field, "a field's name")
+
+    @classmethod
+    def of(cls, value: Any) -> "Rm3 | None":
+        """Read the ``rm3`` option of a search: True, a dict of options, or None.
+
+        Raises:
+            ConfigError: it is none of these, or a key or value in it cannot be used.
+        """
+        return read_options(cls, value, "rm3")

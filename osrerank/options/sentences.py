@@ -1,0 +1,56 @@
+"""How documents are judged by their best sentences; `osrerank.stages.sentences` does it."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from osrerank.options.parse import is_count, is_name, is_share, read_options, unusable
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """How documents are judged by their best sentences.
+
+    Attributes:
+        a: share of the first pass, in [0, 1]; ``osrerank tune`` finds it for a collection.
+        weights: of the best sentence, the second best and so on; the first is 1 in the paper.
+        scores: what is summed: ``"logit"``, as the released code does, or ``"probability"``, as the text says.
+        max_words: a longer sentence is cut into chunks of so many words.
+        drop_tail: whether a long sentence loses its last, shorter chunk, as in the released code.
+        limit: sentences of a document that are scored at most; None for all.
+        language: of the documents, as a two-letter code.
+    """
+
+    a: float = 0.5
+    weights: tuple[float, ...] = (1.0, 0.2, 0.3)
+    scores: Literal["logit", "probability"] = "logit"
+    max_words: int = 512
+    drop_tail: bool = False
+    limit: int | None = None
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        weights: Any = self.weights  # from a settings file or a caller, a number or a list
+        object.__setattr__(self, "weights", tuple(weights) if isinstance(weights, list | tuple) else (weights,))
+        if not is_share(self.a):
+            raise unusable("sentences.a", self.a, "a number in [0, 1]")
+        if not (self.weights and all(is_share(weight) for weight in self.weights)):
+            raise unusable("sentences.weights", self.weights, "one or more numbers in [0, 1]")
+        if self.scores not in ("logit", "probability"):
+            raise unusable("sentences.scores", self.scores, '"logit" or "probability"')
+        if not is_count(self.max_words):
+            raise unusable("sentences.max_words", self.max_words, "a count from 1 on")
+        if self.drop_tail not in (True, False):
+            raise unusable("sentences.drop_tail", self.drop_tail, "True or False")
+        if not is_name(self.language):
+            raise unusable("sentences.language", self.language, "a two-letter code")
+        if self.limit is not None and not is_count(self.limit):
+            raise unusable("sentences.limit", self.limit, "a count from 1 on or None")
+
+    @classmethod
+    def of(cls, value: Any) -> "Sentences | None":
+        """Read the ``sentences`` option of a search: True, a dict of options, or None.
+
+        Raises:
+            ConfigError: it is none of these, or a key or value in it cannot be used.
+        """
+        return read_options(cls, value, "sentences")
