@@ -15,8 +15,9 @@
     |  +- TaskTimeout
     |  +- TaskFailed
     |  +- PayloadError
+    +- FormatError                  file, line: topics, judgments, runs, candidates, JSON lines, archives
+    |  +- CorpusFormatError         also a LoaderError
     +- LoaderError                  file, line
-    |  +- CorpusFormatError
     |  +- ChecksumError
     |  +- BulkIndexError            ok, failed, first (at most five rejected documents)
     +- EvaluationError
@@ -113,6 +114,15 @@ class PayloadError(WorkerError):
     """A message is malformed, too large or of another version."""
 
 
+class FormatError(OsrerankError):
+    """A file is not what its format says it should be."""
+
+    def __init__(self, message: str, *, file: str = "", line: int | None = None) -> None:
+        super().__init__(message)
+        self.file = file
+        self.line = line
+
+
 class LoaderError(OsrerankError):
     """A collection cannot be read or indexed."""
 
@@ -122,8 +132,8 @@ class LoaderError(OsrerankError):
         self.line = line
 
 
-class CorpusFormatError(LoaderError):
-    """A record is not what the format says it should be."""
+class CorpusFormatError(LoaderError, FormatError):
+    """A collection, or a record of it, is not what its format says it should be."""
 
 
 class ChecksumError(LoaderError):

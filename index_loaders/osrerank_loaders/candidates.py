@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.common_layout import write_lines
 from osrerank.formats.lines import shown, text_lines
 from osrerank.formats.sources import Source, malformed, open_sources
@@ -56,7 +56,7 @@ def candidates_of_run(
         documents: the collection; read once.
 
     Raises:
-        CorpusFormatError: a line is no run line, or names a query or a document that is not there.
+        FormatError: a line is no run line, or names a query or a document that is not there.
     """
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
         for place, (source, number, line) in enumerate(_lines(files)):
@@ -99,7 +99,7 @@ def _database(folder: Path) -> sqlite3.Connection:
 def _lines(files: tuple[str, ...]) -> Iterator[tuple[Source, int, str]]:
     for source in open_sources(files):
         for number, line in text_lines(source):
-            if isinstance(line, CorpusFormatError):
+            if isinstance(line, FormatError):
                 raise line
             yield source, number, line
 
@@ -108,7 +108,7 @@ def _keep_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> No
     """Keep the texts of the documents that occur in the rows."""
     wanted = {doc_id for (doc_id,) in database.execute("SELECT DISTINCT doc_id FROM rows")}
     for document in documents:
-        if isinstance(document, CorpusFormatError):
+        if isinstance(document, FormatError):
             raise document
         if document.doc_id in wanted:
             row = (document.doc_id, document.title, document.text)

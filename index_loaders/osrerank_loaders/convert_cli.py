@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import FormatError
 from osrerank.types import Document
 from osrerank_loaders.collections.registry import LOADERS
 
@@ -46,7 +46,7 @@ def corpus(loader: str, paths: tuple[str, ...], output: Path) -> None:
 def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
     """Write MS MARCO or BEIR queries, or TREC topics, as queries.tsv."""
     from osrerank.formats.common_layout import write_queries  # noqa: PLC0415 - loaded when asked for
-    from osrerank_loaders.topics import read_queries  # noqa: PLC0415 - its twin
+    from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
 
     _said(write_queries(read_queries(paths, field=field), output), "queries", output)
 
@@ -56,10 +56,10 @@ def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
 @_output
 def qrels(paths: tuple[str, ...], output: Path) -> None:
     """Write MS MARCO, NIST or BEIR judgments as qrels.txt."""
-    from osrerank.formats.common_layout import write_qrels  # noqa: PLC0415 - loaded when asked for
-    from osrerank_loaders.topics import read_qrels  # noqa: PLC0415 - its twin
+    from osrerank.formats.common_layout import judgments_of, write_qrels  # noqa: PLC0415 - loaded when asked for
+    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - its twin
 
-    _said(write_qrels(read_qrels(paths), output), "judgments", output)
+    _said(write_qrels(judgments_of(read_qrels(paths)), output), "judgments", output)
 
 
 @convert.command()
@@ -71,8 +71,8 @@ def candidates(
     paths: tuple[str, ...], queries_path: str | None, collection: tuple[str, str] | None, output: Path
 ) -> None:
     """Write a top-1000 file, or a TREC run with its queries and collection, as candidates.jsonl."""
+    from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
     from osrerank_loaders import candidates as files  # noqa: PLC0415 - loaded when asked for
-    from osrerank_loaders.topics import read_queries  # noqa: PLC0415 - its twin
 
     if (queries_path is None) != (collection is None):
         raise click.UsageError("--queries and --collection go together: a TREC run needs both, a top-1000 file neither")
@@ -134,7 +134,7 @@ def _documents(loader_name: str, paths: tuple[str, ...]) -> Iterator[Document]:
 
     loader = LOADERS[loader_name]
     for record in read_records(loader, open_sources(files_of(paths, loader.files), loader.files)):
-        if isinstance(record, CorpusFormatError):
+        if isinstance(record, FormatError):
             raise record
         yield record
 

@@ -1,13 +1,12 @@
 """Candidates to rerank without a search engine: JSON lines, or a run file with the corpus and the queries it is of."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osrerank.errors import EvaluationError
-from osrerank.formats.files import numbered_lines
+from osrerank.errors import EvaluationError, FormatError
+from osrerank.formats.files import bad_line, numbered_values
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_run
 from osrerank.types import Query
@@ -30,23 +29,23 @@ def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
     """Read JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?, "score"?}]}``.
 
     Raises:
-        EvaluationError: a line is malformed, a query appears twice or a document twice for a query, or there is none.
+        FormatError: a line is malformed, a query appears twice or a document twice for a query, or there is none.
     """
     path = Path(path)
     lists: dict[str, CandidateList] = {}
-    for number, value in _json_lines(path):
-        place = f"{path}, line {number}"
+    for number, value in numbered_values(path):
         try:
             query_id, text, candidates = str(value["query_id"]), value["query"], value["candidates"]
             documents = tuple(_document(candidate["doc_id"], candidate) for candidate in candidates)
         except (KeyError, TypeError) as error:
-            raise EvaluationError(f"{place}: expected query_id, query and candidates with doc_id: {error}") from None
+            raise bad_line(path, number, f"expected query_id, query and candidates with doc_id: {error}") from None
         if query_id in lists:
-            raise EvaluationError(f"{place}: query {query_id} appears twice; remove one")
-        _check_documents(place, query_id, text, documents)
+            raise bad_line(path, number, f"query {query_id} appears twice; remove one")
+        if problem := _problem_of(query_id, text, documents):
+            raise bad_line(path, number, problem)
         lists[query_id] = CandidateList(Query(query_id, text), documents)
     if not lists:
-        raise EvaluationError(f"{path}: no candidates")
+        raise FormatError(f"{path}: no candidates", file=str(path))
     return tuple(lists.values())
 
 
@@ -56,10 +55,11 @@ def assemble(run: Path | str, corpus: Path | str, queries: Path | str) -> tuple[
     Args:
         run: as `trec.read_run` reads it.
         corpus: JSON lines with ``id`` (or ``_id``, ``doc_id``), ``text`` and, where there is one, ``title``.
-        queries: as `queries.read_queries` reads it.
+        queries: as `topics.read_queries` reads it.
 
     Raises:
-        EvaluationError: a file is malformed, or the run has a document or query that the others lack.
+        FormatError: a file is malformed.
+        EvaluationError: the run has a document or query that the others lack.
     """
     rankings = read_run(run).rankings
     texts = {query.query_id: query for query in read_queries(queries)}
@@ -82,13 +82,13 @@ def _read_corpus(path: Path, wanted: Iterable[str]) -> dict[str, dict[str, Any]]
     """Return the wanted documents by id."""
     wanted = set(wanted)
     documents = {}
-    for number, value in _json_lines(path):
+    for number, value in numbered_values(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
         if doc_id is None:
-            raise EvaluationError(f"{path}, line {number}: the document has no id")
+            raise bad_line(path, number, "the document has no id")
         if doc_id in wanted:
             if not isinstance(value.get("text"), str):
-                raise EvaluationError(f"{path}, line {number}: document {doc_id} has no text")
+                raise bad_line(path, number, f"document {doc_id} has no text")
             documents[doc_id] = _document(doc_id, value)
     return documents
 
@@ -98,20 +98,11 @@ def _document(doc_id: object, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": str(doc_id), **kept}
 
 
-def _check_documents(place: str, query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> None:
+def _problem_of(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return what is wrong with a line, "" when nothing is."""
     if not isinstance(text, str) or not text.strip():
-        raise EvaluationError(f"{place}: query {query_id} has no text")
+        return f"query {query_id} has no text"
     if len({document["id"] for document in documents}) != len(documents):
-        raise EvaluationError(f"{place}: query {query_id} has a document twice; remove one")
-    for document in documents:
-        if not isinstance(document.get("text"), str):
-            raise EvaluationError(f"{place}: document {document['id']} of query {query_id} has no text")
-
-
-def _json_lines(path: Path) -> Iterable[tuple[int, Any]]:
-    for number, line in numbered_lines(path):
-        if line.strip():
-            try:
-                yield number, json.loads(line)
-            except ValueError as error:
-                raise EvaluationError(f"{path}, line {number}: not JSON: {error}") from None
+        return f"query {query_id} has a document twice; remove one"
+    bad = next((document for document in documents if not isinstance(document.get("text"), str)), None)
+    return "" if bad is None else f"document {bad['id']} of query {query_id} has no text"

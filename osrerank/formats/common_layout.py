@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from osrerank.formats.files import write_atomically
-from osrerank.types import Document, Query
+from osrerank.types import Document, Qrels, Query
 
 
 class Judgment(NamedTuple):
@@ -15,6 +15,12 @@ class Judgment(NamedTuple):
     query_id: str
     doc_id: str
     relevance: int
+
+
+def judgments_of(qrels: Qrels) -> Iterator[Judgment]:
+    """Yield the judgments one by one, each query's together."""
+    for query_id, judged in qrels.judgments.items():
+        yield from (Judgment(query_id, doc_id, relevance) for doc_id, relevance in judged.items())
 
 
 def write_corpus(documents: Iterable[Document], path: Path) -> int:

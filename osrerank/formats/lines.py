@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import FormatError
 from osrerank.formats.sources import Source, malformed
 
 _SHOWN = 60
 
 
-def text_lines(source: Source) -> Iterator[tuple[int, str | CorpusFormatError]]:
+def text_lines(source: Source) -> Iterator[tuple[int, str | FormatError]]:
     """Yield each line's number, from 1, and its text without the line feed; nothing else is stripped."""
     for number, raw in enumerate(_without_mark(source.stream), 1):
         try:
@@ -21,7 +21,7 @@ def text_lines(source: Source) -> Iterator[tuple[int, str | CorpusFormatError]]:
             yield number, not_utf8(source, number, error)
 
 
-def json_lines(source: Source) -> Iterator[tuple[int, dict[str, Any] | CorpusFormatError]]:
+def json_lines(source: Source) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
     """Yield each line's number and its JSON object; blank lines are passed over."""
     decode = json.JSONDecoder().decode
     for number, raw in enumerate(_without_mark(source.stream), 1):
@@ -46,7 +46,7 @@ def _without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def not_utf8(source: Source, line: int, error: UnicodeDecodeError) -> CorpusFormatError:
+def not_utf8(source: Source, line: int, error: UnicodeDecodeError) -> FormatError:
     """Return the error for a line that is not UTF-8."""
     return malformed(
         source, f"not UTF-8: byte 0x{error.object[error.start]:02x} at column {error.start + 1}", line=line

@@ -4,6 +4,7 @@ Compression is told by the first bytes, never by the name. Memory stays constant
 """
 
 import bz2
+import contextlib
 import fnmatch
 import gzip
 import io
@@ -11,13 +12,14 @@ import lzma
 import sys
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from osrerank._optional import require
-from osrerank.errors import CorpusFormatError, LoaderError
+from osrerank.errors import FormatError, LoaderError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -44,14 +46,31 @@ class Source:
     stream: io.BufferedReader
 
 
-def malformed(source: Source, reason: str, *, line: int | None = None, byte: int | None = None) -> CorpusFormatError:
+def malformed(source: Source, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
     """Return the error for a bad record, its place at the front of the message."""
     place = source.name
     if line is not None:
         place += f", line {line}"
     if byte is not None:
         place += f", byte {byte}"
-    return CorpusFormatError(f"{place}: {reason}", file=source.name, line=line)
+    return FormatError(f"{place}: {reason}", file=source.name, line=line)
+
+
+@contextlib.contextmanager
+def readable(source: Source) -> Iterator[None]:
+    """Name the file in what the decompressors raise while it is read.
+
+    Raises:
+        FormatError: the file is truncated or damaged, so that nothing behind that place can be read.
+    """
+    try:
+        yield
+    except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise malformed(source, f"is truncated or damaged ({error}); fetch it again") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise malformed(source, f"is truncated or damaged ({error}); fetch it again") from error
 
 
 class Meter:
@@ -167,6 +186,21 @@ def _wanted(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
     )
 
 
+def open_paths(paths: Path | str | Sequence[str], patterns: Patterns = ANY) -> Iterator[Source]:
+    """Open a file, or files, folders and archives, one source after the other.
+
+    Args:
+        paths: a single path is a file of any name.
+        patterns: names of the files that are wanted, within folders and archives.
+
+    Raises:
+        LoaderError: one of several paths does not exist, or a folder holds nothing of these names.
+        FileNotFoundError: the single path does not exist.
+    """
+    files = (str(paths),) if isinstance(paths, str | Path) else files_of(paths, patterns)
+    return open_sources(files, patterns)
+
+
 def open_sources(
     files: Sequence[str], patterns: Patterns = ANY, meter: Meter | None = None, *, taken: bytes = b""
 ) -> Iterator[Source]:
@@ -201,7 +235,7 @@ def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | Non
         else:
             yield Source(name, cast("io.BufferedReader", buffered))
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise CorpusFormatError(f"{name}: is truncated or damaged ({error}); fetch it again", file=name) from error
+        raise FormatError(f"{name}: is truncated or damaged ({error}); fetch it again", file=name) from error
 
 
 def _head(stream: IO[bytes]) -> bytes:
@@ -249,5 +283,5 @@ def _zip_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[S
                 yield from _unpack(f"{name}!{member.filename}", unpacked, patterns)
 
 
-def _nothing_in(name: str, patterns: Patterns) -> CorpusFormatError:
-    return CorpusFormatError(f"{name}: nothing in this archive is named {', '.join(patterns)}", file=name)
+def _nothing_in(name: str, patterns: Patterns) -> FormatError:
+    return FormatError(f"{name}: nothing in this archive is named {', '.join(patterns)}", file=name)

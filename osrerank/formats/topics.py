@@ -1,92 +1,123 @@
 """Query sets: TSV, JSON lines, TREC topics and CACM's form, told apart by how the file begins."""
 
-import html
-import json
+import codecs
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
-from osrerank.errors import EvaluationError
-from osrerank.formats.files import numbered_lines
+from osrerank.errors import FormatError
+from osrerank.formats.lines import json_lines, shown, text_lines
+from osrerank.formats.markup import strip_tags
+from osrerank.formats.sources import Patterns, Source, malformed, open_paths, readable
 from osrerank.types import Query
 
+TopicField = Literal["title", "desc", "narr"]
+FILES: Patterns = ("queries*", "*topics*", "*.tsv", "*.jsonl")
+"""Names of the files with queries, within folders and archives."""
 # Tags are parsed, not columns: some topics close <num> and <title>, some do not.
-_TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL | re.IGNORECASE)
-_NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^<\s]+)", re.IGNORECASE)
-_TITLE = re.compile(r"<title>\s*(?:Topic:)?([^<]*)", re.IGNORECASE)
-_CACM = re.compile(r"<DOC>\s*<DOCNO>\s*([^<\s]+)\s*</DOCNO>(.*?)</DOC>", re.DOTALL | re.IGNORECASE)
+_TOPIC = re.compile(r"<(top|DOC)>(.*?)(?=<\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</DOCNO>", re.IGNORECASE)
+_LABEL = re.compile(r"^\s*(?:Topic|Description|Narrative)\b\s*:?", re.IGNORECASE)
+_TAGS = r"</?(?:num|title|query|querytime|querytweettime|desc|narr|top|smry|con|dom)\b"
+_NAMES: dict[TopicField, str] = {"title": "title|query", "desc": "desc", "narr": "narr"}  # Microblog's title is <query>
 
 
-def read_queries(path: Path | str) -> tuple[Query, ...]:
-    """Read a query set, plain or ``.gz``, in file order.
+def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> tuple[Query, ...]:
+    """Read a query set in file order; files may be compressed or archives.
 
     Formats: ``id<TAB>text``; JSON lines with ``query_id`` (or ``id``, ``_id``) and ``text`` (or ``query``); TREC
-    topics, of which number and title are taken; ``<DOC><DOCNO>id</DOCNO> text</DOC>``.
+    topics; ``<DOC><DOCNO>id</DOCNO> text</DOC>``. A topic's number loses its leading zeros, as TREC's qrels write it.
+
+    Args:
+        paths: a file, or files, folders and archives.
+        field: which part of a TREC topic is the query.
 
     Raises:
-        EvaluationError: a line or topic is malformed, an id appears twice, a text is blank, or there is no query.
+        FormatError: a line or topic is malformed, an id appears twice, a text is blank, or there is no query.
+        LoaderError: one of several paths does not exist, or holds no file with queries.
     """
-    path = Path(path)
-    lines = list(numbered_lines(path))
-    start = next((line.lstrip() for _number, line in lines if line.strip()), "")
-    if start.startswith("<"):
-        found = _tagged(path, "\n".join(line for _number, line in lines))
-    elif start.startswith("{"):
-        found = _json(path, lines)
-    else:
-        found = _tsv(path, lines)
-    return _checked(path, found)
+    found = tuple(query for _line, query in numbered_queries(paths, field=field))
+    if not found:
+        named = paths if isinstance(paths, str | Path) else ", ".join(paths)
+        raise FormatError(f"{named}: no queries; expected `id<TAB>text`, JSON lines or TREC topics", file=str(named))
+    return found
 
 
-def _tsv(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, str, str]]:
-    """Yield (place in the file, id, text)."""
-    for number, line in lines:
+def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> Iterator[tuple[int, Query]]:
+    """Yield the queries as `read_queries` reads them, each with the line that it begins on.
+
+    Raises:
+        FormatError: as for `read_queries`, but none for a set without queries.
+    """
+    seen: set[str] = set()
+    for source in open_paths(paths, FILES):
+        with readable(source):
+            for line, query_id, text in _queries(source, field):
+                if query_id in seen:
+                    raise malformed(source, f"query {query_id} appears twice; remove one", line=line)
+                if not query_id or not text.strip():
+                    lacking = "text" if query_id else "id"
+                    raise malformed(source, f"query {query_id!r} has no {lacking}", line=line)
+                seen.add(query_id)
+                yield line, Query(query_id, text)
+
+
+def _queries(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, id, text)."""
+    head = source.stream.peek(512)[:512].removeprefix(codecs.BOM_UTF8).lstrip()
+    if head.startswith(b"<"):
+        return _tagged(source, field)
+    return _json(source) if head.startswith(b"{") else _tsv(source)
+
+
+def _tsv(source: Source) -> Iterator[tuple[int, str, str]]:
+    for number, line in text_lines(source):
+        if isinstance(line, FormatError):
+            raise line
         if not line.strip():
             continue
-        query_id, tab, text = line.partition("\t")
+        query_id, tab, text = line.rstrip("\r").partition("\t")
         if not tab:
-            raise EvaluationError(f"{path}, line {number}: expected `id<TAB>text`, found no tab")
-        yield f"line {number}", query_id.strip(), text
+            raise malformed(source, f"expected `id<TAB>text`, found {shown(line)}", line=number)
+        yield number, query_id.strip(), text
 
 
-def _json(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, str, str]]:
-    for number, line in lines:
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except ValueError as error:
-            raise EvaluationError(f"{path}, line {number}: not JSON: {error}") from None
+def _json(source: Source) -> Iterator[tuple[int, str, str]]:
+    for number, fields in json_lines(source):
+        if isinstance(fields, FormatError):
+            raise fields
         query_id = next((fields[name] for name in ("query_id", "id", "_id") if name in fields), None)
         text = next((fields[name] for name in ("text", "query") if name in fields), None)
         if query_id is None or not isinstance(text, str):
-            raise EvaluationError(f"{path}, line {number}: expected the fields query_id and text")
-        yield f"line {number}", str(query_id), text
+            reason = f"expected the fields query_id and text, found {', '.join(fields) or 'none'}"
+            raise malformed(source, reason, line=number)
+        yield number, str(query_id), text
 
 
-def _tagged(path: Path, content: str) -> Iterator[tuple[str, str, str]]:
-    for match in _CACM.finditer(content):
-        yield f"topic {match[1]}", _topic_id(match[1]), " ".join(html.unescape(match[2]).split())
-    for place, topic in enumerate(_TOPIC.finditer(content), start=1):
-        number, title = _NUMBER.search(topic[1]), _TITLE.search(topic[1])
-        if number is None or title is None:
-            raise EvaluationError(f"{path}: topic {place} has no <num> or no <title>")
-        yield f"topic {number[1]}", _topic_id(number[1]), " ".join(html.unescape(title[1]).split())
+def _tagged(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]:
+    try:
+        content = source.stream.read().removeprefix(codecs.BOM_UTF8).decode()
+    except UnicodeDecodeError as error:
+        raise malformed(source, "not UTF-8; convert the file to UTF-8 first", byte=error.start) from error
+    for topic in _TOPIC.finditer(content):
+        line = content.count("\n", 0, topic.start()) + 1
+        number = _NUMBER.search(topic[2])
+        if number is None:
+            raise malformed(source, "a topic without <num> or <DOCNO>", line=line)
+        query_id = _topic_id(number[1] or number[2])
+        text = _field(topic[2], field) if topic[1].lower() == "top" else strip_tags(topic[2][number.end() :])
+        if not text.strip():
+            raise malformed(source, f"topic {query_id} has no {field}", line=line)
+        yield line, query_id, " ".join(text.split())
+
+
+def _field(topic: str, field: TopicField) -> str:
+    """Return what stands between a field's tag and the next tag of the topic, without its label."""
+    found = re.search(rf"<(?:{_NAMES[field]})>(.*?)(?={_TAGS}|\Z)", topic, re.DOTALL | re.IGNORECASE)
+    return _LABEL.sub("", strip_tags(found[1])) if found else ""
 
 
 def _topic_id(number: str) -> str:
     """Return a topic's number as TREC's qrels write it: `051` is `51`."""
     return str(int(number)) if number.isdecimal() else number
-
-
-def _checked(path: Path, found: Iterable[tuple[str, str, str]]) -> tuple[Query, ...]:
-    queries: dict[str, Query] = {}
-    for place, query_id, text in found:
-        if query_id in queries:
-            raise EvaluationError(f"{path}, {place}: query {query_id} appears twice; remove one")
-        if not query_id or not text.strip():
-            raise EvaluationError(f"{path}, {place}: query {query_id!r} has no {'text' if query_id else 'id'}")
-        queries[query_id] = Query(query_id, text)
-    if not queries:
-        raise EvaluationError(f"{path}: no queries; expected `id<TAB>text`, JSON lines or TREC topics")
-    return tuple(queries.values())

@@ -6,14 +6,16 @@ hold scores in 32 bits. Runs written here therefore have strictly decreasing sco
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from osrerank.errors import EvaluationError
-from osrerank.formats.files import numbered_lines, write_atomically
+from osrerank.errors import EvaluationError, FormatError
+from osrerank.formats.files import bad_line, numbered_lines, write_atomically
+from osrerank.formats.lines import text_lines
+from osrerank.formats.sources import Source, malformed, open_paths, readable
 from osrerank.types import Qrels, Run, ScoredDocument
 
 Duplicates = Literal["refuse", "first"]
@@ -39,7 +41,7 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
         duplicates: what to do when a query names a document twice: refuse the file, or keep the first line.
 
     Raises:
-        EvaluationError: a line is malformed, a score is not finite, a document or rank is repeated, or no line is left.
+        FormatError: a line is malformed, a score is not finite, a document or rank is repeated, or no line is left.
     """
     path = Path(path)
     rankings: dict[str, dict[str, float]] = {}
@@ -49,37 +51,69 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
         documents = rankings.setdefault(line.query_id, {})
         if line.document.doc_id in documents:
             if duplicates == "refuse":
-                raise _bad(path, number, f"query {line.query_id} has document {line.document.doc_id} twice; remove one")
+                raise bad_line(
+                    path, number, f"query {line.query_id} has document {line.document.doc_id} twice; remove one"
+                )
             continue
         documents[line.document.doc_id] = line.document.score
         tag = tag or line.tag
     if not tag:
         _check_ranks(path, rankings)
     if not rankings:
-        raise EvaluationError(f"{path}: the run is empty; expected lines such as `query_id Q0 doc_id rank score tag`")
+        reason = f"{path}: the run is empty; expected lines such as `query_id Q0 doc_id rank score tag`"
+        raise FormatError(reason, file=str(path))
     ordered = {query_id: trec_order(documents) for query_id, documents in rankings.items()}
     return Run(ordered, name=tag or path.stem, by_rank=not tag)
 
 
-def read_qrels(path: Path | str) -> Qrels:
-    """Read judgments, ``query_id iteration doc_id relevance``, spaces or tabs, plain or ``.gz``.
+def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
+    """Read judgments: ``query_id iteration doc_id relevance``, or BEIR's ``query-id corpus-id score`` under a heading.
+
+    Columns are separated by spaces or tabs; files may be compressed or archives.
+
+    Args:
+        paths: a file, or files, folders and archives.
 
     Raises:
-        EvaluationError: a line is malformed, a document is judged twice for a query, or there is no line.
+        FormatError: a line is malformed, a document is judged twice for a query, or there is no line.
+        LoaderError: one of several paths does not exist.
     """
-    path = Path(path)
     judgments: dict[str, dict[str, int]] = {}
-    for number, fields in _records(path):
-        if len(fields) != 4:
-            raise _bad(path, number, f"expected `query_id 0 doc_id relevance`, found {len(fields)} columns")
-        query_id, _iteration, doc_id, relevance = fields
-        judged = judgments.setdefault(query_id, {})
-        if doc_id in judged:
-            raise _bad(path, number, f"query {query_id} judges document {doc_id} twice; remove one")
-        judged[doc_id] = _integer(path, number, "relevance", relevance)
+    for source in open_paths(paths):
+        with readable(source):
+            for number, query_id, doc_id, relevance in _judgments(source):
+                judged = judgments.setdefault(query_id, {})
+                if doc_id in judged:
+                    raise malformed(source, f"query {query_id} judges document {doc_id} twice; remove one", line=number)
+                judged[doc_id] = relevance
     if not judgments:
-        raise EvaluationError(f"{path}: no judgments; expected lines such as `query_id 0 doc_id relevance`")
+        named = paths if isinstance(paths, str | Path) else ", ".join(paths)
+        reason = f"{named}: no judgments; expected lines such as `query_id 0 doc_id relevance`"
+        raise FormatError(reason, file=str(named))
     return Qrels(judgments)
+
+
+def _judgments(source: Source) -> Iterator[tuple[int, str, str, int]]:
+    """Yield (line, query id, document id, relevance)."""
+    columns = 4
+    for number, line in text_lines(source):
+        if isinstance(line, FormatError):
+            raise line
+        if number == 1 and line.startswith("query-id"):
+            columns = 3
+            continue
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = _WORDS.findall(line)
+        if len(fields) != columns:
+            expected = "`query_id 0 doc_id relevance`" if columns == 4 else "`query-id corpus-id score`"
+            raise malformed(source, f"expected {expected}, found {len(fields)} columns", line=number)
+        try:
+            relevance = int(fields[-1])
+        except ValueError:
+            reason = f"the relevance {fields[-1]!r} is not a whole number"
+            raise malformed(source, reason, line=number) from None
+        yield number, fields[0], fields[-2], relevance
 
 
 def trec_order(
@@ -148,10 +182,10 @@ def _run_line(path: Path, number: int, fields: list[str]) -> _RunLine:
         query_id, doc_id, rank = fields
         place = _integer(path, number, "rank", rank)
         if place < 1:
-            raise _bad(path, number, f"rank {rank} is below 1")
+            raise bad_line(path, number, f"rank {rank} is below 1")
         return _RunLine(query_id, ScoredDocument(doc_id, 1 / place), "")
     if len(fields) < 6:
-        raise _bad(
+        raise bad_line(
             path,
             number,
             f"expected `query_id Q0 doc_id rank score tag` or `query_id doc_id rank`, found {len(fields)} columns",
@@ -164,18 +198,17 @@ def _check_ranks(path: Path, rankings: Mapping[str, Mapping[str, float]]) -> Non
     """Refuse a three-column run in which two documents of a query share a rank."""
     for query_id, documents in rankings.items():
         if len(set(documents.values())) != len(documents):
-            raise EvaluationError(
-                f"{path}: two documents of query {query_id} have the same rank; number them 1, 2, 3, ..."
-            )
+            reason = f"{path}: two documents of query {query_id} have the same rank; number them 1, 2, 3, ..."
+            raise FormatError(reason, file=str(path))
 
 
 def _score(path: Path, number: int, text: str) -> float:
     try:
         score = float(text)
     except ValueError:
-        raise _bad(path, number, f"the score {text!r} is not a number") from None
+        raise bad_line(path, number, f"the score {text!r} is not a number") from None
     if not math.isfinite(score):
-        raise _bad(path, number, f"the score is {text}; every score must be finite")
+        raise bad_line(path, number, f"the score is {text}; every score must be finite")
     return score
 
 
@@ -183,7 +216,7 @@ def _integer(path: Path, number: int, name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise _bad(path, number, f"the {name} {text!r} is not a whole number") from None
+        raise bad_line(path, number, f"the {name} {text!r} is not a whole number") from None
 
 
 def _float32(score: float) -> float:
@@ -193,7 +226,3 @@ def _float32(score: float) -> float:
 def _check_token(what: str, text: str) -> None:
     if not _WORDS.fullmatch(text):
         raise EvaluationError(f"{what} is {text!r}: a TREC run separates by spaces, so it must be one word")
-
-
-def _bad(path: Path, number: int, problem: str) -> EvaluationError:
-    return EvaluationError(f"{path}, line {number}: {problem}")

@@ -90,7 +90,7 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
 
     Raises:
         ConfigError: the output exists, or recipe, data and start do not fit together.
-        CorpusFormatError: the data is malformed; the message names file and line.
+        FormatError: the data is malformed; the message names file and line.
         EvaluationError: there is nothing to learn from, or the loss is no number any more.
         ModelLoadError: the start cannot be read.
     """
@@ -176,7 +176,7 @@ def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amou
     """Read all data once, so that what is malformed is found before the training begins.
 
     Raises:
-        CorpusFormatError: a line is malformed.
+        FormatError: a line is malformed.
         EvaluationError: there is nothing to learn from.
     """
     examples: list[int] = []

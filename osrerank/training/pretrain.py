@@ -20,13 +20,13 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import nn
 from torch.nn import functional
 
-from osrerank.errors import CorpusFormatError, EvaluationError
+from osrerank.errors import EvaluationError, FormatError
 from osrerank.export.export_model import new_directory, refuse_existing
-from osrerank.formats.files import numbered_lines
+from osrerank.formats.files import bad_line, numbered_lines
 from osrerank.scoring.inputs import Ids, Tokens, padded
 from osrerank.scoring.model_files import TOKENIZER_FILE, digest, parameter_files
 from osrerank.training.examples.batches import Lot, Step, plan
-from osrerank.training.examples.lists import malformed, text_of
+from osrerank.training.examples.lists import text_of
 from osrerank.training.examples.sampling import shuffled
 from osrerank.training.loop import Machine, Plan, Training
 from osrerank.training.objective import Objective, Parts, on
@@ -174,7 +174,7 @@ def pretrain(
 
     Raises:
         ConfigError: the output exists.
-        CorpusFormatError: a corpus is malformed or empty.
+        FormatError: a corpus is malformed or empty.
         ModelLoadError: the source cannot be read.
     """
     refuse_existing(output)
@@ -226,7 +226,7 @@ def new_encoder(corpora: Sequence[Path], output: Path, shape: Shape, seed: int =
 
     Raises:
         ConfigError: the output exists.
-        CorpusFormatError: a corpus is malformed or empty.
+        FormatError: a corpus is malformed or empty.
     """
     with new_directory(output) as made:
         tokenizer = learnt_tokenizer(_texts(corpora), shape.vocabulary)
@@ -264,7 +264,7 @@ def _texts(corpora: Sequence[Path]) -> Iterator[str]:
     """Yield the documents' texts.
 
     Raises:
-        CorpusFormatError: a line is malformed, or a corpus has no text.
+        FormatError: a line is malformed, or a corpus has no text.
     """
     for path in corpora:
         empty = True
@@ -273,14 +273,14 @@ def _texts(corpora: Sequence[Path]) -> Iterator[str]:
                 empty = False
                 yield _line_text(path, number, line) if line.startswith("{") else line
         if empty:
-            raise CorpusFormatError(f"{path} has no text", file=str(path))
+            raise FormatError(f"{path} has no text", file=str(path))
 
 
 def _line_text(path: Path, number: int, line: str) -> str:
     try:
         return text_of(json.loads(line))
     except (ValueError, KeyError, TypeError) as error:
-        raise malformed(path, number, f"expected JSON with a text: {error!r}") from None
+        raise bad_line(path, number, f"expected JSON with a text: {error!r}") from None
 
 
 def _provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total: int) -> Mapping[str, Any]:

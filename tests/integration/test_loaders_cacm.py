@@ -8,9 +8,11 @@ import pytest
 from ir_measures import AP, P, ScoredDoc
 from opensearchpy import OpenSearch
 
+from osrerank.formats.common_layout import judgments_of
+from osrerank.formats.topics import read_queries
+from osrerank.formats.trec import read_qrels
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.job import load
-from osrerank_loaders.topics import read_qrels, read_queries
 
 pytestmark = pytest.mark.integration
 DEPTH = 1000
@@ -23,7 +25,7 @@ def first_pass(opensearch_url: str, shared: Path) -> Iterator[dict[str, list[Sco
     summary = load(client, "cacm", LOADERS["trec"], [str(shared / "cacm" / "cacm.tar.gz")])
     assert (summary.read, summary.indexed) == (3204, 3204)
     rankings = {}
-    for query in read_queries([str(shared / "cacm" / "topics.cacm.txt")]):
+    for query in read_queries(shared / "cacm" / "topics.cacm.txt"):
         body = {"query": {"match": {"text": query.text}}, "size": DEPTH, "_source": False}
         hits = client.search(index="cacm", body=body)["hits"]["hits"]
         found = [ScoredDoc(query.query_id, hit["_id"], hit["_score"]) for hit in hits]
@@ -34,7 +36,7 @@ def first_pass(opensearch_url: str, shared: Path) -> Iterator[dict[str, list[Sco
 
 
 def test_published_measures(first_pass: dict[str, list[ScoredDoc]], shared: Path) -> None:
-    judgments = read_qrels([str(shared / "cacm" / "qrels.cacm.txt")])
+    judgments = judgments_of(read_qrels(shared / "cacm" / "qrels.cacm.txt"))
     qrels = [ir_measures.Qrel(*judgment) for judgment in judgments]
     run = [
         ScoredDoc(query_id, found.doc_id, float(-place))

@@ -5,19 +5,15 @@ that describes it, not raised: whoever asked for the records decides whether one
 cannot be read past (a truncated archive, damaged CBOR) is raised.
 """
 
-import lzma
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from osrerank.errors import CorpusFormatError
-from osrerank.formats.sources import Source, malformed
+from osrerank.errors import CorpusFormatError, FormatError
+from osrerank.formats.sources import Source, malformed, readable
 from osrerank.types import Document
 
-Record = Document | CorpusFormatError
+Record = Document | FormatError
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +48,23 @@ def read_records(loader: Loader, sources: Iterable[Source]) -> Iterator[Record]:
     Raises:
         CorpusFormatError: a file is truncated or damaged, so that nothing after that place can be read.
     """
+    try:
+        for record in _records(loader, sources):
+            yield _of_corpus(record) if isinstance(record, FormatError) else record
+    except FormatError as error:
+        raise _of_corpus(error) from error
+
+
+def _records(loader: Loader, sources: Iterable[Source]) -> Iterator[Record]:
     for source in sources:
         before_first = True
-        for record in _readable(source, loader.read(source)):
-            before_first = False
-            yield record
+        with readable(source):
+            for record in loader.read(source):
+                before_first = False
+                yield record
         if before_first:
             yield malformed(source, f"holds no record for the loader {loader.name}; is this the right file?")
 
 
-def _readable(source: Source, records: Iterator[Record]) -> Iterator[Record]:
-    """Name the file in what the decompressors raise."""
-    try:
-        yield from records
-    except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise malformed(source, f"is truncated or damaged ({error}); fetch it again") from error
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise malformed(source, f"is truncated or damaged ({error}); fetch it again") from error
+def _of_corpus(error: FormatError) -> CorpusFormatError:
+    return CorpusFormatError(str(error), file=error.file, line=error.line)

@@ -7,7 +7,7 @@ is optional. Whatever else is there is kept as metadata; an object under ``metad
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
@@ -21,7 +21,7 @@ _NOTHING: Mapping[str, Any] = {}
 def read_jsonl(source: Source) -> Iterator[Record]:
     """Read documents from JSON lines."""
     for number, record in json_lines(source):
-        if isinstance(record, CorpusFormatError):
+        if isinstance(record, FormatError):
             yield record
             continue
         try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines, not_utf8, shown
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
@@ -41,7 +41,7 @@ def _read_tsv(source: Source) -> Iterator[Record]:
 def _read_trec(source: Source) -> Iterator[Record]:
     """Read ``<DOC>`` records whose text holds the url, the title and the body, in lines; the text is no markup."""
     for number, block in doc_blocks(source):
-        if isinstance(block, CorpusFormatError):
+        if isinstance(block, FormatError):
             yield block
             continue
         front, found, text = block.partition("<TEXT>\n")
@@ -56,7 +56,7 @@ def _read_trec(source: Source) -> Iterator[Record]:
 def read_documents_v2(source: Source) -> Iterator[Record]:
     """Read ``{"url", "title", "headings", "body", "docid"}`` lines; the segmented form has ``segment`` for ``body``."""
     for number, record in json_lines(source):
-        if isinstance(record, CorpusFormatError):
+        if isinstance(record, FormatError):
             yield record
             continue
         try:

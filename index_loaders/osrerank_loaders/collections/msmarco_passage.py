@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines, not_utf8, shown
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
@@ -42,7 +42,7 @@ def read_passages_v2(source: Source) -> Iterator[Record]:
     passages.
     """
     for number, record in json_lines(source):
-        if isinstance(record, CorpusFormatError):
+        if isinstance(record, FormatError):
             yield record
             continue
         try:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Any
 
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines
 from osrerank.formats.markup import elements, strip_tags
 from osrerank.formats.sources import Source, malformed
@@ -39,7 +39,7 @@ def read_trec(source: Source) -> Iterator[Record]:
     return _read_sgml(source)
 
 
-def doc_blocks(source: Source) -> Iterator[tuple[int, str | CorpusFormatError]]:
+def doc_blocks(source: Source) -> Iterator[tuple[int, str | FormatError]]:
     """Yield the text from each ``<DOC>`` line to its ``</DOC>``, with the number of its first line."""
     block: list[bytes] = []
     began = 0
@@ -58,7 +58,7 @@ def doc_blocks(source: Source) -> Iterator[tuple[int, str | CorpusFormatError]]:
         yield began, malformed(source, "the file ends inside a <DOC>: it is truncated", line=began)
 
 
-def _decoded(source: Source, raw: bytes, line: int) -> str | CorpusFormatError:
+def _decoded(source: Source, raw: bytes, line: int) -> str | FormatError:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -68,7 +68,7 @@ def _decoded(source: Source, raw: bytes, line: int) -> str | CorpusFormatError:
 
 def _read_sgml(source: Source) -> Iterator[Record]:
     for number, block in doc_blocks(source):
-        if isinstance(block, CorpusFormatError):
+        if isinstance(block, FormatError):
             yield block
             continue
         doc_id = next(iter(elements(block, "DOCNO") or _DOC_ID.findall(block)), "")
@@ -83,7 +83,7 @@ def _read_html(source: Source) -> Iterator[Record]:
     raw = source.stream.read()
     text = _decoded(source, raw, 1)
     stem = PurePath(source.name.rpartition("!")[2]).stem
-    yield text if isinstance(text, CorpusFormatError) else Document(stem, strip_tags(text).strip())
+    yield text if isinstance(text, FormatError) else Document(stem, strip_tags(text).strip())
 
 
 def _read_times(source: Source) -> Iterator[Record]:
@@ -108,7 +108,7 @@ def _texts(found: Iterable[ET.Element]) -> list[str]:
 
 def _read_post(source: Source) -> Iterator[Record]:
     for number, record in json_lines(source):
-        if isinstance(record, CorpusFormatError):
+        if isinstance(record, FormatError):
             yield record
         elif isinstance(record.get("id"), str) and isinstance(record.get("contents"), list):
             metadata = {"url": record["article_url"]} if record.get("article_url") else {}

@@ -49,7 +49,7 @@ def read_items(source: Source, *, kinds: Sequence[str]) -> Iterator[Any]:
         kinds: which files are acceptable, where a header tells.
 
     Raises:
-        CorpusFormatError: the header names another kind, or the CBOR is damaged; what follows cannot be read.
+        FormatError: the header names another kind, or the CBOR is damaged; what follows cannot be read.
     """
     window = _Window(source.stream)
     try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import FormatError
 from osrerank_loaders.collections.base import Record
 
 
@@ -33,5 +33,5 @@ def name_duplicates(records: Callable[[], Iterator[Record]], *, shown: int) -> t
 def _ids(records: Iterator[Record]) -> Iterator[tuple[int, str]]:
     """Yield each document's place in the collection, from 1, and its id."""
     for place, record in enumerate(records, 1):
-        if not isinstance(record, CorpusFormatError):
+        if not isinstance(record, FormatError):
             yield place, record.doc_id

@@ -6,7 +6,7 @@ Off by default: published runs and models were made with the text as it is.
 import dataclasses
 import re
 
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import FormatError
 from osrerank_loaders.collections.base import Record
 
 # Two to four characters that, written as latin-1, are the bytes of one character in UTF-8.
@@ -27,6 +27,6 @@ def _decoded(match: re.Match[str]) -> str:
 
 def repaired(record: Record) -> Record:
     """Return a document with its text and title repaired; an error as it is."""
-    if isinstance(record, CorpusFormatError):
+    if isinstance(record, FormatError):
         return record
     return dataclasses.replace(record, text=repair(record.text), title=repair(record.title))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Record
 from osrerank_loaders.load.bulk import Batch, BulkOptions, Entry, entry
@@ -25,8 +25,8 @@ class Reading:
         self._skip_bad = skip_bad
         self.read = 0
         self.skipped = 0
-        self.errors: list[CorpusFormatError] = []
-        self.stopped: CorpusFormatError | None = None
+        self.errors: list[FormatError] = []
+        self.stopped: FormatError | None = None
 
     def batches(self, options: BulkOptions, *, after: int = 0) -> Iterator[Batch]:
         """Yield the documents behind the first ``after`` records in batches; end early at a bad record too many."""
@@ -45,15 +45,15 @@ class Reading:
         try:
             for record in self._records:
                 self.read += 1
-                encoded = record if isinstance(record, CorpusFormatError) else self._encoded(record)
-                if isinstance(encoded, CorpusFormatError):
+                encoded = record if isinstance(record, FormatError) else self._encoded(record)
+                if isinstance(encoded, FormatError):
                     self._bad(encoded)
                 elif self.read > after:
                     yield encoded
-        except CorpusFormatError as error:
+        except FormatError as error:
             self.stopped = error
 
-    def _bad(self, error: CorpusFormatError) -> None:
+    def _bad(self, error: FormatError) -> None:
         """Count a bad record, or raise it when it is one too many."""
         if self.skipped == self._skip_bad:
             raise error
@@ -61,7 +61,7 @@ class Reading:
         if len(self.errors) < SHOWN_ERRORS:
             self.errors.append(error)
 
-    def _encoded(self, document: Document) -> Entry | CorpusFormatError:
+    def _encoded(self, document: Document) -> Entry | FormatError:
         try:
             return entry(document)
         except (ValueError, TypeError) as error:

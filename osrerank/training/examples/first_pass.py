@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.client import Client, connect
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import FormatError
 from osrerank.training.examples.lists import Example, text_of
 from osrerank.types import Qrels, Query
 
@@ -86,7 +86,7 @@ def from_questions(path: Path, *, depth: int, questions: int | None = None, seed
         seed: of the draw.
 
     Raises:
-        CorpusFormatError: the file is not of that layout.
+        FormatError: the file is not of that layout.
     """
     contexts, asked = _questions(path)
     if questions is not None and questions < len(asked):
@@ -143,7 +143,7 @@ def _questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str, Any]
             if len(question["question"].split()) >= FEWEST_WORDS and question["id"]
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorpusFormatError(f"{path}: not in SQuAD's layout: {error!r}", file=str(path)) from error
+        raise FormatError(f"{path}: not in SQuAD's layout: {error!r}", file=str(path)) from error
     return contexts, asked
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from osrerank.errors import CorpusFormatError
-from osrerank.formats.files import numbered_lines, write_atomically
+from osrerank.formats.files import bad_line, numbered_values, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +52,25 @@ class Example:
         return [place for place, grade in enumerate(self.relevance) if (grade > 0) == relevant]
 
 
-def malformed(path: Path, line: int, problem: str) -> CorpusFormatError:
-    """Return the error of a line."""
-    return CorpusFormatError(f"{path}, line {line}: {problem}", file=str(path), line=line)
-
-
 def read_examples(path: Path) -> Iterator[Example]:
     """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number], "scores"?: [number]}``, or ``.gz``.
 
     Raises:
-        CorpusFormatError: a line is not of that form.
+        FormatError: a line is not of that form.
     """
-    for number, value in json_lines(path):
+    for number, value in numbered_values(path):
         try:
             query, documents, relevance = value["query"], tuple(value["documents"]), tuple(value["relevance"])
         except (KeyError, TypeError) as error:
-            raise malformed(path, number, f"expected query, documents and relevance: {error!r}") from None
+            raise bad_line(path, number, f"expected query, documents and relevance: {error!r}") from None
         if not isinstance(query, str) or not query.strip():
-            raise malformed(path, number, "the query has no text")
+            raise bad_line(path, number, "the query has no text")
         if len(documents) != len(relevance):
-            raise malformed(path, number, f"{len(documents)} documents and {len(relevance)} relevances")
+            raise bad_line(path, number, f"{len(documents)} documents and {len(relevance)} relevances")
         if not all(isinstance(text, str) for text in documents):
-            raise malformed(path, number, "a document is no text")
+            raise bad_line(path, number, "a document is no text")
         if not all(type(grade) is int for grade in relevance):
-            raise malformed(path, number, "a relevance is no whole number")
+            raise bad_line(path, number, "a relevance is no whole number")
         scores = _scores(value.get("scores", ()), len(documents), path, number)
         yield Example(query, documents, relevance, f"{path}, line {number}", scores)
 
@@ -86,9 +80,9 @@ def _scores(values: Any, count: int, path: Path, line: int) -> tuple[float, ...]
     if not isinstance(values, list | tuple) or not all(
         type(value) in {int, float} and math.isfinite(value) for value in values
     ):
-        raise malformed(path, line, "scores must be numbers, one for each document")
+        raise bad_line(path, line, "scores must be numbers, one for each document")
     if values and len(values) != count:
-        raise malformed(path, line, f"{count} documents and {len(values)} scores")
+        raise bad_line(path, line, f"{count} documents and {len(values)} scores")
     return tuple(map(float, values))
 
 
@@ -109,20 +103,6 @@ def as_json(example: Example) -> dict[str, Any]:
     """Return the content of an example's line."""
     content = {"query": example.query, "documents": example.documents, "relevance": example.relevance}
     return {**content, "scores": example.scores} if example.scores else content
-
-
-def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the values of a JSON lines file with their line numbers, blank lines left out.
-
-    Raises:
-        CorpusFormatError: a line is not JSON.
-    """
-    for number, line in numbered_lines(path):
-        if line.strip():
-            try:
-                yield number, json.loads(line)
-            except ValueError as error:
-                raise malformed(path, number, f"not JSON: {error}") from None
 
 
 def text_of(fields: Mapping[str, Any]) -> str:

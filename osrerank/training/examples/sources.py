@@ -4,23 +4,20 @@ A source is given as `KIND=FILE,OPTION=VALUE,...`; `KINDS` says which there are.
 """
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ConfigError
-from osrerank.formats.files import numbered_lines
+from osrerank.formats.files import bad_line, numbered_lines, numbered_values
+from osrerank.formats.topics import numbered_queries
 from osrerank.formats.trec import read_qrels
-from osrerank.training.examples.lists import Example, json_lines, malformed, read_examples, text_of
+from osrerank.training.examples.lists import Example, read_examples, text_of
 from osrerank.training.examples.texts import Texts
 
 DEPTH = 1000
 """The papers' k0: how deep a first pass is read for documents that are not relevant."""
-_TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL | re.IGNORECASE)
-_NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*(?:MB)?0*([0-9]+)", re.IGNORECASE)
-_QUERY = re.compile(r"<(?:query|title)>\s*([^<]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ def open_source(options: Mapping[str, Any]) -> Source:
 
     Raises:
         ConfigError: there is no such kind or option, or an option that the kind needs is missing.
-        CorpusFormatError: a collection that it looks texts up in is malformed.
+        FormatError: a collection that it looks texts up in is malformed.
     """
     kind = next(iter(options), "")
     if kind not in KINDS:
@@ -92,7 +89,7 @@ def triples(path: Path) -> Iterator[Example]:
     for number, line in numbered_lines(path):
         columns = line.split("\t")
         if len(columns) != 3:
-            raise malformed(path, number, f"expected query, relevant text and other text, found {len(columns)} columns")
+            raise bad_line(path, number, f"expected query, relevant text and other text, found {len(columns)} columns")
         yield _example(columns[0], columns[1:], (1, 0), path, number)
 
 
@@ -101,7 +98,7 @@ def id_triples(path: Path, corpus: Texts, queries: Texts) -> Iterator[Example]:
     for number, line in numbered_lines(path):
         ids = line.split()
         if len(ids) != 3:
-            raise malformed(path, number, f"expected three ids, found {len(ids)} columns")
+            raise bad_line(path, number, f"expected three ids, found {len(ids)} columns")
         query = _text(queries, ids[0], "query", path, number)
         documents = [_text(corpus, doc_id, "document", path, number) for doc_id in ids[1:]]
         yield _example(query, documents, (1, 0), path, number)
@@ -117,7 +114,7 @@ def candidates(path: Path, qrels: Path, depth: int = DEPTH, relevant: int = 1) -
         relevant: least grade that is relevant.
     """
     judgments = read_qrels(qrels).judgments
-    for number, value in json_lines(path):
+    for number, value in numbered_values(path):
         try:
             judged = judgments.get(str(value["query_id"]), {})
             entries = value["candidates"][:depth]
@@ -125,7 +122,7 @@ def candidates(path: Path, qrels: Path, depth: int = DEPTH, relevant: int = 1) -
             grades = [int(judged.get(str(entry["doc_id"]), 0) >= relevant) for entry in entries]
             query = value["query"]
         except (KeyError, TypeError, AttributeError) as error:
-            raise malformed(path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help") from None
+            raise bad_line(path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help") from None
         yield _example(query, texts, grades, path, number)
 
 
@@ -183,23 +180,18 @@ def microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Itera
     """
     texts = Texts(tweets)
     judgments = read_qrels(qrels).judgments
-    lines = list(numbered_lines(path))
-    content = "\n".join(line for _number, line in lines)
-    topics = list(_TOPIC.finditer(content))
-    if not topics:
-        raise malformed(path, 1, "expected TREC topics, <top> ... </top>")
-    for topic in topics:
-        line = content.count("\n", 0, topic.start()) + 1
-        number, query = _NUMBER.search(topic[1]), _QUERY.search(topic[1])
-        if number is None or query is None:
-            raise malformed(path, line, "the topic has no <num> or no <query>")
-        judged = {doc_id: grade for doc_id, grade in _of_topic(judgments, number[1]).items() if doc_id in texts}
+    queries = list(numbered_queries(path))
+    if not queries:
+        raise bad_line(path, 1, "expected TREC topics, <top> ... </top>")
+    for line, query in queries:
+        judged = {doc_id: grade for doc_id, grade in _of_topic(judgments, query.query_id).items() if doc_id in texts}
         grades = [int(grade >= relevant) for grade in judged.values()]
-        yield _example(query[1], [texts[doc_id] for doc_id in judged], grades, path, line)
+        yield _example(query.text, [texts[doc_id] for doc_id in judged], grades, path, line)
 
 
-def _of_topic(judgments: Mapping[str, Mapping[str, int]], number: str) -> Mapping[str, int]:
-    """Return the judgments of a topic, whose number qrels write as 1, 001 or MB001."""
+def _of_topic(judgments: Mapping[str, Mapping[str, int]], query_id: str) -> Mapping[str, int]:
+    """Return the judgments of a topic, whose number topics and qrels write as 1, 001 or MB001."""
+    number = query_id.removeprefix("MB").lstrip("0")
     return next((judgments[name] for name in (number, f"{number:0>3}", f"MB{number:0>3}") if name in judgments), {})
 
 
@@ -215,9 +207,9 @@ def _pair(columns: list[str], path: Path, number: int) -> tuple[str, str, str, i
     elif len(columns) == 8:
         label, _score, query, text, query_id = columns[:5]
     else:
-        raise malformed(path, number, f"expected 4 columns (WikiQA) or 8 (Birch), found {len(columns)}")
+        raise bad_line(path, number, f"expected 4 columns (WikiQA) or 8 (Birch), found {len(columns)}")
     if label.strip() not in {"0", "1"}:
-        raise malformed(path, number, f"the label is {label!r}; it must be 0 or 1")
+        raise bad_line(path, number, f"the label is {label!r}; it must be 0 or 1")
     return query_id, query, text, int(label)
 
 
@@ -225,7 +217,7 @@ def _grouped(path: Path) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
     """Yield each query's lines of a run.
 
     Raises:
-        CorpusFormatError: a line is malformed, or a query's lines are scattered.
+        FormatError: a line is malformed, or a query's lines are scattered.
     """
     rows = ((number, line.split()) for number, line in numbered_lines(path) if line.strip())
     seen: set[str] = set()
@@ -233,9 +225,9 @@ def _grouped(path: Path) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
         lines = list(group)
         for number, columns in lines:
             if len(columns) not in {3, 6}:
-                raise malformed(path, number, f"expected TREC's 6 columns or MS MARCO's 3, found {len(columns)}")
+                raise bad_line(path, number, f"expected TREC's 6 columns or MS MARCO's 3, found {len(columns)}")
         if query_id in seen:
-            raise malformed(path, lines[0][0], f"query {query_id} was there before; sort the run by query and rank")
+            raise bad_line(path, lines[0][0], f"query {query_id} was there before; sort the run by query and rank")
         seen.add(query_id)
         yield query_id, lines
 
@@ -244,12 +236,12 @@ def _text(texts: Texts, text_id: str, what: str, path: Path, number: int) -> str
     try:
         return texts[text_id]
     except KeyError:
-        raise malformed(path, number, f"there is no {what} {text_id}") from None
+        raise bad_line(path, number, f"there is no {what} {text_id}") from None
 
 
 def _example(query: Any, documents: Iterable[str], grades: Iterable[int], path: Path, number: int) -> Example:
     if not isinstance(query, str) or not query.strip():
-        raise malformed(path, number, "the query has no text")
+        raise bad_line(path, number, "the query has no text")
     return Example(query.strip(), tuple(documents), tuple(grades), f"{path}, line {number}")
 
 

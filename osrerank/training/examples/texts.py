@@ -5,8 +5,9 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
-from osrerank.errors import CorpusFormatError
-from osrerank.training.examples.lists import malformed, text_of
+from osrerank.errors import FormatError
+from osrerank.formats.files import bad_line
+from osrerank.training.examples.lists import text_of
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -20,14 +21,14 @@ class Texts:
             others are joined by spaces but for the second of four, MS MARCO's URL.
 
     Raises:
-        CorpusFormatError: a line is malformed, or an id appears twice.
+        FormatError: a line is malformed, or an id appears twice.
     """
 
     def __init__(self, path: Path) -> None:
         if path.suffix == ".gz":
-            raise CorpusFormatError(f"{path}: unpack it first; its lines are looked up by place", file=str(path))
+            raise FormatError(f"{path}: unpack it first; its lines are looked up by place", file=str(path))
         if not path.stat().st_size:
-            raise CorpusFormatError(f"{path} is empty", file=str(path))
+            raise FormatError(f"{path} is empty", file=str(path))
         self._path = path
         with path.open("rb") as file:
             self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -35,7 +36,7 @@ class Texts:
         for number, place, line in self._lines():
             text_id = _id_of(line, path, number)
             if text_id in self._places:
-                raise malformed(path, number, f"the id {text_id} appears twice")
+                raise bad_line(path, number, f"the id {text_id} appears twice")
             self._places[text_id] = (number, place)
 
     def __contains__(self, text_id: str) -> bool:
@@ -52,7 +53,7 @@ class Texts:
 
         Raises:
             KeyError: there is none of that id.
-            CorpusFormatError: its line has no text.
+            FormatError: its line has no text.
         """
         number, place = self._places[text_id]
         end = self._content.find(b"\n", place)
@@ -74,7 +75,7 @@ def _id_of(line: bytes, path: Path, number: int) -> str:
     else:
         found = _decoded(line.partition(b"\t")[0], path, number).strip() if b"\t" in line else ""
     if not found:
-        raise malformed(path, number, "expected JSON with an id, or `id<TAB>text`")
+        raise bad_line(path, number, "expected JSON with an id, or `id<TAB>text`")
     return found
 
 
@@ -86,16 +87,16 @@ def _text_of(line: bytes, path: Path, number: int) -> str:
     try:
         return text_of({**value, "text": value.get("text", value.get("query"))})
     except (KeyError, TypeError):
-        raise malformed(path, number, "the document has no text") from None
+        raise bad_line(path, number, "the document has no text") from None
 
 
 def _json(line: bytes, path: Path, number: int) -> dict[str, object]:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise malformed(path, number, f"not JSON: {error}") from None
+        raise bad_line(path, number, f"not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise malformed(path, number, "expected a JSON object")
+        raise bad_line(path, number, "expected a JSON object")
     return value
 
 
@@ -103,4 +104,4 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise malformed(path, number, f"not UTF-8 at byte {error.start}; convert the file to UTF-8 first") from None
+        raise bad_line(path, number, f"not UTF-8 at byte {error.start}; convert the file to UTF-8 first") from None

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from osrerank.errors import EvaluationError
+from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.candidates import assemble, read_candidates
 
 LINE = {
@@ -36,17 +36,17 @@ def test_candidates_are_read_with_what_they_have(tmp_path: Path) -> None:
 def test_bad_candidates_are_refused_with_their_line(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     path = tmp_path / "candidates.jsonl"
     path.write_text(json.dumps({**LINE, **changes}))
-    with pytest.raises(EvaluationError, match=f"line 1: {message}"):
+    with pytest.raises(FormatError, match=f"line 1: {message}"):
         read_candidates(path)
 
 
 def test_repeated_query_and_empty_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "candidates.jsonl"
     path.write_text(f"{json.dumps(LINE)}\n{json.dumps(LINE)}\n")
-    with pytest.raises(EvaluationError, match="line 2: query 1 appears twice"):
+    with pytest.raises(FormatError, match="line 2: query 1 appears twice"):
         read_candidates(path)
     path.write_text("")
-    with pytest.raises(EvaluationError, match="no candidates"):
+    with pytest.raises(FormatError, match="no candidates"):
         read_candidates(path)
 
 
@@ -64,7 +64,7 @@ def test_run_corpus_and_queries_are_put_together(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"lacks 1 documents of .*, b among them"):
         assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A"}\n{"id": "b"}\n')
-    with pytest.raises(EvaluationError, match="document b has no text"):
+    with pytest.raises(FormatError, match="document b has no text"):
         assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     (tmp_path / "queries").write_text("2\ttwo\n")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A"}\n{"id": "b", "text": "B"}\n')

@@ -3,10 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from osrerank.errors import EvaluationError
+from osrerank.errors import FormatError
 from osrerank.formats.topics import read_queries
 from osrerank.types import Query
-from osrerank_loaders.topics import read_queries as read_topics
 
 TOPICS = """<top>
 <num> Number: 301
@@ -23,6 +22,47 @@ vaccines
 </title>
 </top>
 """
+
+OPEN_TOPICS = """
+<top>
+
+<num> Number: 051
+<title> Airbus & subsidies
+
+<desc> Description:
+Does it    help?
+
+<narr> Narrative:
+Relevant is what helps.
+</top>
+<top>
+<num> Number: 402
+<title> Second
+<desc> Description:
+Which?
+<narr> Narrative: That.
+</top>
+"""
+CLOSED_TOPICS = """<top>
+<num> Number: 321 </num>
+<title>
+Women in Parliaments
+</title>
+<desc> Description:
+Pertinent documents.
+</desc>
+<narr> Narrative
+Any.
+</narr>
+</top>
+"""
+CACM_TOPICS = "<DOC>\n<DOCNO> 1 </DOCNO>\n\n What about\nTSS?\n\n</DOC>\n<DOC>\n<DOCNO> 2 </DOCNO>\n x < 3\n</DOC>\n"
+
+
+def write(folder: Path, content: str) -> str:
+    path = folder / "file"
+    path.write_text(content)
+    return str(path)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +89,14 @@ def test_formats_are_told_apart(tmp_path: Path, content: str, expected: list[tup
         ("1\t \n", "line 1: query '1' has no text"),
         ("\tone\n", "line 1: query '' has no id"),
         ('{"query_id": 1}\n', "line 1: expected the fields query_id and text"),
-        ('{"query_id": 1\n', "line 1: not JSON"),
-        ("<top>\n<num> 1\n</top>\n", "topic 1 has no <num> or no <title>"),
+        ('{"query_id": 1\n', "line 1: not a JSON object"),
+        ("<top>\n<num> 1\n</top>\n", "line 1: topic 1 has no title"),
     ],
 )
 def test_bad_query_set_is_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "queries"
     path.write_text(content)
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises(FormatError, match=message):
         read_queries(path)
 
 
@@ -69,7 +109,46 @@ def test_real_topics_are_read(shared: Path) -> None:
     assert len(read_queries(shared / "cacm" / "topics.cacm.txt")) == 64
 
 
-def test_both_readers_of_topics_agree(tmp_path: Path) -> None:
-    path = tmp_path / "topics"
-    path.write_text("<top>\n<num> Number: 051\n<title> airbus subsidies &amp; more\n</top>\n")
-    assert read_queries(path) == (Query("51", "airbus subsidies & more"),) == tuple(read_topics([str(path)]))
+class TestForms:
+    def test_topics_that_do_not_close_their_tags(self, tmp_path: Path) -> None:
+        path = write(tmp_path, OPEN_TOPICS)
+        assert list(read_queries([path])) == [Query("51", "Airbus & subsidies"), Query("402", "Second")]
+        assert [query.text for query in read_queries([path], field="desc")] == ["Does it help?", "Which?"]
+        assert [query.text for query in read_queries([path], field="narr")] == ["Relevant is what helps.", "That."]
+
+    def test_topics_that_close_their_tags(self, tmp_path: Path) -> None:
+        path = write(tmp_path, CLOSED_TOPICS)
+        assert list(read_queries([path])) == [Query("321", "Women in Parliaments")]
+        assert [query.text for query in read_queries([path], field="narr")] == ["Any."]
+
+    def test_cacm(self, tmp_path: Path) -> None:
+        assert list(read_queries([write(tmp_path, CACM_TOPICS)])) == [
+            Query("1", "What about TSS?"),
+            Query("2", "x < 3"),
+        ]
+
+    def test_tsv_and_json_lines(self, tmp_path: Path) -> None:
+        assert list(read_queries([write(tmp_path, "2\t leading space\n")])) == [Query("2", " leading space")]
+        assert list(read_queries([write(tmp_path, '{"_id": 7, "text": "x"}\n')])) == [Query("7", "x")]
+
+    @pytest.mark.parametrize(
+        ("content", "reason"),
+        [
+            ("1\tx\n2\n", "line 2: expected `id<TAB>text`, found '2'"),
+            ("1\t \n", "line 1: query '1' has no text"),
+            ('{"_id": "1"}', "expected the fields query_id and text, found _id"),
+            ("<top>\n<title> x\n</top>", "line 1: a topic without <num>"),
+            ("\n<top>\n<num> Number: 1\n</top>", "line 2: topic 1 has no title"),
+        ],
+    )
+    def test_bad_queries(self, tmp_path: Path, content: str, reason: str) -> None:
+        with pytest.raises(FormatError, match=reason):
+            list(read_queries([write(tmp_path, content)]))
+
+    def test_published_topics(self, shared: Path) -> None:
+        robust = list(read_queries([str(shared / "qrels" / "topics.robust04.txt")]))
+        assert [len(robust), robust[0]] == [250, Query("301", "International Organized Crime")]
+        core = list(read_queries([str(shared / "qrels" / "topics.core18.txt")]))
+        assert [len(core), core[0]] == [50, Query("321", "Women in Parliaments")]
+        marco = list(read_queries([str(shared / "qrels" / "topics.msmarco-passage.dev-subset.txt")]))
+        assert [len(marco), marco[1]] == [6980, Query("2", " Androgen receptor define")]

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.errors import EvaluationError
+from osrerank.errors import EvaluationError, FormatError
+from osrerank.formats.common_layout import Judgment, judgments_of
 from osrerank.formats.trec import read_qrels, read_run, strictly_decreasing, trec_order, write_run
 from osrerank.types import Run, ScoredDocument
 
@@ -65,7 +66,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path: Path) -> None:
 )
 def test_bad_run_is_refused_with_file_and_line(tmp_path: Path, text: str | bytes, message: str) -> None:
     path = written(tmp_path / "bad.run", text)
-    with pytest.raises(EvaluationError, match=message) as refusal:
+    with pytest.raises(FormatError, match=message) as refusal:
         read_run(path)
     assert str(path) in str(refusal.value)
     assert "\n" not in str(refusal.value)
@@ -81,13 +82,13 @@ def test_bad_run_is_refused_with_file_and_line(tmp_path: Path, text: str | bytes
     ],
 )
 def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises(FormatError, match=message):
         read_qrels(written(tmp_path / "qrels", text))
 
 
 def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
     path = written(tmp_path / "run.gz", gzip.compress(b"q Q0 a 1 0.5 t\n")[:-6])
-    with pytest.raises(EvaluationError, match="damaged gzip file"):
+    with pytest.raises(FormatError, match="damaged gzip file"):
         read_run(path)
 
 
@@ -129,3 +130,25 @@ def test_equal_runs_are_equal_gzip_files(tmp_path: Path) -> None:
     write_run(tmp_path / "b.gz", run)
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
     assert read_run(tmp_path / "a.gz") == run
+
+
+class TestJudgments:
+    def test_any_white_space_and_any_second_column(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "qrels", "1\t0\tD1\t1\n1 Q0 D2 -2\n")
+        assert list(judgments_of(read_qrels([str(path)]))) == [Judgment("1", "D1", 1), Judgment("1", "D2", -2)]
+
+    def test_beir(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "qrels", "query-id\tcorpus-id\tscore\n1\tD1\t2\n")
+        assert list(judgments_of(read_qrels([str(path)]))) == [Judgment("1", "D1", 2)]
+
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            ("1 0 D1", "expected `query_id 0 doc_id relevance`, found 3 columns"),
+            ("1 0 D1 yes", "the relevance 'yes' is not a whole number"),
+            ("1 0 D1 1 1", "expected `query_id 0 doc_id relevance`, found 5 columns"),
+        ],
+    )
+    def test_bad_lines(self, tmp_path: Path, line: str, message: str) -> None:
+        with pytest.raises(FormatError, match=f"line 2: {message}"):
+            read_qrels([str(written(tmp_path / "qrels", f"1 0 D1 1\n{line}\n"))])

@@ -7,114 +7,20 @@ import cbor2
 import pytest
 from click.testing import CliRunner
 
-from osrerank.errors import CorpusFormatError
-from osrerank.formats.common_layout import Judgment
+from osrerank.errors import CorpusFormatError, FormatError
+from osrerank.formats.common_layout import judgments_of
+from osrerank.formats.trec import read_qrels
 from osrerank.types import Document, Query
 from osrerank_loaders.candidates import candidates_of_run, candidates_with_texts, write_candidates
 from osrerank_loaders.cli import convert
 from osrerank_loaders.collections.trec_car_topics import Level, judgments, queries, read_sections
 from osrerank_loaders.load.encoding import repair
-from osrerank_loaders.topics import read_qrels, read_queries
-
-OPEN_TOPICS = """
-<top>
-
-<num> Number: 051
-<title> Airbus & subsidies
-
-<desc> Description:
-Does it    help?
-
-<narr> Narrative:
-Relevant is what helps.
-</top>
-<top>
-<num> Number: 402
-<title> Second
-<desc> Description:
-Which?
-<narr> Narrative: That.
-</top>
-"""
-CLOSED_TOPICS = """<top>
-<num> Number: 321 </num>
-<title>
-Women in Parliaments
-</title>
-<desc> Description:
-Pertinent documents.
-</desc>
-<narr> Narrative
-Any.
-</narr>
-</top>
-"""
-CACM_TOPICS = "<DOC>\n<DOCNO> 1 </DOCNO>\n\n What about\nTSS?\n\n</DOC>\n<DOC>\n<DOCNO> 2 </DOCNO>\n x < 3\n</DOC>\n"
 
 
 def write(folder: Path, content: str | bytes, name: str = "file") -> str:
     path = folder / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return str(path)
-
-
-class TestQueries:
-    def test_topics_that_do_not_close_their_tags(self, tmp_path: Path) -> None:
-        path = write(tmp_path, OPEN_TOPICS)
-        assert list(read_queries([path])) == [Query("51", "Airbus & subsidies"), Query("402", "Second")]
-        assert [query.text for query in read_queries([path], field="desc")] == ["Does it help?", "Which?"]
-        assert [query.text for query in read_queries([path], field="narr")] == ["Relevant is what helps.", "That."]
-
-    def test_topics_that_close_their_tags(self, tmp_path: Path) -> None:
-        path = write(tmp_path, CLOSED_TOPICS)
-        assert list(read_queries([path])) == [Query("321", "Women in Parliaments")]
-        assert [query.text for query in read_queries([path], field="narr")] == ["Any."]
-
-    def test_cacm(self, tmp_path: Path) -> None:
-        assert list(read_queries([write(tmp_path, CACM_TOPICS)])) == [
-            Query("1", "What about TSS?"),
-            Query("2", "x < 3"),
-        ]
-
-    def test_tsv_and_json_lines(self, tmp_path: Path) -> None:
-        assert list(read_queries([write(tmp_path, "2\t leading space\n")])) == [Query("2", " leading space")]
-        assert list(read_queries([write(tmp_path, '{"_id": 7, "text": "x"}\n')])) == [Query("7", "x")]
-
-    @pytest.mark.parametrize(
-        ("content", "reason"),
-        [
-            ("1\tx\n2\n", "line 2: expected query_id TAB text"),
-            ("1\t \n", "line 1: expected query_id TAB text"),
-            ('{"_id": "1"}', "expected _id and text"),
-            ("<top>\n<title> x\n</top>", "line 1: a topic without <num>"),
-            ("\n<top>\n<num> Number: 1\n</top>", "line 2: topic '<num> Number: 1' has no title"),
-        ],
-    )
-    def test_bad_queries(self, tmp_path: Path, content: str, reason: str) -> None:
-        with pytest.raises(CorpusFormatError, match=reason):
-            list(read_queries([write(tmp_path, content)]))
-
-    def test_published_topics(self, shared: Path) -> None:
-        robust = list(read_queries([str(shared / "qrels" / "topics.robust04.txt")]))
-        assert [len(robust), robust[0]] == [250, Query("301", "International Organized Crime")]
-        core = list(read_queries([str(shared / "qrels" / "topics.core18.txt")]))
-        assert [len(core), core[0]] == [50, Query("321", "Women in Parliaments")]
-        marco = list(read_queries([str(shared / "qrels" / "topics.msmarco-passage.dev-subset.txt")]))
-        assert [len(marco), marco[1]] == [6980, Query("2", " Androgen receptor define")]
-
-
-class TestQrels:
-    def test_any_white_space_and_any_second_column(self, tmp_path: Path) -> None:
-        path = write(tmp_path, "1\t0\tD1\t1\n1 Q0 D2 -2\n")
-        assert list(read_qrels([path])) == [Judgment("1", "D1", 1), Judgment("1", "D2", -2)]
-
-    def test_beir(self, tmp_path: Path) -> None:
-        assert list(read_qrels([write(tmp_path, "query-id\tcorpus-id\tscore\n1\tD1\t2\n")])) == [Judgment("1", "D1", 2)]
-
-    @pytest.mark.parametrize("line", ["1 0 D1", "1 0 D1 yes", "1 0 D1 1 1", ""])
-    def test_bad_lines(self, tmp_path: Path, line: str) -> None:
-        with pytest.raises(CorpusFormatError, match="line 2: expected query_id 0 doc_id relevance"):
-            list(read_qrels([write(tmp_path, f"1 0 D1 1\n{line}\n")]))
 
 
 class TestCandidates:
@@ -147,9 +53,9 @@ class TestCandidates:
         run = (write(tmp_path, "7 Q0 D2 1 3.5 tag\n"),)
         with pytest.raises(CorpusFormatError, match="1 candidates are not in the collection, such as 'D2'"):
             list(candidates_of_run(run, {"7": "seven"}, [Document("D1", "one")]))
-        with pytest.raises(CorpusFormatError, match="line 1: query '7' is not in the queries file"):
+        with pytest.raises(FormatError, match="line 1: query '7' is not in the queries file"):
             list(candidates_of_run(run, {}, []))
-        with pytest.raises(CorpusFormatError, match="line 1: expected qid, pid, query, passage, found 1 fields"):
+        with pytest.raises(FormatError, match="line 1: expected qid, pid, query, passage, found 1 fields"):
             list(candidates_with_texts(run))
 
 
@@ -201,7 +107,7 @@ class TestTrecCar:
             assert [(row.query_id, row.doc_id) for row in judgments(read_sections([pages]), level)] == rows
 
     def test_paragraphs_are_no_pages(self, tmp_path: Path) -> None:
-        with pytest.raises(CorpusFormatError, match="item 1 is no page"):
+        with pytest.raises(FormatError, match="item 1 is no page"):
             list(read_sections([write(tmp_path, cbor2.dumps([0, b"a" * 40, [[0, "text"]]]))]))
 
     def test_test200(self, shared: Path) -> None:
@@ -218,7 +124,7 @@ class TestTrecCar:
         for level, count in {"hierarchical": 4706, "toplevel": 4702, "article": 4696}.items():
             ours = judgments(read_sections([pages]), level)  # type: ignore[arg-type]  # level is one of the three literals
             assert len(ours) == count
-            assert set(ours) == set(read_qrels([str(raw / f"train.test200.cbor.{level}.qrels")]))
+            assert set(ours) == set(judgments_of(read_qrels(raw / f"train.test200.cbor.{level}.qrels")))
 
 
 @pytest.mark.parametrize(
@@ -294,7 +200,7 @@ def test_a_bad_score_is_named_with_its_line_and_leaves_the_output_alone(tmp_path
     run, output = tmp_path / "top.run", tmp_path / "candidates.jsonl"
     run.write_text("q Q0 d 1 much tag\n")
     output.write_text("before\n")
-    with pytest.raises(CorpusFormatError, match=r"top.run, line 1: the score 'much' is not a finite number"):
+    with pytest.raises(FormatError, match=r"top.run, line 1: the score 'much' is not a finite number"):
         write_candidates(candidates_of_run((str(run),), {"q": "text"}, []), output)
     assert output.read_text() == "before\n"
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["candidates.jsonl", "top.run"]

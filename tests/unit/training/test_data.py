@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from osrerank.client import connect
-from osrerank.errors import CorpusFormatError
+from osrerank.errors import FormatError
 from osrerank.options.passages import Windows
 from osrerank.training.documents import best, hardest, passage_triples, scored
 from osrerank.training.examples.first_pass import Search, from_index, from_questions
@@ -100,5 +100,5 @@ def test_examples_from_questions() -> None:
 
 def test_a_file_of_another_layout_is_named(tmp_path: Path) -> None:
     (tmp_path / "squad.json").write_text('{"data": [{"paragraphs": [{"qas": []}]}]}')
-    with pytest.raises(CorpusFormatError, match=r"squad.json: not in SQuAD's layout"):
+    with pytest.raises(FormatError, match=r"squad.json: not in SQuAD's layout"):
         list(from_questions(tmp_path / "squad.json", depth=3))

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file  # noqa: E402 - needs torch
 
-from osrerank.errors import ConfigError, CorpusFormatError, EvaluationError, ModelLoadError  # noqa: E402
+from osrerank.errors import ConfigError, EvaluationError, FormatError, ModelLoadError  # noqa: E402
 from osrerank.scoring.model_files import read_card  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.training.curve import read_curve  # noqa: E402
@@ -235,7 +235,7 @@ def test_turned_labels_turn_what_is_learnt(examples: Path, tmp_path: Path) -> No
 def test_bad_data_ends_it_before_it_begins(examples: Path, tmp_path: Path) -> None:
     with examples.open("a") as file:
         file.write('{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n')
-    with pytest.raises(CorpusFormatError, match="line 25"):
+    with pytest.raises(FormatError, match="line 25"):
         train(request(examples, tmp_path / "made", development=None))
     lonely = tmp_path / "lonely.jsonl"
     lonely.write_text('{"query": "q", "documents": ["a"], "relevance": [1]}\n')

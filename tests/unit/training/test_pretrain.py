@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402 - with their twins
 from tokenizers import Tokenizer  # noqa: E402
 
-from osrerank.errors import CorpusFormatError, EvaluationError  # noqa: E402
+from osrerank.errors import EvaluationError, FormatError  # noqa: E402
 from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.pretrain import IGNORED, MaskedSteps, Shape, new_encoder, pretrain  # noqa: E402
 from osrerank.training.recipes import PRESETS  # noqa: E402
@@ -91,10 +91,10 @@ def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path, mon
 def test_corpora_that_give_nothing_are_refused(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
     (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(CorpusFormatError, match="has no text"):
+    with pytest.raises(FormatError, match="has no text"):
         pretrain(start, tmp_path / "made", [tmp_path / "empty.txt"], RECIPE, say=str)
     (tmp_path / "bad.jsonl").write_text('{"id": "1"}\n')
-    with pytest.raises(CorpusFormatError, match="line 1: expected JSON with a text"):
+    with pytest.raises(FormatError, match="line 1: expected JSON with a text"):
         pretrain(start, tmp_path / "made", [tmp_path / "bad.jsonl"], RECIPE, say=str)
     (tmp_path / "short.txt").write_text("low salt can cause low blood pressure\n")
     with pytest.raises(EvaluationError, match="lower the batch"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from osrerank.errors import ConfigError, CorpusFormatError, EvaluationError
+from osrerank.errors import ConfigError, FormatError
 from osrerank.training.examples.lists import Example, read_examples, write_examples
 from osrerank.training.examples.sources import open_source
 from osrerank.training.examples.texts import Texts
@@ -117,7 +117,7 @@ def test_examples_round_trip(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_lines_are_named(tmp_path: Path, kind: str, content: str, line: int, said: str) -> None:
-    with pytest.raises(CorpusFormatError, match=said) as caught:
+    with pytest.raises(FormatError, match=said) as caught:
         read(**{kind: file(tmp_path, "bad", content)})
     assert caught.value.line == line
     assert f"bad, line {line}:" in str(caught.value)
@@ -129,9 +129,9 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
         "queries": file(tmp_path, "q.tsv", "7\tlow\n8\thigh\n"),
         "qrels": file(tmp_path, "qrels.txt", "7 0 d1 1\n"),
     }
-    with pytest.raises(CorpusFormatError, match=r"line 3: query 7 was there before"):
+    with pytest.raises(FormatError, match=r"line 3: query 7 was there before"):
         read(run=file(tmp_path, "r", "7 d1 1\n8 d1 1\n7 d1 2\n"), **options)
-    with pytest.raises(CorpusFormatError, match=r"line 1: there is no document d9"):
+    with pytest.raises(FormatError, match=r"line 1: there is no document d9"):
         read(run=file(tmp_path, "r", "7 d9 1\n"), **options)
 
 
@@ -163,7 +163,7 @@ def test_texts_are_looked_up_by_place(tmp_path: Path) -> None:
     [("d1\ta\nd1\tb\n", 2, "appears twice"), ("d1\n", 1, "expected JSON"), ('{"text": "x"}\n', 1, "with an id")],
 )
 def test_a_collection_without_clear_ids_is_refused(tmp_path: Path, content: str, line: int, said: str) -> None:
-    with pytest.raises(CorpusFormatError, match=said) as caught:
+    with pytest.raises(FormatError, match=said) as caught:
         Texts(Path(file(tmp_path, "c", content)))
     assert caught.value.line == line
 
@@ -171,5 +171,5 @@ def test_a_collection_without_clear_ids_is_refused(tmp_path: Path, content: str,
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv.gz"
     path.write_bytes(gzip.compress(b"q\ta\tb\n" * 100)[:-12])
-    with pytest.raises(EvaluationError, match="damaged gzip"):
+    with pytest.raises(FormatError, match="damaged gzip"):
         read(triples=str(path))
