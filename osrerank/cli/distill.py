@@ -24,19 +24,12 @@ from osrerank.cli.train import request_of, told, training_options
     "Needs attention=false in the recipe.",
 )
 @click.option("--query-pool-factor", type=click.FloatRange(min=1), help="With --layers: the same of a query.")
-@click.option(
-    "--refit",
-    default=0,
-    type=click.IntRange(0),
-    help="With --layers: sequences that the student's matrices are fitted to by least squares before the training.",
-)
 @click.option("--student", type=MODEL, help="Model that the student starts from instead.")
 def distill(
     layers: int | tuple[int, ...] | None,
     inner: int,
     pool_factor: float | None,
     query_pool_factor: float | None,
-    refit: int,
     student: Path | None,
     **options: Any,
 ) -> None:
@@ -55,14 +48,13 @@ def distill(
         raise click.UsageError("give --layers or --student")
     if isinstance(layers, int) and student is not None:
         raise click.UsageError("a --student has its own layers; name the teacher's that it learns from, as 1,2,5,6")
-    if student is not None and (refit or inner):
-        option = "--refit" if refit else "--inner"
-        raise click.UsageError(f"{option} is for a student that is made of its teacher's --layers, not for a --student")
+    if student is not None and inner:
+        raise click.UsageError("--inner is for a student that is made of its teacher's --layers, not for a --student")
     pooled = {"pool_factor": pool_factor, "query_pool_factor": query_pool_factor}
     if student is not None and any(factor is not None for factor in pooled.values()):
         raise click.UsageError("a --student has its own pool factors; others are for one that is made of --layers")
     request = request_of(options, "simplified-tinybert")
-    told(fit(request, layers=layers or 0, inner=inner, student=student, refitted=refit, **pooled))
+    told(fit(request, layers=layers or 0, inner=inner, student=student, **pooled))
 
 
 def _layers(value: str) -> int | tuple[int, ...]:

@@ -7,7 +7,7 @@ import logging
 import math
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ from osrerank.errors import ConfigError, EvaluationError
 from osrerank.export.export_model import refuse_existing
 from osrerank.options.passages import Windows
 from osrerank.scoring.card import Kind
-from osrerank.scoring.inputs import Batch, InputBuilder
+from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import name_of
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, parameter_files, read_card
-from osrerank.training.checkpoint import Checkpoints
 from osrerank.training.development import Development, Scoring
 from osrerank.training.distill import DistillationObjective
 from osrerank.training.examples.batches import Assembly, MonoAssembly, Steps
@@ -32,7 +31,6 @@ from osrerank.training.loop import Machine, Plan, Training
 from osrerank.training.mining import MINED_FILE, Mined, mine
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
-from osrerank.training.refit import refit
 from osrerank.training.weights.models import Trainee, check_loss, layer_map, load_trainee, select_layers, stand_ins
 from osrerank.training.weights.readme import write_model
 
@@ -113,7 +111,6 @@ def distill(
     pool_factor: float | None = None,
     query_pool_factor: float | None = None,
     student: Path | None = None,
-    refitted: int = 0,
 ) -> Path | None:
     """Train a student, smaller or not, from the teacher ``request.source`` and of its kind; otherwise as `train`.
 
@@ -127,16 +124,14 @@ def distill(
         query_pool_factor: the same of a query.
         student: a checkpoint that the student starts from instead; with layers named one by one it is to give their
             states, as a student that was made of them and learns on.
-        refitted: sequences that the student's matrices are fitted to before the training, see `refit`; 0 for none. It
-            then chooses the units.
 
     Raises:
-        ConfigError: also where the layers are not the student's in number, or a refit is asked for that cannot be.
+        ConfigError: also where the layers are not the student's in number.
     """
     refuse_existing(request.output)
     factors = {"pool_factor": pool_factor, "query_pool_factor": query_pool_factor}
     pooled = {name: factor for name, factor in factors.items() if factor is not None}
-    made = [name for name, value in {"refitted": refitted, "inner": inner}.items() if value] + [*pooled]
+    made = (["inner"] if inner else []) + [*pooled]
     if student is not None and made:
         setting = made[0]
         raise ConfigError(f"{setting} is for a student that is made of its teacher's layers", setting=setting)
@@ -149,7 +144,7 @@ def distill(
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
     count = int(teacher.config["num_hidden_layers"])
-    made_of = {"layers": layers, "inner": inner, "student": _weights(student) if student else "", "refitted": refitted}
+    made_of = {"layers": layers, "inner": inner, "student": _weights(student) if student else ""}
     fingerprint = _fingerprint(request, json.dumps({**made_of, **pooled}))
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
     kept: tuple[int, ...] = ()
@@ -161,10 +156,6 @@ def distill(
     steps = _steps(request.recipe, trainee, machine, teacher)
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, watched)
-    if refitted and not Checkpoints(request.folder, fingerprint).newest():
-        batches = _first_batches(request, steps, refitted, fingerprint, machine)
-        left = refit(teacher, trainee, kept, watched or kept, batches)
-        request.say(f"refitted; of each layer's sums is left: {', '.join(f'{share:.3f}' for share in left)}")
     if request.recipe.compiled:
         for network in (trainee.network, teacher.network):
             network.compile(dynamic=True)
@@ -194,19 +185,6 @@ def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amou
         need = "relevant documents and others" if recipe.draw in {"balanced", "list"} else "documents"
         raise EvaluationError(f"there is nothing to learn from in {names}: no example has {need}")
     return Amount(tuple(examples), sequences)
-
-
-def _first_batches(
-    request: Request, steps: Steps, sequences: int, fingerprint: str, machine: Machine
-) -> Iterator[Batch]:
-    """Yield the batches that a training begins with, until they have so many sequences."""
-    counts = _counted(request, steps.assembly, fingerprint, machine).examples
-    taken = 0
-    for step in steps.made(passes([source.read for source in request.data], counts, request.recipe)):
-        yield from (lot.inputs for lot in step.lots)
-        taken += step.sequences
-        if taken >= sequences:
-            return
 
 
 def _as_it_is(recipe: Recipe) -> Recipe:

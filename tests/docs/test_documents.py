@@ -24,11 +24,9 @@ def test_readme_is_short_and_its_example_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_command_page_is_current():
-    script = ROOT / "docs" / "examples" / "make_cli_page.py"  # in a process of its own: click keeps help options
+    script = ROOT / "tools" / "pages" / "cli_page.py"  # in a process of its own: click keeps help options
     page = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert (ROOT / "docs" / "cli.md").read_text("utf-8") == page, (
-        "run: python docs/examples/make_cli_page.py > docs/cli.md"
-    )
+    assert (ROOT / "docs" / "cli.md").read_text("utf-8") == page, "run: python tools/pages/cli_page.py > docs/cli.md"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

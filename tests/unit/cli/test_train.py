@@ -93,9 +93,8 @@ def test_a_student_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pyt
     assert "give --layers or --student" in capsys.readouterr().err
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
     assert "a --student has its own layers" in capsys.readouterr().err
-    for option in ("--refit", "--inner"):
-        assert run(*command, "--student", MODEL, option, 8) == 2
-        assert f"{option} is for a student that is made of its teacher's --layers" in capsys.readouterr().err
+    assert run(*command, "--student", MODEL, "--inner", 8) == 2
+    assert "--inner is for a student that is made of its teacher's --layers" in capsys.readouterr().err
     assert run(*command, "--student", MODEL, "--query-pool-factor", 2) == 2
     assert "a --student has its own pool factors" in capsys.readouterr().err
     assert run(*command, "--layers", "2,1") == 2

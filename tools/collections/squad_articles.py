@@ -1,6 +1,6 @@
 """Join SQuAD's paragraphs to whole articles, and write BM25 candidates of dev questions, and judgments.
 
-python docs/examples/squad_articles.py train-v1.1.json dev-v1.1.json candidates.jsonl qrels.txt --questions 100
+python tools/collections/squad_articles.py train-v1.1.json dev-v1.1.json candidates.jsonl qrels.txt --questions 100
 
 The article that a question is asked about is relevant. The articles of both files are the collection.
 """

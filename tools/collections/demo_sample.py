@@ -1,6 +1,6 @@
 """Make the demo's sample out of SQuAD v1.1's development file.
 
-    python docs/examples/make_demo_sample.py dev-v1.1.json osrerank/data/squad
+    python tools/collections/demo_sample.py dev-v1.1.json osrerank/data/squad
 
 All 2,067 paragraphs become documents; 100 questions are drawn with a fixed seed from those of at least three words. A
 question's relevant document is the paragraph that it was written for.

@@ -1,6 +1,6 @@
 """Write docs/cli.md from the commands' own help.
 
-python docs/examples/make_cli_page.py > docs/cli.md
+python tools/pages/cli_page.py > docs/cli.md
 """
 
 import click
@@ -9,7 +9,7 @@ from osrerank.cli import cli
 
 INTRODUCTION = """# Command line
 
-Made by `docs/examples/make_cli_page.py` from the commands' own help. Global options stand before the command. Exit
+Made by `tools/pages/cli_page.py` from the commands' own help. Global options stand before the command. Exit
 codes: 0 done, 1 failed, 2 bad usage; errors are one sentence, `--debug` shows the traceback.
 """
 

@@ -1,6 +1,6 @@
 """Write the candidates of a TREC run with their texts, as JSON lines.
 
-python docs/examples/run_candidates.py corpus.jsonl queries.tsv runs/BM25.txt candidates.jsonl --depth 100
+python tools/collections/run_candidates.py corpus.jsonl queries.tsv runs/BM25.txt candidates.jsonl --depth 100
 """
 
 import argparse

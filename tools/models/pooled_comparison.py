@@ -1,6 +1,6 @@
 """Compare two models on the pooled queries of several collections: nDCG@10 of each, and a paired t-test over all.
 
-python docs/examples/pooled_comparison.py 7 8 qrels.txt:before.run.jsonl:after.run.jsonl ...
+python tools/models/pooled_comparison.py 7 8 qrels.txt:before.run.jsonl:after.run.jsonl ...
 
 The numbers are the weight of the best first-pass score beside each model's logits, 0 for its own order. Side files are
 those of ``osrerank run`` and ``osrerank rerank`` with ``--blend replace``; a query of which one found nothing counts 0.

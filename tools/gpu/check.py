@@ -1,7 +1,7 @@
 """Check the torch backend on a GPU, and measure it beside its peers in the same run: JSON and a Markdown table.
 
-python docs/examples/gpu_check.py OUTPUT_FOLDER                        # BERT-base and BERT-large, a few minutes
-python docs/examples/gpu_check.py OUTPUT_FOLDER --tiny                 # any machine: does the script itself work?
+python tools/gpu/check.py OUTPUT_FOLDER                        # BERT-base and BERT-large, a few minutes
+python tools/gpu/check.py OUTPUT_FOLDER --tiny                 # any machine: does the script itself work?
 
 Models are randomly initialised (speed does not depend on the weights). Texts are SQuAD paragraphs, cut or joined to the
 lengths of MS MARCO passages (85 tokens on average) or to more than fits 512 tokens. Every way is timed from texts to
@@ -357,7 +357,7 @@ def machine(peak: float) -> dict[str, Any]:
 def arguments() -> argparse.Namespace:
     """Return the command line's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    numbers = {"type": int, "nargs": "+"}
+    numbers: dict[str, Any] = {"type": int, "nargs": "+"}
     parser.add_argument("output", type=Path)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["base", "large", "minilm-l6"])
     parser.add_argument("--pairs", type=int, default=4000, help="of passage length; a quarter as many of 512 tokens")

@@ -1,6 +1,6 @@
 """Compare ways to quantise a bi-encoder in the layout ``cross-bias``: size, quality and speed, as a Markdown table.
 
-python docs/examples/compare_int8.py all-MiniLM-L6-v2 dl19.jsonl:qrels.full.txt squad.jsonl:squad.qrels
+python tools/models/compare_int8.py all-MiniLM-L6-v2 dl19.jsonl:qrels.full.txt squad.jsonl:squad.qrels
 """
 
 import argparse

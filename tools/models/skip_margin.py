@@ -1,7 +1,7 @@
 """Measure what leaving out the pairs of queries with a clear first candidate costs (`duo_skip_margin`).
 
 osrerank rerank --candidates squad.jsonl --blend replace --depth 100 --output squad.run
-python docs/examples/skip_margin.py squad.run.jsonl:squad.qrels dl19.run.jsonl:dl19.qrels
+python tools/models/skip_margin.py squad.run.jsonl:squad.qrels dl19.run.jsonl:dl19.qrels
 
 Each set is a side file of `osrerank run` or `osrerank rerank`, made with `--blend replace`, and its judgments. There is
 no duo model in this: the stand-in for one takes p_ij from the difference of two documents' blended scores, monoBERT's

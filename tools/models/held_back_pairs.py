@@ -1,7 +1,7 @@
 """Count which held-back pairs a duo model decides rightly, and which the difference of a mono model's scores does.
 
-python docs/examples/held_back_pairs.py osrerank/mono my-duo dev.jsonl
-python docs/examples/held_back_pairs.py osrerank/mono my-duo dev.jsonl --others 5 --hardest
+python tools/models/held_back_pairs.py osrerank/mono my-duo dev.jsonl
+python tools/models/held_back_pairs.py osrerank/mono my-duo dev.jsonl --others 5 --hardest
 
 A pair is a relevant document and one of a query's others: the first of them, or with ``--hardest`` those that mono
 ranks highest, which are what a duo stage sees and where mono is at its worst. p is of an exact two-sided sign test.

@@ -1,7 +1,7 @@
 """Choose a model's `first_pass_weight`: the one with the best nDCG@10, averaged over development sets.
 
 osrerank rerank --candidates squad.jsonl --blend replace --depth 100 --output squad.run
-python docs/examples/choose_first_pass_weight.py squad.run.jsonl:squad.qrels scifact.run.jsonl:scifact.qrels
+python tools/models/choose_first_pass_weight.py squad.run.jsonl:squad.qrels scifact.run.jsonl:scifact.qrels
 
 Each set is a side file of `osrerank run` or `osrerank rerank`, made with `--blend replace`, and its judgments.
 """

@@ -1,7 +1,7 @@
 """Short trainings that differ in one thing each, and what they are worth on queries kept aside, as Markdown tables.
 
-python docs/examples/train_shipped.py all-MiniLM-L6-v2 data work --only data      # makes the examples
-python docs/examples/ablations.py all-MiniLM-L6-v2 work --seed 1                  # all; or --only loss size
+python tools/models/train_shipped.py all-MiniLM-L6-v2 data work --only data      # makes the examples
+python tools/models/ablations.py all-MiniLM-L6-v2 work --seed 1                  # all; or --only loss size
 
 Each is a command of its own, printed before it runs; one that is done is not run again, one that was stopped goes on.
 The measure is nDCG@10 over the first 200 of ``work/dev.jsonl``, SQuAD and SciFact training queries that no training
@@ -126,9 +126,6 @@ GROUPS = {
             "attended": Ablation("attention logits as well", {**STUDENT, "attention": "true"}, command=DISTIL),
             "labels": Ablation("soft and hard labels", {**STUDENT, "hidden": "false"}, command=DISTIL),
             "soft": Ablation("hidden states and soft labels", {**STUDENT, "hard": "false"}, command=DISTIL),
-            "refitted": Ablation(
-                "the same, refitted before", {**STUDENT, "hard": "false"}, command=(*DISTIL, "--refit", "600")
-            ),
             "pooled": Ablation(
                 "instead all six, 1,024 units, documents pooled by 3", {**STUDENT, "hard": "false"}, command=POOLED
             ),

@@ -1,6 +1,6 @@
 """Write BM25 candidates of SQuAD questions, and judgments: the question's own paragraph is relevant.
 
-python docs/examples/squad_candidates.py train-v1.1.json candidates.jsonl qrels.txt --questions 400 --depth 30
+python tools/collections/squad_candidates.py train-v1.1.json candidates.jsonl qrels.txt --questions 400 --depth 30
 """
 
 import argparse

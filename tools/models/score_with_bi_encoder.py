@@ -1,6 +1,6 @@
 """Give examples the scores of a bi-encoder of sentence-transformers, which `soft=true` learns.
 
-python docs/examples/score_with_bi_encoder.py sentence-transformers/all-mpnet-base-v2 examples.jsonl scored.jsonl
+python tools/models/score_with_bi_encoder.py sentence-transformers/all-mpnet-base-v2 examples.jsonl scored.jsonl
 
 A score is 20 times the cosine of query and document, as the loss had it that these bi-encoders were trained with. Each
 text is encoded once; all vectors are held in memory, 3 KB a text.
