@@ -6,7 +6,7 @@ from typing import Any
 
 from osrerank.embedded.errors import Fault, Json, as_number, as_object, illegal, only
 from osrerank.embedded.mapping import values
-from osrerank.embedded.query.compile import K1, B
+from osrerank.embedded.query.leaf_queries import K1, B
 from osrerank.embedded.search.execute import shards
 from osrerank.embedded.storage.engine import Engine, refresh_interval_s
 from osrerank.embedded.storage.index import LiveIndex

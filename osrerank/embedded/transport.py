@@ -10,7 +10,8 @@ from opensearchpy import Transport
 from opensearchpy.connection import Connection
 
 from osrerank.embedded.errors import Fault
-from osrerank.embedded.rest import Response, answer
+from osrerank.embedded.rest.endpoints import router
+from osrerank.embedded.rest.routing import Response
 from osrerank.embedded.storage.engine import Engine
 
 JSON = "application/json; charset=UTF-8"
@@ -65,7 +66,7 @@ class EmbeddedConnection(Connection):
     def _answer(self, method: str, url: str, params: Mapping[str, Any], body: bytes | None) -> Response:
         try:
             text = body.decode("utf-8", "surrogatepass") if body else ""
-            return answer(self.engine, method, url, params, text)
+            return router.answer(self.engine, method, url, params, text)
         except Fault as fault:
             return Response(fault.body(), fault.status)
 

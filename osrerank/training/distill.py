@@ -15,7 +15,8 @@ from osrerank.training.examples.batches import Lot
 from osrerank.training.objective import Objective, Parts, ends, on
 from osrerank.training.probe import Probe, forward
 from osrerank.training.recipes import Recipe
-from osrerank.training.weights.models import Trainee, layer_map
+from osrerank.training.weights.models import Trainee
+from osrerank.training.weights.student import layer_map
 
 METHODS = ("simplified-tinybert", "logits")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import ir_measures
 import numpy as np
-from choose_first_pass_weight import MEASURE, blended, judged_of, records_of
 
+from choose_first_pass_weight import MEASURE, blended, judged_of, records_of
 from osrerank.evaluation.significance import paired_t_test
 
 

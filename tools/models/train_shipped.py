@@ -24,8 +24,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shipped_data import prepare
-
 from osrerank.errors import EvaluationError
 from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.export.quantise import Recipe as Quantised
@@ -34,6 +32,7 @@ from osrerank.training.examples.sources import open_source
 from osrerank.training.fit import Request, distill, train
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.averaging import average
+from shipped_data import prepare
 
 FIRST_PASS_WEIGHTS = {"mono": 8.0, "mono-small": 10.0}
 """Chosen on the queries kept aside (docs/models.md)."""

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import NOTICES, write_card
 from osrerank.export.third_segment import third_row
-from osrerank.scoring.card import Calibration, CrossBias, Kind, ModelCard, as_duo, with_pool_factors
+from osrerank.scoring.card import Calibration, CrossBias, Kind, ModelCard, as_duo
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_card, read_json
 from osrerank.scoring.networks.bert_weights import bert_names
@@ -97,78 +97,6 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     else:
         named = dict(network.network.named_parameters()) if isinstance(network, Classifier) else {}
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in named.items()}
-
-
-def select_layers(
-    trainee: Trainee,
-    kept: tuple[int, ...],
-    name: str,
-    *,
-    inner: int = 0,
-    pool_factor: float | None = None,
-    query_pool_factor: float | None = None,
-) -> Trainee:
-    """Return a copy with some of the layers: the way a student starts from its teacher.
-
-    Args:
-        trainee: the teacher.
-        kept: its layers, from 0, in order; messages count them from 1.
-        name: the student's.
-        inner: width between the two feed-forward products, of which the strongest units stay; 0 for all.
-        pool_factor: a document's pieces for each of its states, see `CrossBias`; None for the teacher's.
-        query_pool_factor: the same of a query.
-
-    Raises:
-        ConfigError: there is no such layer, there are not so many units, or texts cannot be pooled so.
-    """
-    count = int(trainee.config["num_hidden_layers"])
-    _check_layers(count, kept)
-    config = {**trainee.config, "num_hidden_layers": len(kept)}
-    weights = dict(_renumbered(weights_of(trainee.network), kept))
-    if inner:
-        if not 0 < inner <= int(config["intermediate_size"]):
-            reason = f"inner is {inner}; the teacher has {config['intermediate_size']} units in a layer"
-            raise ConfigError(reason, setting="inner")
-        config["intermediate_size"] = inner
-        weights = _narrowed(weights, inner)
-    own = replace(trainee.card, name=name, onnx={})
-    card = with_pool_factors(own, query=query_pool_factor, document=pool_factor)
-    if card.layout == "cross-bias":
-        network: nn.Module = from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
-    else:
-        network = Classifier(build_network(_architecture(card), config))
-        put_weights(network.network, weights, trainee.source)
-    return replace(trainee, network=network, card=card, config=config)
-
-
-def _check_layers(count: int, kept: Sequence[int]) -> None:
-    if not kept or any(not 0 <= layer < count for layer in kept):
-        asked = ", ".join(str(layer + 1) for layer in kept) or "none"
-        raise ConfigError(f"layers are numbered 1 to {count}; asked for {asked}", setting="layers")
-
-
-def layer_map(teacher: int, student: int) -> tuple[int, ...]:
-    """Return the teacher's layer, from 0, for each of the student's: the last of its block of N / M.
-
-    Raises:
-        ConfigError: the student's count does not divide the teacher's.
-    """
-    if not student or teacher % student:
-        raise ConfigError(f"{student} layers do not divide the teacher's {teacher}", setting="layers")
-    ratio = teacher // student
-    return tuple(range(ratio - 1, teacher, ratio))
-
-
-def stand_ins(teacher: int, kept: Sequence[int]) -> tuple[int, ...]:
-    """Return the teacher's layer, from 0, whose states each kept layer is to give: the last before the next one kept.
-
-    So a kept layer does the work of the dropped ones behind it, and the next one sees what it saw in the teacher.
-
-    Raises:
-        ConfigError: there is no such layer.
-    """
-    _check_layers(teacher, kept)
-    return (*(following - 1 for following in kept[1:]), teacher - 1)
 
 
 def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
@@ -262,7 +190,7 @@ def _classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifi
     if card.kind == "duo":
         config["type_vocab_size"] = max(3, int(config.get("type_vocab_size", 2)))
         weights = {name: _three_rows(name, tensor, recipe) for name, tensor in weights.items()}
-    network = build_network(_architecture(card), config)
+    network = build_network(architecture_of(card), config)
     put_weights(network, weights, source)
     if card.kind == "duo" and recipe.third_row == "frozen":
         dict(network.base_model.named_parameters())[TYPE_TABLE].register_hook(_without_third_row)
@@ -311,7 +239,8 @@ def write_encoder(directory: Path, network: Any, source: Path) -> None:
     save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
-def _architecture(card: ModelCard) -> str:
+def architecture_of(card: ModelCard) -> str:
+    """Return the name of transformers' class for a card."""
     is_pair = card.head == "next-sentence"
     return "BertForNextSentencePrediction" if is_pair else "AutoModelForSequenceClassification"
 
@@ -369,35 +298,6 @@ def _three_rows(name: str, tensor: Tensor, recipe: Recipe) -> Tensor:
 
 def _without_third_row(gradient: Tensor) -> Tensor:
     return torch.cat([gradient[:2], torch.zeros_like(gradient[2:])])
-
-
-def _renumbered(weights: Mapping[str, Tensor], kept: tuple[int, ...]) -> list[tuple[str, Tensor]]:
-    """Return the weights of the kept layers, numbered from 0, and all that belong to no layer."""
-    pairs = []
-    for name, tensor in weights.items():
-        before, marker, behind = name.partition("encoder.layer.")
-        if not marker:
-            pairs.append((name, tensor))
-            continue
-        number, _, rest = behind.partition(".")
-        if int(number) in kept:
-            pairs.append((f"{before}{marker}{kept.index(int(number))}.{rest}", tensor))
-    return pairs
-
-
-def _narrowed(weights: Mapping[str, Tensor], inner: int) -> dict[str, Tensor]:
-    """Return the weights with the strongest feed-forward units: those with the largest product of their two norms."""
-    narrowed = dict(weights)
-    for name, widen in weights.items():
-        if not name.endswith("intermediate.dense.weight"):
-            continue
-        narrow = name.replace("intermediate.dense", "output.dense")
-        strength = widen.norm(dim=1) * weights[narrow].norm(dim=0)
-        chosen = strength.topk(inner).indices.sort().values
-        bias = name.replace("weight", "bias")
-        narrowed[name], narrowed[bias] = widen[chosen], weights[bias][chosen]
-        narrowed[narrow] = weights[narrow][:, chosen].contiguous()
-    return narrowed
 
 
 def _freeze(network: nn.Module, what: str) -> None:

@@ -14,14 +14,8 @@ from osrerank.training.losses import soft_cross_entropy  # noqa: E402
 from osrerank.training.objective import on  # noqa: E402
 from osrerank.training.probe import Probe, forward  # noqa: E402
 from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
-from osrerank.training.weights.models import (  # noqa: E402
-    Trainee,
-    layer_map,
-    load_trainee,
-    select_layers,
-    stand_ins,
-    weights_of,
-)
+from osrerank.training.weights.models import Trainee, load_trainee, weights_of  # noqa: E402
+from osrerank.training.weights.student import layer_map, select_layers, stand_ins  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 DATA = ROOT / "tests" / "data"

@@ -17,7 +17,8 @@ from osrerank.scoring.model_files import read_card  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.training.probe import Probe, forward  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
-from osrerank.training.weights.models import TYPE_TABLE, load_trainee, select_layers, weights_of  # noqa: E402
+from osrerank.training.weights.models import TYPE_TABLE, load_trainee, weights_of  # noqa: E402
+from osrerank.training.weights.student import select_layers  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 DATA = ROOT / "tests" / "data"

@@ -1,79 +1,14 @@
-"""Route requests, as OpenSearch's REST layer would, to what answers them."""
+"""What OpenSearch's REST paths do, each an endpoint."""
 
-import contextlib
-import logging
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import unquote
+from collections.abc import Mapping
 
 from osrerank.embedded import admin, documents
-from osrerank.embedded.errors import Fault, Json, illegal, parsed_json, parsing, unsupported
-from osrerank.embedded.mapping import values
+from osrerank.embedded.errors import Fault, Json, illegal
 from osrerank.embedded.mapping.source import source_filter
+from osrerank.embedded.rest.routing import Request, Response, Router, understood
 from osrerank.embedded.search import execute, term_vectors
-from osrerank.embedded.storage.engine import Engine
-from osrerank.embedded.storage.shard import Panic
-from osrerank.embedded.storage.store import storage_fault
 
-log = logging.getLogger(__name__)
-
-MISSHAPEN = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError, re.error)
-"""What Python raises when a request has a value of another kind than the code that reads it takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request, its parameters as text."""
-
-    engine: Engine
-    method: str
-    path: Mapping[str, str]
-    params: Mapping[str, str]
-    body: str
-
-    @property
-    def index(self) -> str | None:
-        return self.path.get("index")
-
-    def json(self) -> Json:
-        """Return the body as an object; an absent one is empty."""
-        if not self.body.strip():
-            return {}
-        try:
-            parsed = parsed_json(self.body)
-        except ValueError as error:
-            raise parsing(f"the body is not JSON: {error}") from None
-        if not isinstance(parsed, dict):
-            raise parsing("the body is not a JSON object")
-        return parsed
-
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        """Return whether a parameter is on; given without a value it is."""
-        return self.params.get(name, str(default).lower()) in ("true", "")
-
-    @property
-    def refresh(self) -> str:
-        return self.params.get("refresh", "false") or "true"
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """A response; a text body is sent as such."""
-
-    body: Any
-    status: int = 200
-    warnings: list[str] = field(default_factory=list)
-
-
-Endpoint = Callable[[Request], Response]
-
-_EVERYWHERE = frozenset(
-    {"pretty", "human", "error_trace", "filter_path", "timeout", "cluster_manager_timeout", "master_timeout",
-     "wait_for_active_shards", "ignore_unavailable", "allow_no_indices", "expand_wildcards", "request_timeout",
-     "local", "preference"}
-)  # fmt: skip
+router = Router()
 _SOURCE = frozenset({"_source", "_source_includes", "_source_excludes"})
 _SEARCH = _SOURCE | frozenset(
     {"from", "size", "sort", "track_total_hits", "track_scores", "search_pipeline", "search_type", "request_cache",
@@ -82,126 +17,21 @@ _SEARCH = _SOURCE | frozenset(
      "seq_no_primary_term", "rest_total_hits_as_int", "phase_took"}
 )  # fmt: skip
 _CAT = frozenset({"v", "format", "h", "s", "bytes", "help"})
-_routes: list[tuple[frozenset[str], re.Pattern[str], frozenset[str], Endpoint]] = []
-
-
-def _route(methods: str, *templates: str, params: frozenset[str] = frozenset()) -> Callable[[Endpoint], Endpoint]:
-    """Register what answers the methods at the paths; parameters beyond those named are refused."""
-
-    def register(endpoint: Endpoint) -> Endpoint:
-        for template in templates:
-            pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", template)
-            _routes.append((frozenset(methods.split()), re.compile(pattern), params | _EVERYWHERE, endpoint))
-        return endpoint
-
-    return register
-
-
-def answer(engine: Engine, method: str, url: str, params: Mapping[str, Any], body: str) -> Response:
-    """Answer a request.
-
-    Raises:
-        Fault: what OpenSearch would refuse or the engine does not support.
-    """
-    verb = "GET" if method == "HEAD" else method
-    for methods, pattern, allowed, endpoint in _routes:
-        match = pattern.fullmatch(url)
-        if match and verb in methods:
-            texts = {key: _text(value) for key, value in params.items()}
-            for name in texts:
-                if name not in allowed:
-                    raise illegal(f"request [{url}] contains unrecognized parameter for the embedded engine: [{name}]")
-            path = {key: unquote(value) for key, value in match.groupdict().items()}
-            return _filtered(_answered(endpoint, Request(engine, method, path, texts, body)), texts)
-    raise Fault(
-        400,
-        "illegal_argument_exception",
-        f"the embedded engine does not support [{method} {url}]: use an OpenSearch server",
-    )
-
-
-def _answered(endpoint: Endpoint, request: Request) -> Response:
-    with _understood(request.engine, endpoint.__name__.strip("_")):
-        return endpoint(request)
-
-
-@contextlib.contextmanager
-def _understood(engine: Engine, name: str) -> Iterator[None]:
-    """Make a body of another shape than any reader expected the request's fault."""
-    try:
-        yield
-    except OSError as error:
-        raise storage_fault(engine.folder, str(error)) from error
-    except Panic as error:
-        reason = f"the search index in {engine.folder} failed ({error}): try again"
-        raise Fault(500, "search_engine_exception", reason) from error
-    except MISSHAPEN as error:
-        log.debug("the request to [%s] cannot be read", name, exc_info=True)
-        reason = f"the request to [{name}] has a value of a kind or range that cannot be used: {error!s:.200}"
-        raise Fault(400, "x_content_parse_exception", reason) from error
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return ",".join(map(_text, value))
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _filtered(response: Response, params: Mapping[str, str]) -> Response:
-    """Return the response with the parts that ``filter_path`` names, or all of it."""
-    paths = params.get("filter_path")
-    if not paths or not isinstance(response.body, dict):
-        return response
-    patterns = paths.split(",")
-    if any("**" in one for one in patterns):
-        raise unsupported("[**] in [filter_path]", "name the path with single *")
-    kept = [one for one in patterns if not one.startswith("-")]
-    dropped = [one[1:] for one in patterns if one.startswith("-")]
-    return Response(_pick(response.body, kept, dropped), response.status, response.warnings)
-
-
-def _pick(body: Json, kept: list[str], dropped: list[str], path: str = "") -> Any:
-    picked = {}
-    for key, value in body.items():
-        here = f"{path}.{key}" if path else key
-        if any(values.wildcard(one).fullmatch(here) and one.count(".") == here.count(".") for one in dropped):
-            continue
-        whole = not kept or any(_segments_match(one, here) for one in kept)
-        if isinstance(value, dict) and (dropped or not whole):
-            if inside := _pick(value, [] if whole else kept, dropped, here):
-                picked[key] = inside
-        elif isinstance(value, list) and not whole:
-            items = [found for one in value if isinstance(one, dict) and (found := _pick(one, kept, dropped, here))]
-            if items:
-                picked[key] = items
-        elif whole:
-            picked[key] = value
-    return picked
-
-
-def _segments_match(pattern: str, path: str) -> bool:
-    wanted, found = pattern.split("."), path.split(".")
-    return len(wanted) == len(found) and all(
-        values.wildcard(one).fullmatch(part) for one, part in zip(wanted, found, strict=True)
-    )
-
 
 # The engine
 
 
-@_route("GET", "/")
+@router.route("GET", "/")
 def _information(request: Request) -> Response:
     return Response(admin.information(request.engine))
 
 
-@_route("GET", "/_cluster/health", "/_cluster/health/{index}", params=frozenset({"wait_for_status", "level"}))
+@router.route("GET", "/_cluster/health", "/_cluster/health/{index}", params=frozenset({"wait_for_status", "level"}))
 def _health(request: Request) -> Response:
     return Response(admin.health(request.engine))
 
 
-@_route("GET", "/_cat/health", params=_CAT)
+@router.route("GET", "/_cat/health", params=_CAT)
 def _cat_health(request: Request) -> Response:
     body = admin.health(request.engine)
     row = {
@@ -213,12 +43,12 @@ def _cat_health(request: Request) -> Response:
     return _cat(request, [row])
 
 
-@_route("GET", "/_cat/indices", "/_cat/indices/{index}", params=_CAT)
+@router.route("GET", "/_cat/indices", "/_cat/indices/{index}", params=_CAT)
 def _cat_indices(request: Request) -> Response:
     return _cat(request, admin.cat_indices(request.engine, request.index))
 
 
-@_route("GET", "/_cat/count", "/_cat/count/{index}", params=_CAT)
+@router.route("GET", "/_cat/count", "/_cat/count/{index}", params=_CAT)
 def _cat_count(request: Request) -> Response:
     number = execute.count(request.engine, request.index, {})["count"]
     return _cat(request, [{"epoch": "0", "timestamp": "00:00:00", "count": str(number)}])
@@ -236,7 +66,7 @@ def _cat(request: Request, rows: list[Json]) -> Response:
 # Searching; these paths come before those of indices, whose names cannot begin with _
 
 
-@_route("GET POST", "/_search", "/{index}/_search", params=_SEARCH)
+@router.route("GET POST", "/_search", "/{index}/_search", params=_SEARCH)
 def _search(request: Request) -> Response:
     _check_search_params(request.params)
     found = execute.search(request.engine, _existing(request), request.json(), request.params)
@@ -260,7 +90,7 @@ def _existing(request: Request) -> str | None:
     return ",".join(kept) or "no*such*index"
 
 
-@_route("GET POST", "/_msearch", "/{index}/_msearch", params=_SEARCH | {"max_concurrent_searches"})
+@router.route("GET POST", "/_msearch", "/{index}/_msearch", params=_SEARCH | {"max_concurrent_searches"})
 def _msearch(request: Request) -> Response:
     lines = [line for line in request.body.split("\n") if line.strip()]
     if not lines or len(lines) % 2:
@@ -271,7 +101,7 @@ def _msearch(request: Request) -> Response:
 
 def _one_search(request: Request, head: str, body: str) -> Json:
     try:
-        with _understood(request.engine, "search"):
+        with understood(request.engine, "search"):
             header = Request(request.engine, "POST", {}, {}, head).json()
             index = header.pop("index", request.index)
             _check_search_params(header)
@@ -283,12 +113,12 @@ def _one_search(request: Request, head: str, body: str) -> Json:
     return {**found, "status": 200}
 
 
-@_route("GET POST", "/_count", "/{index}/_count")
+@router.route("GET POST", "/_count", "/{index}/_count")
 def _count(request: Request) -> Response:
     return Response(execute.count(request.engine, _existing(request), request.json()))
 
 
-@_route("GET POST", "/_analyze", "/{index}/_analyze")
+@router.route("GET POST", "/_analyze", "/{index}/_analyze")
 def _analyze(request: Request) -> Response:
     return Response(term_vectors.analyze(request.engine, request.index, request.json()))
 
@@ -296,7 +126,7 @@ def _analyze(request: Request) -> Response:
 _VECTORS = frozenset({"fields", "term_statistics", "field_statistics", "positions", "offsets", "payloads", "realtime"})
 
 
-@_route("GET POST", "/{index}/_termvectors/{id}", params=_VECTORS)
+@router.route("GET POST", "/{index}/_termvectors/{id}", params=_VECTORS)
 def _termvectors(request: Request) -> Response:
     body = request.json()
     fields = request.params["fields"].split(",") if "fields" in request.params else body.get("fields")
@@ -306,7 +136,7 @@ def _termvectors(request: Request) -> Response:
     )
 
 
-@_route("GET POST", "/_mtermvectors", "/{index}/_mtermvectors", params=_VECTORS | {"ids"})
+@router.route("GET POST", "/_mtermvectors", "/{index}/_mtermvectors", params=_VECTORS | {"ids"})
 def _mtermvectors(request: Request) -> Response:
     body = request.json()
     if "ids" in request.params:
@@ -321,22 +151,22 @@ def _mtermvectors(request: Request) -> Response:
 _WRITE = frozenset({"refresh", "op_type", "require_alias"})
 
 
-@_route("POST PUT", "/_bulk", "/{index}/_bulk", params=_WRITE)
+@router.route("POST PUT", "/_bulk", "/{index}/_bulk", params=_WRITE)
 def _bulk(request: Request) -> Response:
     return Response(documents.bulk(request.engine, request.index, request.body, request.refresh))
 
 
-@_route("GET POST", "/_mget", "/{index}/_mget", params=_SOURCE | {"realtime", "refresh"})
+@router.route("GET POST", "/_mget", "/{index}/_mget", params=_SOURCE | {"realtime", "refresh"})
 def _mget(request: Request) -> Response:
     return Response(documents.mget(request.engine, request.index, request.json(), dict(request.params)))
 
 
-@_route("PUT POST", "/{index}/_doc/{id}", "/{index}/_doc", params=_WRITE)
+@router.route("PUT POST", "/{index}/_doc/{id}", "/{index}/_doc", params=_WRITE)
 def _index(request: Request) -> Response:
     return _write(request, create=request.params.get("op_type") == "create")
 
 
-@_route("PUT POST", "/{index}/_create/{id}", params=_WRITE)
+@router.route("PUT POST", "/{index}/_create/{id}", params=_WRITE)
 def _create(request: Request) -> Response:
     return _write(request, create=True)
 
@@ -352,7 +182,7 @@ def _status(body: Json) -> Response:
     return Response({key: value for key, value in body.items() if key != "status"}, body["status"])
 
 
-@_route("DELETE", "/{index}/_doc/{id}", params=_WRITE)
+@router.route("DELETE", "/{index}/_doc/{id}", params=_WRITE)
 def _delete(request: Request) -> Response:
     def write(batch: documents.Batch) -> Json:
         return batch.delete(str(request.index), request.path["id"])
@@ -360,7 +190,7 @@ def _delete(request: Request) -> Response:
     return _status(documents.write_one(request.engine, write, request.refresh))
 
 
-@_route("POST", "/{index}/_update/{id}", params=_WRITE | {"retry_on_conflict"})
+@router.route("POST", "/{index}/_update/{id}", params=_WRITE | {"retry_on_conflict"})
 def _update(request: Request) -> Response:
     def write(batch: documents.Batch) -> Json:
         return batch.update(str(request.index), request.path["id"], request.json())
@@ -368,14 +198,14 @@ def _update(request: Request) -> Response:
     return _status(documents.write_one(request.engine, write, request.refresh))
 
 
-@_route("GET", "/{index}/_doc/{id}", params=_SOURCE | {"realtime", "refresh"})
+@router.route("GET", "/{index}/_doc/{id}", params=_SOURCE | {"realtime", "refresh"})
 def _get(request: Request) -> Response:
     wanted = source_filter(None, request.params)
     found = documents.get(request.engine, str(request.index), request.path["id"], wanted)
     return Response(found, 200 if found["found"] else 404)
 
 
-@_route("GET", "/{index}/_source/{id}", params=_SOURCE | {"realtime", "refresh"})
+@router.route("GET", "/{index}/_source/{id}", params=_SOURCE | {"realtime", "refresh"})
 def _get_source(request: Request) -> Response:
     found = documents.get(request.engine, str(request.index), request.path["id"], source_filter(None, request.params))
     if not found["found"]:
@@ -386,7 +216,7 @@ def _get_source(request: Request) -> Response:
 # Indices
 
 
-@_route(
+@router.route(
     "POST GET",
     "/_refresh",
     "/{index}/_refresh",
@@ -401,7 +231,7 @@ def _refresh(request: Request) -> Response:
     return Response({"_shards": execute.shards(len(names))})
 
 
-@_route(
+@router.route(
     "POST",
     "/_forcemerge",
     "/{index}/_forcemerge",
@@ -411,70 +241,70 @@ def _forcemerge(request: Request) -> Response:
     return _refresh(request)
 
 
-@_route("GET", "/_stats", "/{index}/_stats", "/_stats/{metric}", "/{index}/_stats/{metric}")
+@router.route("GET", "/_stats", "/{index}/_stats", "/_stats/{metric}", "/{index}/_stats/{metric}")
 def _stats(request: Request) -> Response:
     return Response(admin.stats(request.engine, request.index))
 
 
-@_route("GET", "/_mapping", "/{index}/_mapping")
+@router.route("GET", "/_mapping", "/{index}/_mapping")
 def _get_mapping(request: Request) -> Response:
     names = request.engine.names(request.index)
     return Response({name: {"mappings": request.engine.live(name).row.mappings} for name in names})
 
 
-@_route("PUT POST", "/{index}/_mapping", params=frozenset({"write_index_only"}))
+@router.route("PUT POST", "/{index}/_mapping", params=frozenset({"write_index_only"}))
 def _put_mapping(request: Request) -> Response:
     for name in request.engine.names(request.index):
         request.engine.change(request.engine.live(name), mappings=request.json())
     return Response({"acknowledged": True})
 
 
-@_route("GET", "/_settings", "/{index}/_settings", params=frozenset({"flat_settings", "include_defaults"}))
+@router.route("GET", "/_settings", "/{index}/_settings", params=frozenset({"flat_settings", "include_defaults"}))
 def _get_settings(request: Request) -> Response:
     rows = [request.engine.live(name).row for name in request.engine.names(request.index)]
     return Response({row.name: {"settings": admin.shown_settings(row)} for row in rows})
 
 
-@_route("PUT", "/_settings", "/{index}/_settings", params=frozenset({"preserve_existing", "flat_settings"}))
+@router.route("PUT", "/_settings", "/{index}/_settings", params=frozenset({"preserve_existing", "flat_settings"}))
 def _put_settings(request: Request) -> Response:
     body, warnings = admin.put_settings(request.engine, request.index or "_all", request.json())
     return Response(body, warnings=warnings)
 
 
-@_route("GET", "/_alias", "/_alias/{name}", "/{index}/_alias", "/{index}/_alias/{name}")
+@router.route("GET", "/_alias", "/_alias/{name}", "/{index}/_alias", "/{index}/_alias/{name}")
 def _get_alias(request: Request) -> Response:
     return Response(admin.get_aliases(request.engine, request.index, request.path.get("name")))
 
 
-@_route("PUT POST", "/{index}/_alias/{name}", "/{index}/_aliases/{name}")
+@router.route("PUT POST", "/{index}/_alias/{name}", "/{index}/_aliases/{name}")
 def _put_alias(request: Request) -> Response:
     action = {"index": str(request.index), "alias": request.path["name"], **request.json()}
     return Response(admin.change_aliases(request.engine, [{"add": action}]))
 
 
-@_route("DELETE", "/{index}/_alias/{name}", "/{index}/_aliases/{name}")
+@router.route("DELETE", "/{index}/_alias/{name}", "/{index}/_aliases/{name}")
 def _delete_alias(request: Request) -> Response:
     action = {"index": str(request.index), "alias": request.path["name"]}
     return Response(admin.change_aliases(request.engine, [{"remove": action}]))
 
 
-@_route("POST", "/_aliases")
+@router.route("POST", "/_aliases")
 def _aliases(request: Request) -> Response:
     return Response(admin.change_aliases(request.engine, request.json().get("actions", [])))
 
 
-@_route("PUT", "/{index}")
+@router.route("PUT", "/{index}")
 def _create_index(request: Request) -> Response:
     body, warnings = admin.create_index(request.engine, str(request.index), request.json())
     return Response(body, warnings=warnings)
 
 
-@_route("DELETE", "/{index}")
+@router.route("DELETE", "/{index}")
 def _delete_index(request: Request) -> Response:
     unavailable = request.flag("ignore_unavailable")
     return Response(admin.delete_indices(request.engine, str(request.index), ignore_unavailable=unavailable))
 
 
-@_route("GET", "/{index}", params=frozenset({"flat_settings", "include_defaults"}))
+@router.route("GET", "/{index}", params=frozenset({"flat_settings", "include_defaults"}))
 def _get_index(request: Request) -> Response:
     return Response(admin.describe(request.engine, str(request.index)))

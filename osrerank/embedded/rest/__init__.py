@@ -1,0 +1,1 @@
+"""OpenSearch's REST API: which paths there are, and what answers them."""
