@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test lint type bench clean
+.PHONY: setup demo check test lint type bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   index the sample, search it with and without reranking"
 	@echo "make setup  install everything into $(VENV)"
+	@echo "make check  lint, types and the unit tests that need no server, in about a minute"
 	@echo "make test   all tests but the benchmarks;  make lint, make type, make bench"
 
 $(BIN)/python:
@@ -31,9 +32,13 @@ demo: $(VENV)/.base
 test: setup
 	$(BIN)/python -m pytest -m "not bench and not slow" $(TEST_OPTIONS)
 
+check: lint type
+	$(BIN)/python -m pytest tests/unit -n auto -m "not (server or long or integration or bench or slow)" $(TEST_OPTIONS)
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 
 type: setup
 	$(BIN)/mypy
@@ -42,4 +47,4 @@ bench: setup
 	$(BIN)/python -m pytest -m bench tests/bench $(TEST_OPTIONS)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -33,3 +33,10 @@ def shared() -> Path:
     if not servers.SHARED.is_dir():
         pytest.skip("the real collections are not here: no folder ../shared")
     return servers.SHARED / "data"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what a server is started for, wherever it stands."""
+    for item in items:
+        if {"opensearch_url", "redis_url"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.server)

@@ -106,6 +106,7 @@ def test_the_peak_is_measured(precision: str) -> None:
     assert 1e8 < measured_peak(precision, 1) < 1e15
 
 
+@pytest.mark.long
 def test_a_peer_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     made, missing = make_peers(tmp_path / "nothing", tmp_path, 1, wanted=lambda name: name == "transformers torch fp32")
     assert made == []
@@ -118,6 +119,7 @@ def test_the_machine_is_described() -> None:
     assert told["versions"]["numpy"] == np.__version__
 
 
+@pytest.mark.long
 def test_the_command_reports_rows_and_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text(line("1", 4))
     (tmp_path / "qrels").write_text("1 0 2 1\n")
@@ -142,6 +144,7 @@ def test_the_command_reports_rows_and_what_is_missing(tmp_path: Path) -> None:
     assert "pairs/s" in shown.output
 
 
+@pytest.mark.long
 def test_other_models_are_measured_beside_the_first() -> None:
     other = str(DATA / "tiny-bert-two-labels")
     arguments = ["bench", "--beside", other, "--words", "5", "--queries", "1", "--depth", "3", "--rounds", "1"]
@@ -151,6 +154,7 @@ def test_other_models_are_measured_beside_the_first() -> None:
     assert names == [f"osrerank onnx fp32 {TINY}", f"osrerank onnx fp32 {other}"]
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_exported_in_both_precisions() -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("torch")

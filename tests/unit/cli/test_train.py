@@ -112,6 +112,7 @@ def test_pretraining_starts_in_one_way(examples: Path, tmp_path: Path, capsys: p
     assert "--new takes layers" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_path: Path) -> None:
     recipe = "modern,steps=1,batch=2,negatives=1,max_tokens=72,rate=1e-5,evaluate_every=1,freeze=embeddings"
     data = ("--data", f"examples={examples}", "--recipe", recipe)

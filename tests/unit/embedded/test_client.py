@@ -30,6 +30,7 @@ def test_clients_of_a_process_share_a_folder(open_engine: Opener) -> None:
     assert second.count(index="a")["count"] == 2
 
 
+@pytest.mark.long
 def test_writes_become_visible_by_themselves(engine: OpenSearch) -> None:
     engine.index(index="a", id="1", body={"text": "x"})
     give_up = time.monotonic() + 10
@@ -38,6 +39,7 @@ def test_writes_become_visible_by_themselves(engine: OpenSearch) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_threads_search_while_one_indexes(engine: OpenSearch) -> None:
     engine.index(index="a", id="start", body={"text": "word start"}, refresh=True)
     stop = threading.Event()

@@ -41,6 +41,7 @@ def learn(evidence, qrels, settings):
     return cross_validate(by_query, block_folds(by_query, 5), settings)
 
 
+@pytest.mark.long
 def test_known_optimum_is_found():
     evidence, qrels = synthetic()
     folds = learn(evidence, qrels, grid(2))
@@ -50,6 +51,7 @@ def test_known_optimum_is_found():
     assert {fold.weights for fold in learn(evidence, qrels, grid(3))} == {Weights(0.0, 0.5, 0.6)}
 
 
+@pytest.mark.long
 def test_held_out_labels_never_change_the_choice():
     evidence, qrels = synthetic()
     settings = grid(2)
@@ -187,6 +189,7 @@ def test_command_writes_run_weights_and_plot(tmp_path):
     assert all(fold["a"] < 1 for fold in json.loads(again.output)["folds"])
 
 
+@pytest.mark.long
 def test_core18_first_pass_through_the_whole_path(shared, tmp_path):
     """Beside sentences that are noise, a = 1 is learned over Birch's folds: BM25+RM3's published AP."""
     noise = np.random.default_rng(3)

@@ -37,6 +37,7 @@ def values(directory: Path) -> np.ndarray:
     return load_scorer(str(directory), backend="onnx", threads=1).score("low pressure", DOCUMENTS, TUPLES).values
 
 
+@pytest.mark.long
 def test_a_classifier_becomes_a_directory_of_ours(tmp_path: Path) -> None:
     card = export_model(CLASSIFIER, tmp_path / "made")
     assert card.name == "made"

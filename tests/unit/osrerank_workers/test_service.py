@@ -115,6 +115,7 @@ def test_a_line_of_the_log_is_json():
     assert "ValueError: invalid" in line["traceback"]
 
 
+@pytest.mark.long
 def test_a_worker_waits_for_its_broker_and_then_says_so(redis_url, caplog):
     await_broker(redis_url, 0)
     assert not caplog.records

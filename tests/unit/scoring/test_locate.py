@@ -13,6 +13,8 @@ import pytest
 
 from tests import servers
 
+pytestmark = pytest.mark.long
+
 DATA = Path(__file__).parents[2] / "data"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "somebody/tiny"

@@ -64,6 +64,7 @@ def test_the_longest_sequences_fit(scorer: LocalScorer) -> None:
     assert scores.truncated == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_a_base_install_is_enough(model: str) -> None:
     program = (

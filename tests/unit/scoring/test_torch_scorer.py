@@ -122,6 +122,7 @@ def test_awkward_documents(form: str) -> None:
     np.testing.assert_allclose(scores.values, score(onnx, documents).values, atol=1e-4)
 
 
+@pytest.mark.long
 def test_ten_thousand_candidates_keep_their_places() -> None:
     scorer = load_scorer(str(DIRECTORY), backend="torch")
     texts = ["wing", "low blood pressure", "heat " * 9, "", "the search engine flow"]

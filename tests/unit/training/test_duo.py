@@ -21,6 +21,8 @@ from osrerank.training.recipes import PRESETS  # noqa: E402
 from osrerank.training.weights.models import load_trainee  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 START = ROOT / "tests" / "data" / "tiny-bert-two-labels"
 BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-cross-bias"
 RECIPE = replace(PRESETS["duobert"], steps=40, batch=8, rate=1e-3, warmup=0, max_tokens=96, max_query_tokens=16)

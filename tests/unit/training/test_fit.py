@@ -23,6 +23,8 @@ from osrerank.training.fit import Request, distill, train  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 DATA = ROOT / "tests" / "data"
 CLASSIFIER = DATA / "tiny-bert-two-labels"
 BI_ENCODER = DATA / "tiny-bert-cross-bias"

@@ -62,6 +62,7 @@ def test_what_is_hidden() -> None:
     assert 0.07 < kept / 1500 < 0.14
 
 
+@pytest.mark.long
 def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
     said: list[str] = []
@@ -74,6 +75,7 @@ def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
     assert pretrain(made, tmp_path / "more", [corpus], replace(RECIPE, steps=1), say=said.append) is not None
 
 
+@pytest.mark.long
 def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from osrerank.training.loop import Training
 

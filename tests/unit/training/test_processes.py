@@ -15,6 +15,8 @@ from safetensors.torch import load_file  # noqa: E402 - needs torch
 from osrerank.training.curve import read_curve  # noqa: E402
 from tests.servers import ROOT, free_port  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-cross-bias"
 # Lots of few tokens, so that a step has several; two parts, with mining between them; without dropout, which processes
 # draw apart.

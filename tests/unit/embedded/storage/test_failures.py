@@ -18,6 +18,8 @@ from opensearchpy import AuthorizationException, OpenSearch, TransportError
 
 from osrerank import connect
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[4]
 Opener = Callable[..., OpenSearch]
 

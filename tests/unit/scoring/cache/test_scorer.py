@@ -140,6 +140,7 @@ def test_redis_never_holds_more_than_allowed_and_keeps_what_is_asked_for(redis: 
     assert store.read([b"1", b"995"])[0] == {b"995": 995.0}
 
 
+@pytest.mark.long
 def test_what_is_old_enough_makes_room_for_the_young(redis: Redis) -> None:
     store = RemoteStore(redis, ttl_s=2, most_bytes=1e6)
     store.write({b"a": 1.0})

@@ -167,6 +167,7 @@ def test_positions_begin_anew_with_each_document() -> None:
     assert found.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2], [0, 1, 0, 1, 2, 3, 0, 1]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["mono", "duo"])
 def test_nothing_in_it_depends_on_the_content(kind: Kind) -> None:
     """What ``torch.compile`` needs to make one graph for every length."""

@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 from osrerank.errors import WorkerError
 from osrerank.scoring.remote.broker import PLAIN_ANSWER_S
@@ -21,6 +22,7 @@ def test_a_reply_of_another_size_is_no_answer():
     assert _answer(parcel, 3, "model") == "a worker gave 1 scores for 3 pairs"
 
 
+@pytest.mark.long
 def test_a_broker_that_says_nothing_is_waited_for_once_by_all():
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent, ThreadPoolExecutor(8) as threads:
         scorer = RemoteScorer(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "m", queue_chunks=1)

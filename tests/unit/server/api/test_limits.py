@@ -118,6 +118,7 @@ def test_too_large_bodies(serve):
     assert client.post("/rerank", json={"query": "low", "documents": ["x"]}).status_code == 200
 
 
+@pytest.mark.long
 def test_a_full_queue_is_told_to_come_back(serve):
     client = serve(FunctionScorer(seconds_per_pair=0.3), max_held_documents=4)
     slow = threading.Thread(target=client.post, args=("/rerank",), kwargs={"json": BODY})

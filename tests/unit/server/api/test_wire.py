@@ -7,9 +7,13 @@ import socket
 import time
 import urllib.request
 
+import pytest
+
 from osrerank.server.api.limits import Limits
 from osrerank.testing import FunctionScorer
 from tests.http_server import running
+
+pytestmark = pytest.mark.long
 
 SLOW = FunctionScorer(seconds_per_pair=0.3)
 
