@@ -18,8 +18,6 @@ from osrerank.server.api.limits import Limits
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 
-pytestmark = pytest.mark.long
-
 EXAMPLES = int(os.environ.get("TEST_OPENAPI_EXAMPLES", "40"))
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
