@@ -7,7 +7,6 @@ from click.testing import CliRunner
 from osrerank import connect
 from osrerank.cli import cli
 from osrerank.doctor import examine
-from osrerank.retrieval.text_fields import text_fields
 from osrerank.settings import Settings
 
 TINY = str(Path(__file__).parents[1] / "data" / "tiny-bert-one-label")
@@ -76,11 +75,6 @@ def test_an_index_that_is_not_there_is_named(url: str) -> None:
     found = findings(url, index="missing")["index"]
     assert found.status == "failed"
     assert "missing" in found.found
-
-
-def test_text_fields_of_objects_have_dots() -> None:
-    properties = {"a": {"properties": {"b": {"type": "text"}, "c": {"type": "keyword"}}}, "d": {"type": "text"}}
-    assert list(text_fields(properties)) == ["a.b", "d"]
 
 
 def test_a_redis_that_does_not_answer_has_a_fix_and_keeps_its_password(url: str) -> None:

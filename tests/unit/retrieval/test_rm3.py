@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank import Rerank, connect
+from osrerank import connect
 from osrerank.errors import ConfigError
 from osrerank.options.rm3 import Rm3
 from osrerank.retrieval.rm3 import Feedback, expand, widened
@@ -106,28 +106,6 @@ def test_a_query_of_ones_own_is_refused():
             client.search(**arguments, index="i", rerank={"rm3": True})
     with pytest.raises(ConfigError, match="multi-search"):
         client.msearch(body=json.dumps({}) + '\n{"query": {"match": {"text": "low"}}}\n', rerank={"rm3": True})
-
-
-def test_option_forms():
-    assert Rerank(rm3=True).rm3 == Rm3()
-    assert Rerank(rm3={"terms": 20}).rm3 == Rm3(terms=20)
-    assert Rerank(rm3=False).rm3 is None
-
-
-@pytest.mark.parametrize(
-    ("value", "named"),
-    [
-        ({"terms": 0}, "rm3.terms"),
-        ({"weight": 1.5}, "rm3.weight"),
-        ({"field": ""}, "rm3.field"),
-        ({"docs": 3}, "rm3.docs"),
-        ("yes", "rm3"),
-    ],
-)
-def test_malformed_option_is_named(value, named):
-    with pytest.raises(ConfigError) as caught:
-        Rerank(rm3=value)
-    assert caught.value.setting == f"rerank.{named}"
 
 
 def test_pipeline_none_is_the_first_pass_alone():

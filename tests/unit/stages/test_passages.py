@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank import Rerank
-from osrerank.errors import ConfigError, DeadlineExceeded, InferenceError
+from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.passages import Passages
 from osrerank.response import parse
 from osrerank.stages.mono import MonoStage
@@ -157,36 +156,6 @@ def test_scores_that_are_no_numbers_are_errors():
 def test_nothing_to_read():
     assert PassageStage(FunctionScorer()).rerank(ranking_of([None])).reports[0].applied is False
     assert PassageStage(FunctionScorer()).rerank(ranking_of([])).reports[0].reason == "no candidates"
-
-
-def test_option_forms():
-    assert Rerank(passages="kmaxavgp").passages == Passages(aggregation="kmaxavgp")
-    assert Rerank(passages={"limit": 5, "title_fields": ["headline"]}).passages == Passages(
-        limit=5, title_fields=("headline",)
-    )
-    assert Rerank(passages=True).passages == Passages()
-    assert Rerank(passages=False).passages is None
-    assert hash(Rerank(passages="maxp"))
-
-
-@pytest.mark.parametrize(
-    ("value", "named"),
-    [
-        ("best", "passages.aggregation"),
-        ({"limit": 0}, "passages.limit"),
-        ({"stride": 151}, "passages.stride"),
-        ({"k": True}, "passages.k"),
-        ({"policy": "last"}, "passages.policy"),
-        ({"seed": 0.5}, "passages.seed"),
-        ({"title_fields": [1]}, "passages.title_fields"),
-        ({"size": 3}, "passages.size"),
-        (3, "passages"),
-    ],
-)
-def test_malformed_option_is_named(value, named):
-    with pytest.raises(ConfigError, match=named.replace(".", r"\.") if "size" not in named else "size") as caught:
-        Rerank(passages=value)
-    assert caught.value.setting == f"rerank.{named}"
 
 
 def test_passages_are_cached_one_by_one(redis_url):

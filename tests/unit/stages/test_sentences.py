@@ -111,27 +111,6 @@ def test_limit_and_deadline():
     assert all(len(candidate.trace) == 2 for candidate in hurried.candidates)
 
 
-@pytest.mark.parametrize(
-    ("value", "named"),
-    [
-        ({"a": 1.5}, "sentences.a"),
-        ({"weights": []}, "sentences.weights"),
-        ({"weights": [1, 2]}, "sentences.weights"),
-        ({"scores": "rank"}, "sentences.scores"),
-        ({"max_words": 0}, "sentences.max_words"),
-        ({"drop_tail": "no"}, "sentences.drop_tail"),
-        ({"language": ""}, "sentences.language"),
-        ({"limit": 0}, "sentences.limit"),
-        ({"alpha": 0.5}, "sentences.alpha"),
-        (0.5, "sentences"),
-    ],
-)
-def test_malformed_option_is_named(value, named):
-    with pytest.raises(ConfigError) as caught:
-        Rerank(sentences=value)
-    assert caught.value.setting == f"rerank.{named}"
-
-
 def test_sentences_stand_alone():
     for other in ({"passages": "maxp"}, {"blend": "rrf"}):
         with pytest.raises(ConfigError, match="in place of passages and blend"):

@@ -1,0 +1,40 @@
+"""The fields of documents, and mappings that grow."""
+
+import pytest
+
+from osrerank.embedded.errors import Fault
+from osrerank.embedded.mapping.fields import Fields, merge
+
+
+def test_values_of_a_document() -> None:
+    fields = Fields(
+        {
+            "properties": {
+                "title": {"type": "text", "fields": {"raw": {"type": "keyword", "ignore_above": 5}}},
+                "made": {"properties": {"year": {"type": "integer"}}},
+                "hidden": {"type": "object", "enabled": False},
+                "stored": {"type": "keyword", "index": False},
+            }
+        }
+    )
+    source = {
+        "title": ["short", "too long"],
+        "made": [{"year": "1999"}, {"year": 2000.0}],
+        "hidden": {"a": 1},
+        "stored": "x",
+    }
+    assert fields.extract(source) == {"title": ["short", "too long"], "title.raw": ["short"], "made.year": [1999, 2000]}
+    assert fields.additions(source) == {}
+    assert fields.additions({"new": {"a": 1}}) == {"properties": {"new": {"properties": {"a": {"type": "long"}}}}}
+    for clash in ({"title": {"inner": 1}}, {"made": 3}, {"made": {"year": "x"}}):
+        with pytest.raises(Fault) as caught:
+            assert fields.additions(clash) or fields.extract(clash)
+        assert caught.value.kind == "mapper_parsing_exception"
+
+
+def test_mappings_grow_only() -> None:
+    old = {"properties": {"a": {"type": "text"}, "b": {"properties": {"c": {"type": "long"}}}}}
+    new = {"properties": {"b": {"properties": {"d": {"type": "long"}}}}}
+    assert set(Fields(merge(old, new)).by_path) == {"a", "b.c", "b.d"}
+    with pytest.raises(Fault, match=r"\[a\] cannot be changed"):
+        merge(old, {"properties": {"a": {"type": "keyword"}}})

@@ -1,0 +1,71 @@
+"""The settings file: options of every index."""
+
+import pytest
+
+from osrerank import Rerank, connect
+from osrerank.errors import ConfigError
+from osrerank.options.defaults import Defaults
+from osrerank.settings import Settings
+from osrerank.testing import CannedTransport, FunctionScorer
+
+FILE = """
+[rerank]
+depth = 50
+fields = ["headline", "body"]
+
+[index."articles*".rerank]
+depth = 20
+query_fields = ["headline^2", "body"]
+passages = { aggregation = "kmaxavgp", title_fields = ["headline"] }
+"""
+
+
+@pytest.fixture
+def settings_file(tmp_path):
+    file = tmp_path / "osrerank.toml"
+    file.write_text(FILE, "utf-8")
+    return file
+
+
+def test_defaults_of_each_index(settings_file):
+    defaults = Defaults.load(Settings.load(settings_file=settings_file))
+    general = Rerank(depth=50, fields=("headline", "body"))
+    passages = {"aggregation": "kmaxavgp", "title_fields": ("headline",)}
+    articles = Rerank(depth=20, fields=("headline", "body"), query_fields=("headline^2", "body"), passages=passages)
+    assert defaults.of("other") == defaults.of(None) == defaults.of("other,articles-1") == general
+    assert defaults.of("articles-1") == defaults.of(["articles-1", "articles-2"]) == articles
+
+
+def test_client_uses_them_and_arguments_win(settings_file, monkeypatch):
+    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(settings_file))
+    answer = {"took": 1, "hits": {"hits": []}}
+    client = connect("http://localhost:9", transport_class=CannedTransport, answer=answer, scorer=FunctionScorer())
+    for index, rerank, size in (("x", True, 50), ("articles", True, 20), ("articles", {"depth": 30}, 30)):
+        client.search("low", index=index, rerank=rerank)
+        assert client.transport.requests[-1]["body"]["size"] == size
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("[rerank]\ndepht = 1", "depht"),
+        ("[rerank]\ndepth = 'ten'", "depth"),
+        ("[index.a.rerank]\ndepth = 0", "index.'a'.rerank"),
+        ("[reranking]\ndepth = 1", "reranking"),
+        ("not toml", "not TOML"),
+        ("index = 5", "'index'"),
+        ("[index]\nx = 5", "'index.x'"),
+        ("[index.a]\ndepth = 5", "'index.a'"),
+    ],
+)
+def test_bad_settings_file_is_named(tmp_path, content, named):
+    file = tmp_path / "bad.toml"
+    file.write_text(content, "utf-8")
+    with pytest.raises(ConfigError, match=named) as caught:
+        Defaults.load(Settings.load(settings_file=file))
+    assert "bad.toml" in str(caught.value)
+
+
+def test_missing_settings_file(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Defaults.load(Settings.load(settings_file=tmp_path / "none.toml"))
