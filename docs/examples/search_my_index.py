@@ -1,0 +1,45 @@
+"""Search an index of your own, and see what reranking changes.
+
+python docs/examples/search_my_index.py                                             # a small index, made here
+python docs/examples/search_my_index.py https://localhost:9200 articles headline,body "how to prune roses"
+
+The fields are those that the query is matched against and that the model reads.
+"""
+
+import sys
+
+from osrerank import Client, connect
+
+ARTICLES = [
+    {"headline": "Roses in winter", "body": "Cut back dead wood in late winter, just above a bud that faces outwards."},
+    {"headline": "How we prune", "body": "How to prune a budget: we asked three companies."},
+    {"headline": "Garden calendar", "body": "Roses bloom in June. Water them in the morning."},
+]
+
+
+def main(
+    url: str = "", index: str = "articles", fields: str = "headline,body", query: str = "how to prune roses"
+) -> None:
+    """Print both orders, and what happened."""
+    client = connect(url) if url else small_index(index)
+    options = {"fields": fields.split(","), "query_fields": fields.split(",")}
+    for rerank in (False, True):
+        response = client.search(
+            query, index=index, size=3, rerank=options if rerank else {**options, "pipeline": "none"}
+        )
+        print("reranked" if rerank else "first pass")
+        for hit in response["hits"]["hits"]:
+            print(f"  {hit['_score']:6.3f}  {hit['_id']}  {hit['_source'][options['fields'][0]]}")
+    print(response["rerank"])
+
+
+def small_index(index: str) -> Client:
+    """Return a client of an engine in this process, with some articles."""
+    client = connect("embedded:./articles")
+    lines = [line for number, article in enumerate(ARTICLES) for line in ({"index": {"_id": number}}, article)]
+    client.bulk(index=index, body=lines, refresh=True)
+    return client
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
