@@ -18,9 +18,8 @@ def main(query: str = "what causes low blood pressure") -> None:
     """Print the texts, the most relevant first, each with the model's probability."""
     texts = [line.strip() for line in sys.stdin if line.strip()] if len(sys.argv) > 1 else TEXTS
     client = connect("embedded:./texts")
-    for candidate in client.rerank(query, texts).candidates:
-        probability = candidate.trace[-1].parts.get("probability", candidate.trace[-1].unit)
-        print(f"{probability:.3f}  {candidate.text}")
+    for candidate in client.rerank(query, texts, options={"blend": "replace"}).candidates:  # there is no first pass
+        print(f"{candidate.trace[-1].parts['probability']:.3f}  {candidate.text}")
 
 
 if __name__ == "__main__":

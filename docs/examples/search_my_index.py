@@ -11,8 +11,11 @@ import sys
 from osrerank import Client, connect
 
 ARTICLES = [
-    {"headline": "Roses in winter", "body": "Cut back dead wood in late winter, just above a bud that faces outwards."},
-    {"headline": "How we prune", "body": "How to prune a budget: we asked three companies."},
+    {"headline": "Roses, roses", "body": "How roses got their name: a book about roses, and how to prune a story."},
+    {
+        "headline": "Late winter in the garden",
+        "body": "Cut each rose cane back, just above a bud that faces outwards.",
+    },
     {"headline": "Garden calendar", "body": "Roses bloom in June. Water them in the morning."},
 ]
 

@@ -3,11 +3,14 @@
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
 from tests.servers import ROOT
 
+SAMPLE = ROOT / "osrerank" / "data" / "squad"
+TRAINING = (SAMPLE / "corpus.jsonl.gz", SAMPLE / "queries.tsv", SAMPLE / "qrels.txt", "ours", "--steps", "1")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -66,3 +69,43 @@ def skip_options(words):
             next(words, None)
             continue
         yield word
+
+
+def test_names_in_the_architecture_stand_in_the_files_that_they_link_to():
+    page = ROOT / "docs" / "architecture.md"
+    links = re.findall(r"\[`([\w.]+)`\]\((\S+\.py)\)", page.read_text("utf-8"))
+    assert len(links) > 30
+    for name, file in links:
+        source = (page.parent / file).read_text("utf-8")
+        for part in name.removesuffix(".py").split("."):
+            is_there = re.search(rf"^\s*(?:async )?(?:def|class) {part}\b|^{part}\b", source, re.MULTILINE)
+            assert is_there or file.endswith(f"/{part}.py"), f"{file} has no {name}"
+
+
+def test_the_architecture_shows_the_layers_that_are_held():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    (held,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    shown = re.search(r"## Who may import whom.*?```\n(.*?)```", page, re.DOTALL).group(1).splitlines()
+    assert shown[0] == "cli | osrerank_loaders | osrerank_workers"
+    assert shown[1:] == held[2:]
+    assert held[:2] == ["__main__", "cli"]
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments", "shown"),
+    [
+        ("search_my_index.py", (), ["first pass", "reranked", "'applied': True"]),
+        ("rerank_texts.py", (), ["Dehydration, bed rest"]),
+        pytest.param("train_on_judgments.py", TRAINING, ["100 queries to learn from"], marks=pytest.mark.long),
+    ],
+)
+def test_examples_run(example, arguments, shown, tmp_path):
+    script = ROOT / "docs" / "examples" / example
+    if example == "train_on_judgments.py":
+        pytest.importorskip("optimum")
+    command = [sys.executable, script, *arguments]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert [line for line in shown if line not in told] == []
+    if arguments:
+        assert (tmp_path / "ours" / "onnx" / "model_int8.onnx").exists()

@@ -389,7 +389,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_worker(broker: str, tmp_path: Pa
     command = [
         sys.executable,
         "-m",
-        "workers",
+        "osrerank_workers",
         "--model",
         str(tmp_path),
         "--broker-url",

@@ -1,6 +1,10 @@
 """Exit codes and error sentences of the command line."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -95,3 +99,15 @@ def test_search_for_people_and_for_programs(tmp_path, capsys):
     main([*common, "--json"])
     response = json.loads(capsys.readouterr().out)
     assert response["rerank"]["applied"] is True
+
+
+@pytest.mark.parametrize("name", ["workers", "index_loaders", "cli"])
+def test_an_application_may_have_packages_of_such_names(name, tmp_path):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the application is imported')")
+    program = str(Path(sys.executable).with_name("osrerank"))
+    how = {"capture_output": True, "text": True, "check": False, "cwd": tmp_path}
+    for arguments in (["--help"], ["worker", "--help"], ["index", "--help"]):
+        told = subprocess.run([program, *arguments], env={**os.environ, "PYTHONPATH": "."}, **how)
+        assert (told.returncode, told.stderr) == (0, "")
+        assert "Usage: osrerank" in told.stdout
