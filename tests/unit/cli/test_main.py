@@ -106,8 +106,8 @@ def test_an_application_may_have_packages_of_such_names(name, tmp_path):
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the application is imported')")
     program = str(Path(sys.executable).with_name("osrerank"))
-    how = {"capture_output": True, "text": True, "check": False, "cwd": tmp_path}
+    how = {"capture_output": True, "text": True, "cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": "."}}
     for arguments in (["--help"], ["worker", "--help"], ["index", "--help"]):
-        told = subprocess.run([program, *arguments], env={**os.environ, "PYTHONPATH": "."}, **how)
+        told = subprocess.run([program, *arguments], check=False, **how)
         assert (told.returncode, told.stderr) == (0, "")
         assert "Usage: osrerank" in told.stdout
