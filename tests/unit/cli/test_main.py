@@ -101,6 +101,7 @@ def test_search_for_people_and_for_programs(tmp_path, capsys):
     assert response["rerank"]["applied"] is True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["workers", "index_loaders", "cli"])
 def test_an_application_may_have_packages_of_such_names(name, tmp_path):
     (tmp_path / name).mkdir()

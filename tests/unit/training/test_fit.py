@@ -184,6 +184,12 @@ def test_another_training_in_the_same_place_is_refused(examples: Path, tmp_path:
         train(request(examples, tmp_path / "made"))
 
 
+@pytest.mark.parametrize("asked", [{"pool_factor": 2.0}, {"query_pool_factor": 2.0}, {"inner": 8}])
+def test_a_student_from_a_checkpoint_is_not_made_of_its_teachers_layers(examples: Path, tmp_path: Path, asked) -> None:
+    with pytest.raises(ConfigError, match="made of its teacher's layers"):
+        distill(request(examples, tmp_path / "made", source=BI_ENCODER), student=BI_ENCODER, **asked)
+
+
 def test_a_stopped_distillation_goes_on_with_its_student(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", mine_at=0.0, hard=False, dropout=0.0)
     made = {"layers": 1, "inner": 16}
