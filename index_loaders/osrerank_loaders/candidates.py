@@ -16,7 +16,7 @@ from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.common_layout import write_lines
-from osrerank.formats.lines import shown, text_lines
+from osrerank.formats.lines import shown, text_lines, whole
 from osrerank.formats.sources import Source, malformed, open_sources
 from osrerank_loaders.collections.base import Record
 
@@ -98,9 +98,7 @@ def _database(folder: Path) -> sqlite3.Connection:
 
 def _lines(files: tuple[str, ...]) -> Iterator[tuple[Source, int, str]]:
     for source in open_sources(files):
-        for number, line in text_lines(source):
-            if isinstance(line, FormatError):
-                raise line
+        for number, line in whole(text_lines(source)):
             yield source, number, line
 
 

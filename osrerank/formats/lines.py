@@ -4,11 +4,12 @@ import codecs
 import itertools
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from osrerank.errors import FormatError
 from osrerank.formats.sources import Source, malformed
 
+Content = TypeVar("Content")
 _SHOWN = 60
 
 
@@ -37,6 +38,18 @@ def json_lines(source: Source) -> Iterator[tuple[int, dict[str, Any] | FormatErr
                 yield number, value
             else:
                 yield number, malformed(source, f"expected a JSON object, found {shown(raw)}", line=number)
+
+
+def whole(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[int, Content]]:
+    """Yield the lines of a file that is read whole or not at all.
+
+    Raises:
+        FormatError: the first line that is not what it should be.
+    """
+    for number, line in lines:
+        if isinstance(line, FormatError):
+            raise line
+        yield number, line
 
 
 def _without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:

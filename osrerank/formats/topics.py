@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_lines, shown, text_lines
+from osrerank.formats.lines import json_lines, shown, text_lines, whole
 from osrerank.formats.markup import strip_tags
 from osrerank.formats.sources import Patterns, Source, malformed, open_paths, readable
 from osrerank.types import Query
@@ -72,9 +72,7 @@ def _queries(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]
 
 
 def _tsv(source: Source) -> Iterator[tuple[int, str, str]]:
-    for number, line in text_lines(source):
-        if isinstance(line, FormatError):
-            raise line
+    for number, line in whole(text_lines(source)):
         if not line.strip():
             continue
         query_id, tab, text = line.rstrip("\r").partition("\t")
@@ -84,9 +82,7 @@ def _tsv(source: Source) -> Iterator[tuple[int, str, str]]:
 
 
 def _json(source: Source) -> Iterator[tuple[int, str, str]]:
-    for number, fields in json_lines(source):
-        if isinstance(fields, FormatError):
-            raise fields
+    for number, fields in whole(json_lines(source)):
         query_id = next((fields[name] for name in ("query_id", "id", "_id") if name in fields), None)
         text = next((fields[name] for name in ("text", "query") if name in fields), None)
         if query_id is None or not isinstance(text, str):

@@ -14,7 +14,7 @@ import numpy as np
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line, numbered_lines, write_atomically
-from osrerank.formats.lines import text_lines
+from osrerank.formats.lines import text_lines, whole
 from osrerank.formats.sources import Source, malformed, open_paths, readable
 from osrerank.types import Qrels, Run, ScoredDocument
 
@@ -96,9 +96,7 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
 def _judgments(source: Source) -> Iterator[tuple[int, str, str, int]]:
     """Yield (line, query id, document id, relevance)."""
     columns = 4
-    for number, line in text_lines(source):
-        if isinstance(line, FormatError):
-            raise line
+    for number, line in whole(text_lines(source)):
         if number == 1 and line.startswith("query-id"):
             columns = 3
             continue
