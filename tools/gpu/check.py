@@ -28,7 +28,7 @@ import torch
 import transformers
 
 import osrerank
-from osrerank.scoring.card import ModelCard
+from osrerank.scoring.card import CrossBias, ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.model_files import read_card, read_json
@@ -175,8 +175,8 @@ def parity(folder: Path, sequences: Sequence[Tokens]) -> dict[str, float]:
 def cross_bias_parity(folder: Path, sequences: Sequence[Tokens]) -> dict[str, float]:
     """Return the largest difference of a cosine in the layout cross-bias from fp32, for both sides opened."""
     weights, config = read_weights(folder), read_json(folder / "config.json")
-    biases = {"query": -2.0, "document": -1.0, "temperature": 1.0}
-    card = ModelCard("made", "cosine", layout="cross-bias", biases=biases)
+    cross_bias = CrossBias(-2.0, -1.0, temperature=1.0)
+    card = ModelCard("made", "cosine", layout="cross-bias", cross_bias=cross_bias)
     exact = PackedEngine(
         load_packed(weights, config, card, attention=PaddedAttention(), dtype=torch.float32), torch.device("cpu")
     )(sequences)
@@ -189,7 +189,7 @@ def cross_bias_parity(folder: Path, sequences: Sequence[Tokens]) -> dict[str, fl
 
 
 def engine_batches(backend: TorchBackend, sequences: Sequence[Tokens], budget: int) -> Callable[[], None]:
-    """Return an action that computes sequences, longest first, in batches of a budget on the backend's lanes."""
+    """Return an action that computes sequences, longest first, in batches of a budget on the backend's threads."""
     ordered = sorted(sequences, key=lambda tokens: -len(tokens.ids))
     batches: list[list[Tokens]] = [[]]
     for tokens in ordered:
@@ -200,8 +200,8 @@ def engine_batches(backend: TorchBackend, sequences: Sequence[Tokens], budget: i
         batches[-1].append(tokens)
 
     def action() -> None:
-        with ThreadPoolExecutor(backend.lanes) as lanes:
-            list(lanes.map(backend.run, batches))
+        with ThreadPoolExecutor(backend.threads) as executor:
+            list(executor.map(backend.run, batches))
 
     return action
 

@@ -29,8 +29,6 @@ QUICK = {"precision": "bf16", "compiled": "true", "budget_tokens": "4096", "meas
 LISTS = {"preset": "modern", "layout": "cross-bias", "mine_at": "0", **SHORT, **QUICK}
 STANDARD = {**LISTS, "layout": "standard"}
 PAIRS = {"preset": "monobert", "head": "", "layout": "standard", "warmup": "0.1", "decay_from": "warmup"}
-STUDENT = {"preset": "tinybert-listwise", **SHORT, **QUICK, "rate": "3e-4", "attention": "false"}
-STUDENT |= {"warmup": "0.1", "decay_from": "warmup", "bias_correction": "true"}
 MASKED = {"preset": "masked", "steps": "100", "batch": "32", "max_tokens": "96", "freeze": "embeddings"}
 
 
@@ -43,14 +41,12 @@ class Ablation:
         recipe: its recipe, the preset's name among the fields.
         sets: files of examples.
         start: what it starts from: the bi-encoder where empty, else the directory of another training here.
-        command: of osrerank, with its own options.
     """
 
     what: str
     recipe: dict[str, str]
     sets: Sequence[str] = SETS
     start: str = ""
-    command: Sequence[str] = ("train", "mono")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +63,6 @@ class Group:
 
 
 BASE = Ablation("the base: lists of 1 + 7, bi-encoder's negatives, all five sets", LISTS)
-DISTIL = ("distill", "--layers", "3", "--inner", "1152")
-POOLED = ("distill", "--layers", "6", "--inner", "1024", "--pool-factor", "3")
 GROUPS = {
     "loss": Group(
         "Loss, in the standard layout",
@@ -119,18 +113,6 @@ GROUPS = {
             "pretrained": Ablation("100 steps of masked language modelling before", STANDARD, start="masked"),
         },
     ),
-    "distill": Group(
-        "Distillation, three of six layers",
-        {
-            "all": Ablation("hidden states, soft and hard labels", STUDENT, command=DISTIL),
-            "attended": Ablation("attention logits as well", {**STUDENT, "attention": "true"}, command=DISTIL),
-            "labels": Ablation("soft and hard labels", {**STUDENT, "hidden": "false"}, command=DISTIL),
-            "soft": Ablation("hidden states and soft labels", {**STUDENT, "hard": "false"}, command=DISTIL),
-            "pooled": Ablation(
-                "instead all six, 1,024 units, documents pooled by 3", {**STUDENT, "hard": "false"}, command=POOLED
-            ),
-        },
-    ),
 }
 
 
@@ -140,7 +122,6 @@ def main() -> None:
     parser.add_argument("start", type=Path, help="all-MiniLM-L6-v2")
     parser.add_argument("work", type=Path, help="of train_shipped.py")
     parser.add_argument("--only", nargs="*", choices=list(GROUPS), default=list(GROUPS))
-    parser.add_argument("--teacher", type=Path, help="of the distillations (work/mono)")
     parser.add_argument("--seed", default="1")
     parser.add_argument("--steps", default="", help="of each, for a trial")
     options = parser.parse_args()
@@ -180,7 +161,7 @@ def run(options: argparse.Namespace, name: str, ablation: Ablation) -> tuple[str
         recipe = {**ablation.recipe, **({"steps": options.steps} if options.steps else {})}
         recipe = {"seed": options.seed, **recipe, "evaluate_every": recipe["steps"]}
         sources = [word for one in ablation.sets for word in ("--data", f"examples={folder / one}.jsonl")]
-        osrerank(*ablation.command, "--init-from", start(options, ablation), *sources,
+        osrerank("train", "mono", "--init-from", start(options, ablation), *sources,
                  "--dev", f"examples={folder / 'kept.jsonl'}", "--dev-depth", DEPTH,
                  "--recipe", spelled(recipe), "--output", output)  # fmt: skip
     rows = read_curve(output / "curve.csv")
@@ -190,10 +171,9 @@ def run(options: argparse.Namespace, name: str, ablation: Ablation) -> tuple[str
 def start(options: argparse.Namespace, ablation: Ablation) -> Path:
     """Return what a training starts from, made where it is not there yet."""
     begun: Path = options.start
-    teacher: Path = options.teacher or options.work / "mono"
     made: Path = options.work / "ablations" / ablation.start
     if not ablation.start:
-        return teacher if ablation.command[0] == DISTIL[0] else begun
+        return begun
     if not made.exists():
         corpus = made.parent / "corpus.jsonl"
         if not corpus.exists():

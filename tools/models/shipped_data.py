@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.inputs import Tokens, padded
@@ -35,8 +36,7 @@ be relevant too. A set that is not here keeps BM25's order."""
 
 def documents_of(folder: Path) -> dict[str, str]:
     """Return the documents of a ``corpus.jsonl`` by id, title before text."""
-    lines = (json.loads(line) for line in (folder / "corpus.jsonl").open(encoding="utf-8"))
-    return {line["id"]: text_of(line) for line in lines}
+    return {line["id"]: text_of(line) for _, line in numbered_objects(folder / "corpus.jsonl")}
 
 
 def paragraphs(data: Path) -> dict[str, str]:
@@ -66,7 +66,7 @@ def collection(folder: Path, split: Path) -> Iterator[Example]:
 
 def medquad(data: Path, questions: int) -> Iterator[Example]:
     """Yield so many of MedQuAD's questions, each with its answer; an equal question's answers are relevant too."""
-    lines = [json.loads(line) for line in (data / "medquad" / "medquad.jsonl").open(encoding="utf-8")]
+    lines = [line for _, line in numbered_objects(data / "medquad" / "medquad.jsonl")]
     answers: dict[str, dict[str, int]] = {}
     for line in lines:
         answers.setdefault(line["question"], {})[line["id"]] = 1
