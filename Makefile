@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo check test lint type bench clean
+.PHONY: setup demo check test lint type docs bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,7 @@ help:
 	@echo "make setup  install everything into $(VENV)"
 	@echo "make check  lint, types and the unit tests that need no server, in about a minute"
 	@echo "make test   all tests but the benchmarks;  make lint, make type, make bench"
+	@echo "make docs   the documentation as a site, in site/; a broken link fails"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +23,10 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.all: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[all,dev]'
+	@touch $@ $(VENV)/.base
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[docs]'
 	@touch $@ $(VENV)/.base
 
 setup: $(VENV)/.all
@@ -42,6 +47,9 @@ lint: setup
 
 type: setup
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup
 	$(BIN)/python -m pytest -m bench tests/bench $(TEST_OPTIONS)

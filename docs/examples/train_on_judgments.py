@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from osrerank.export.export_model import ExportOptions, export_model
-from osrerank.formats.files import numbered_values
+from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.locate import locate
@@ -33,13 +33,13 @@ def main() -> None:
     start = locate("osrerank/mono")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        documents = {str(line["id"]): text_of(line) for _number, line in numbered_values(options.corpus)}
+        documents = {str(line["id"]): text_of(line) for _number, line in numbered_objects(options.corpus)}
         with temporary_search(documents.items(), 30) as search:
             examples = from_index(search, read_queries(options.queries), read_qrels(options.qrels))
             print(write_examples(work / "examples.jsonl", examples), "queries to learn from")
         changes = {"steps": options.steps, "batch": 32, "negatives": 7, "rate": 2e-5, "freeze": "embeddings"}
         data = [open_source({"examples": work / "examples.jsonl"})]
-        train(Request(start, work / "tuned", Recipe.of(changes, "modern"), data, say=print))
+        train(Request(start, work / "tuned", Recipe.of(changes, "modern"), data, report=print))
         average([work / "tuned", start], [0.5, 0.5], work / "averaged")
         export_model(work / "averaged", options.output, ExportOptions(precision="int8"))
 

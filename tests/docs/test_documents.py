@@ -1,5 +1,8 @@
-"""The documents say what is so: examples run, pages made from code are current, links lead somewhere."""
+"""The documents are true: examples run, pages made from code are current, links lead somewhere."""
 
+import contextlib
+import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -7,11 +10,16 @@ import tomllib
 
 import pytest
 
+from osrerank.errors import MissingDependencyError
 from tests.servers import ROOT
 
 SAMPLE = ROOT / "osrerank" / "data" / "squad"
 TRAINING = (SAMPLE / "corpus.jsonl.gz", SAMPLE / "queries.tsv", SAMPLE / "qrels.txt", "ours", "--steps", "1")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+REPOSITORY = "https://github.com/osrerank/osrerank/blob/main/"
+PUBLIC = ("", ".aio", ".options", ".types", ".errors", ".testing")
+"""Modules of the package whose ``__all__`` is public."""
+ADAPTERS = (".adapters.langchain", ".adapters.llama_index", ".adapters.haystack")
 
 
 def test_readme_is_short_and_its_example_runs(tmp_path, monkeypatch, capsys):
@@ -26,16 +34,50 @@ def test_readme_is_short_and_its_example_runs(tmp_path, monkeypatch, capsys):
     assert "'applied': True" in shown
 
 
-def test_command_page_is_current():
-    script = ROOT / "tools" / "pages" / "cli_page.py"  # in a process of its own: click keeps help options
-    page = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert (ROOT / "docs" / "cli.md").read_text("utf-8") == page, "run: python tools/pages/cli_page.py > docs/cli.md"
+@pytest.mark.parametrize("name", ["cli", "reference"])
+def test_generated_pages_are_current(name):
+    script = f"tools/pages/{name}_page.py"  # in a process of its own: click keeps help options
+    made = subprocess.run([sys.executable, ROOT / script], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert (ROOT / "docs" / f"{name}.md").read_text("utf-8") == made, f"run: python {script} > docs/{name}.md"
+
+
+def test_the_api_page_is_the_public_api():
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    found = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
+    modules = [importlib.import_module(f"osrerank{name}") for name in PUBLIC]
+    for name in ADAPTERS:
+        with contextlib.suppress(MissingDependencyError):
+            modules.append(importlib.import_module(f"osrerank{name}"))
+    exported = {f"{module.__name__}.{name}" for module in modules for name in module.__all__}
+    missing = {name for name in ADAPTERS if f"osrerank{name}" not in {module.__name__ for module in modules}}
+    documented = {one for one in found if not any(name in one for name in missing)}
+    assert documented == exported
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("name", PUBLIC[1:])
+def test_what_a_public_module_defines_is_exported(name):
+    module = importlib.import_module(f"osrerank{name}")
+    objects = [one for one in vars(module).values() if inspect.isroutine(one) or inspect.isclass(one)]
+    defined = {one.__name__ for one in objects if one.__module__ == module.__name__ and one.__name__[0] != "_"}
+    assert defined <= set(module.__all__)
+    assert sorted(module.__all__) == list(module.__all__)
+
+
+def test_every_page_is_in_the_navigation():
+    named = re.findall(r"^ +- (?:\w[^:\n]*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text("utf-8")):
+    text = page.read_text("utf-8")
+    for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", text):
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    for link in re.findall(rf"{REPOSITORY}([^\s)#]+)", text):
+        assert (ROOT / link).exists(), f"{page.name} links to {link}"
+    labels = re.findall(r"^\[(\S+)\]: ", text, re.MULTILINE)
+    assert sorted(labels) == sorted(set(re.findall(r"\]\[([a-z]+)\]", text)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
