@@ -1,7 +1,7 @@
 """The same client for asyncio, over ``opensearchpy.AsyncOpenSearch``; needs the ``async`` extra."""
 
 import asyncio
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,16 +11,10 @@ from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
-from osrerank.retrieval.rm3 import Ask
-from osrerank.search import (
-    Expanded,
-    RerankArgument,
-    SearchCall,
-    WrappedResponse,
-    expand_query,
-    rank_response,
-    rank_texts,
-)
+from osrerank.retrieval.rm3 import FeedbackRequest
+from osrerank.search.call import RerankArgument
+from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
+from osrerank.search.steps import Scoring, Step, search_steps
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
@@ -28,11 +22,14 @@ require("aiohttp", extra="async")
 
 from opensearchpy import AsyncOpenSearch, TransportError  # noqa: E402 - defined only where aiohttp is
 
+__all__ = ["AsyncClient", "connect_async"]
+
 
 class AsyncClient(AsyncOpenSearch):
     """An ``opensearchpy.AsyncOpenSearch`` that understands ``await search(..., rerank=True)``.
 
-    Arguments, results and errors are those of ``osrerank.Client``. Models score in a thread: the event loop stays free.
+    Arguments, results and errors are those of ``osrerank.Client``. Models score in a thread, so the event loop stays
+    free.
     """
 
     def __init__(
@@ -60,38 +57,31 @@ class AsyncClient(AsyncOpenSearch):
         headers: Any = None,
         **options: Any,
     ) -> Any:
-        """Search, and rerank what is found, as ``Client.search``."""
+        """Search and rerank the hits, as ``Client.search``."""
         given = {**(params or {}), **options}
         defaults = self.defaults.of(index)
-        query, rerank, deadline = await self._answered(expand_query(defaults, query, index, given, rerank))
-        call = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=rerank, deadline=deadline)
-        send = partial(self._send, index=index, headers=headers, options=options)
+        steps = search_steps(self.reranker, defaults, query, body, given, index=index, rerank=rerank)
+        perform = partial(self._perform, index=index, headers=headers, options=options)
         try:
-            response = await send(call)
-        except TransportError as error:
-            if not call.retreats_from(error):
-                raise
-            own = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=False)
-            call = call.retreat(own, error)
-            response = await send(call)
-        return await asyncio.to_thread(call.finish, response)
+            step = next(steps)
+            while True:
+                try:
+                    result = await perform(step)
+                except TransportError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            return end.value
 
-    async def _send(self, call: SearchCall, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
-        in_url, named = call.split_params(options)
-        return await super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
-
-    async def _answered(self, asking: Generator[Ask, Any, Expanded]) -> Expanded:
-        """Send what is asked for, one request after the other, and return what comes of it."""
-        answer = None
-        while True:
-            try:
-                ask = asking.send(answer)
-            except StopIteration as end:
-                expanded: Expanded = end.value
-                return expanded
-            answer = await self.transport.perform_request(
-                "POST", ask.path, params=dict(ask.params), body=dict(ask.body)
-            )
+    async def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
+        if isinstance(step, Scoring):
+            return await asyncio.to_thread(step.run)
+        if isinstance(step, FeedbackRequest):
+            params, body = dict(step.params), dict(step.body)
+            return await self.transport.perform_request("POST", step.path, params=params, body=body)
+        in_url, named = step.call.split_params(options)
+        return await super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
 
     async def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each, as ``Client.msearch``."""

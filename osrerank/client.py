@@ -1,6 +1,6 @@
 """The client: an ``opensearchpy.OpenSearch`` whose ``search`` can rerank."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,16 @@ from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
-from osrerank.retrieval.rm3 import Ask
-from osrerank.search import (
-    Expanded,
-    RerankArgument,
-    SearchCall,
-    WrappedResponse,
-    expand_query,
-    rank_response,
-    rank_texts,
-)
+from osrerank.retrieval.rm3 import FeedbackRequest
+from osrerank.search.call import RerankArgument
+from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
+from osrerank.search.steps import Scoring, Step, search_steps
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
 EMBEDDED = "embedded:"
 CONNECTIONS = 32
-"""Kept open to each host; opensearch-py's own default is one, which threads would wait for or throw away."""
+"""Connections kept open to each host; opensearch-py's own default is one, for which threads would wait."""
 
 
 class Client(OpenSearch):
@@ -37,7 +31,7 @@ class Client(OpenSearch):
         hosts: as for ``opensearchpy.OpenSearch``.
         settings: model, backend, Redis; read from the environment when absent.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
-        scorer: scores instead of the model that the settings name; stays the caller's to close.
+        scorer: used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, instead of the model that compares pairs.
         options: passed to ``opensearchpy.OpenSearch``.
     """
@@ -67,7 +61,7 @@ class Client(OpenSearch):
         headers: Any = None,
         **options: Any,
     ) -> Any:
-        """Search, and rerank what is found.
+        """Search and rerank the hits.
 
         Args:
             query: text, matched against ``rerank``'s ``query_fields``; or a query-DSL clause; or None, for ``body``'s.
@@ -83,39 +77,33 @@ class Client(OpenSearch):
             the new order, and each hit's ``_rerank`` has its natural scores.
 
         Raises:
-            ConfigError: ``rerank`` cannot be used, or no query text can be told from the query.
+            ConfigError: ``rerank`` cannot be used, or the query has no single query text.
             ScoringError: reranking failed and ``on_failure`` is ``"raise"``.
-            opensearchpy.OpenSearchException: what OpenSearch itself answers.
+            opensearchpy.OpenSearchException: OpenSearch itself failed.
         """
         given = {**(params or {}), **options}
         defaults = self.defaults.of(index)
-        query, rerank, deadline = self._answered(expand_query(defaults, query, index, given, rerank))
-        call = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=rerank, deadline=deadline)
-        send = partial(self._send, index=index, headers=headers, options=options)
+        steps = search_steps(self.reranker, defaults, query, body, given, index=index, rerank=rerank)
+        perform = partial(self._perform, index=index, headers=headers, options=options)
         try:
-            response = send(call)
-        except TransportError as error:
-            if not call.retreats_from(error):
-                raise
-            own = SearchCall.plan(self.reranker, defaults, query, body, given, rerank=False)
-            call = call.retreat(own, error)
-            response = send(call)
-        return call.finish(response)
+            step = next(steps)
+            while True:
+                try:
+                    result = perform(step)
+                except TransportError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            return end.value
 
-    def _send(self, call: SearchCall, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
-        in_url, named = call.split_params(options)
-        return super().search(index=index, body=call.body, params=in_url, headers=headers, **named)
-
-    def _answered(self, asking: Generator[Ask, Any, Expanded]) -> Expanded:
-        """Send what is asked for, one request after the other, and return what comes of it."""
-        answer = None
-        while True:
-            try:
-                ask = asking.send(answer)
-            except StopIteration as end:
-                expanded: Expanded = end.value
-                return expanded
-            answer = self.transport.perform_request("POST", ask.path, params=dict(ask.params), body=dict(ask.body))
+    def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
+        if isinstance(step, Scoring):
+            return step.run()
+        if isinstance(step, FeedbackRequest):
+            return self.transport.perform_request("POST", step.path, params=dict(step.params), body=dict(step.body))
+        in_url, named = step.call.split_params(options)
+        return super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each.
@@ -123,7 +111,7 @@ class Client(OpenSearch):
         Args:
             body: headers and search bodies in turn, as a list or as newline-delimited JSON.
             rerank: as for ``search``; holds for every search. Each takes its query text from its own body.
-            index: of the searches whose header names none.
+            index: for searches whose header names none.
             options: any other argument of ``opensearchpy``'s ``msearch``.
         """
         if rerank is False:
@@ -137,13 +125,13 @@ class Client(OpenSearch):
         """Rank texts from anywhere: a k-NN search, another store.
 
         Args:
-            query: what they are judged against.
-            documents: in first-pass order; texts, or mappings with ``text``, and ``id``, ``title`` and ``score`` where
-                there are any.
+            query: the query's text.
+            documents: in first-pass order; texts, or mappings with ``text`` and optionally ``id``, ``title`` and
+                ``score``.
             options: as ``rerank`` of ``search``.
 
         Returns:
-            The ranking; its candidates' ids are the ``id`` given, or the place in ``documents`` from 0.
+            The ranking; its candidates' ids are the given ``id``, or the place in ``documents`` from 0.
         """
         return rank_texts(self.reranker, self.defaults.base, query, documents, rerank=options)
 
@@ -152,7 +140,8 @@ class Client(OpenSearch):
     ) -> dict[str, Any]:
         """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's: all of them, as one page.
 
-        The response stays as it is. One sorted by a field, without scores, comes back in its order, with the reason.
+        The given response is unchanged. One that is sorted by a field, without scores, keeps its order, and the result
+        has the reason.
 
         Raises:
             ResponseFormatError: it is not a search response.
@@ -187,7 +176,8 @@ def connect(
 ) -> Client:
     """Return a client for a server, or for the embedded engine.
 
-    What is None comes from the environment (``OSRERANK_URL`` and so on), then from the defaults of ``Settings``.
+    An argument that is None comes from the environment (``OSRERANK_URL`` and so on), then from the defaults of
+    ``Settings``.
 
     Args:
         url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
@@ -195,10 +185,10 @@ def connect(
         duo_model: likewise, the model that compares pairs of candidates.
         backend: ``auto``, ``onnx``, ``torch`` or ``workers``.
         dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
-        redis_url: where scores are cached, and where workers are met unless ``OSRERANK_BROKER_URL`` is set.
+        redis_url: Redis for the score cache, and for workers unless ``OSRERANK_BROKER_URL`` is set.
         rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.
-        scorer: scores instead of a model.
-        duo_scorer: scores instead of a duo model.
+        scorer: used in place of a model.
+        duo_scorer: used in place of a duo model.
         options: passed to ``opensearchpy.OpenSearch``.
 
     Raises:
@@ -224,18 +214,18 @@ def represent(client: Any) -> str:
 
 
 def refuse_settings(options: Mapping[str, Any]) -> None:
-    """Refuse settings among opensearch-py's options: it takes any name, and would pass them over in silence.
+    """Refuse settings among opensearch-py's options: it accepts any name and would ignore them silently.
 
     Raises:
         ConfigError: an option is a setting that only the environment can give.
     """
     for name in sorted(set(options) & set(Settings.model_fields)):
         variable = f"OSRERANK_{name.upper()}"
-        raise ConfigError(f"{name} is no argument here: set {variable}", setting=name, source="argument")
+        raise ConfigError(f"{name} is not an argument here: set {variable}", setting=name, source="argument")
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:
-    """Return what opensearch-py's synchronous client needs to reach the settings' URL."""
+    """Return the options of opensearch-py's synchronous client for the settings' URL."""
     folder = embedded_folder(settings)
     if folder is None:
         return server_options(settings)
@@ -245,12 +235,12 @@ def connection_options(settings: Settings) -> dict[str, Any]:
 
 
 def embedded_folder(settings: Settings) -> Path | None:
-    """Return the embedded engine's folder; None when the URL is a server's."""
+    """Return the embedded engine's folder; None if the URL is a server's."""
     address = settings.url.get_secret_value()
     return Path(address.removeprefix(EMBEDDED)).expanduser() if address.startswith(EMBEDDED) else None
 
 
 def server_options(settings: Settings) -> dict[str, Any]:
-    """Return what opensearch-py needs to reach servers."""
+    """Return opensearch-py's options for servers."""
     hosts = [part.strip() for part in settings.url.get_secret_value().split(",")]
     return {"hosts": hosts, "pool_maxsize": CONNECTIONS}

@@ -1,0 +1,1 @@
+"""The search call: plan, expand, send, fall back, rerank."""
