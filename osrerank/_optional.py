@@ -1,4 +1,4 @@
-"""The one door to optional libraries."""
+"""The one way to import optional libraries."""
 
 import importlib
 from types import ModuleType

@@ -1,27 +1,23 @@
 """What differs between operating systems: forks, and locks on files.
 
-Locks and threads do not come over a fork; `renew_after_fork` makes what a child inherits usable again.
+A forked child inherits neither threads nor usable locks; `renew_after_fork` makes shared objects usable in it.
 """
 
+import errno
 import os
 import weakref
 from typing import Protocol
 
-from osrerank.errors import OsrerankError
+from filelock import lock_descriptor
 
-try:
-    import fcntl
-except ModuleNotFoundError:  # Windows
-    HAS_FILE_LOCKS = False
-else:
-    HAS_FILE_LOCKS = True
+from osrerank.errors import OsrerankError
 
 
 class Renewable(Protocol):
-    """What threads of this process share."""
+    """An object that threads of this process share."""
 
     def renew(self) -> None:
-        """Begin anew in a forked child, where no other thread is and nobody waits."""
+        """Start over in a forked child, which has one thread and nobody waiting."""
 
 
 _shared: "weakref.WeakSet[Renewable]" = weakref.WeakSet()
@@ -42,20 +38,24 @@ if hasattr(os, "register_at_fork"):  # not on every system
 
 
 def try_lock(file: int) -> bool:
-    """Take the exclusive lock on an open file, or say that somebody has it; the kernel frees it when its holder dies.
+    """Try to take the exclusive lock on an open file; the system frees it when the file is closed or its holder dies.
+
+    It is ``flock`` on Unix and ``LockFileEx`` on Windows.
 
     Args:
         file: the file's descriptor.
 
+    Returns:
+        Whether this process has the lock now.
+
     Raises:
-        OsrerankError: this system has no such locks.
+        OsrerankError: this Python has no file locks.
         OSError: the file's file system has none.
     """
-    if not HAS_FILE_LOCKS:
-        reason = "this system has no flock, which keeps two processes from writing one file: use Linux, macOS or WSL"
-        raise OsrerankError(reason)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return lock_descriptor(file, blocking=False)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            reason = "this Python cannot lock files, so nothing keeps two processes from writing one: use another build"
+            raise OsrerankError(reason) from error
+        raise

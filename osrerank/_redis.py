@@ -7,7 +7,7 @@ MOST_CONNECTIONS = 1024
 
 
 def open_redis(url: str, *, connect_s: float, answer_s: float, **options: Any) -> Any:
-    """Return a client that tries nothing twice: who waits decides for how long. No connection is made yet.
+    """Return a client without retries: the caller decides how long to wait. It connects on first use.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.

@@ -1,3 +1,3 @@
-"""The version, where everything inside may read it."""
+"""The version, in a module that everything may import."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

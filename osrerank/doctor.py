@@ -1,4 +1,4 @@
-"""Look at a deployment part by part, and say of each what was found and how to mend what does not work."""
+"""Check a deployment part by part: report what was found and how to fix what does not work."""
 
 import platform
 import time
@@ -11,6 +11,7 @@ from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect
 from osrerank.retrieval.text_fields import text_fields
 from osrerank.scoring.onnx_scorer import usable_cores
+from osrerank.scoring.registry import is_local, load_local
 from osrerank.settings import Settings
 
 Status = Literal["ok", "failed", "absent"]
@@ -34,10 +35,10 @@ class Finding:
     """What one check found.
 
     Attributes:
-        part: what was looked at.
+        part: the part checked.
         status: ``ok``; ``failed`` where something configured does not work; ``absent`` where nothing is configured.
-        found: what is so, in a sentence.
-        fix: what to do, "" where nothing is wrong.
+        found: the result, in a sentence.
+        fix: what to do; "" if nothing is wrong.
         facts: the same for programs.
     """
 
@@ -49,11 +50,11 @@ class Finding:
 
 
 def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
-    """Yield a finding for each part; no part's failure keeps another from being looked at.
+    """Yield a finding for each part, even after a failure.
 
     Args:
         settings: of the deployment.
-        index: whose text fields to look at; "" for none.
+        index: its text fields are checked; "" for none.
     """
     yield _software()
     yield _processor()
@@ -72,28 +73,24 @@ def _software() -> Finding:
 def _processor() -> Finding:
     features, cores = cpu_features(), usable_cores()
     fast = BYTE_PRODUCTS & set(features)
-    told = f"int8 is fast here ({', '.join(sorted(fast))})" if fast else "no instructions for int8 products were found"
+    instructions = (
+        f"int8 is fast here ({', '.join(sorted(fast))})" if fast else "no instructions for int8 products were found"
+    )
     return Finding(
-        "processor", "ok", f"{cpu_name()}, {cores} usable cores; {told}", facts={"features": features, "cores": cores}
+        "processor",
+        "ok",
+        f"{cpu_name()}, {cores} usable cores; {instructions}",
+        facts={"features": features, "cores": cores},
     )
 
 
 def _model(settings: Settings) -> Iterator[Finding]:
     """Load the model, and score a pair with it."""
-    from osrerank.scoring.registry import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
-
-    if settings.backend not in ("auto", "onnx", "torch"):
+    if not is_local(settings.backend):
         yield Finding("model", "absent", f"scoring is not done here: the backend is {settings.backend}")
         return
     try:
-        scorer = load_scorer(
-            settings.model,
-            backend=settings.backend,
-            threads=settings.threads,
-            dtype=settings.dtype,
-            compiled=settings.torch_compile,
-            kind="mono",
-        )
+        scorer = load_local(settings, "mono")
     except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
         yield Finding("model", "failed", _sentence(error), "see docs/models.md, or leave OSRERANK_MODEL unset")
         return
@@ -113,9 +110,20 @@ def _choice(settings: Settings, card: Any, backend: Any) -> Finding:
         why = f"the model has graphs ({', '.join(card.onnx)})"
     else:
         why = "the model has no ONNX graph, and torch with its weights is here"
-    lanes = f"{backend.lanes} runs at once"
-    facts = {"model": card.name, "backend": name, "precision": backend.precision, "lanes": backend.lanes, "why": why}
-    return Finding("model", "ok", f"{card.name}: backend {name}, {backend.precision}, {lanes}: {why}", facts=facts)
+    threads = f"{backend.threads} runs at once"
+    facts = {
+        "model": card.name,
+        "backend": name,
+        "precision": backend.precision,
+        "threads": backend.threads,
+        "why": why,
+    }
+    return Finding(
+        "model",
+        "ok",
+        f"{card.name}: backend {name}, {backend.precision}, {threads}: {why}",
+        facts={**facts, "why": why},
+    )
 
 
 def _pair(scorer: Any) -> Finding:
@@ -151,7 +159,7 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
 
 
 def _fields(client: Client, index: str) -> Finding:
-    """Say which text fields an index has, and whether the model's input can be among them."""
+    """Report an index's text fields, and whether the model's input is among them."""
     try:
         mappings = client.indices.get_mapping(index=index)
     except Exception as error:  # noqa: BLE001 - whatever the engine answers is the finding
@@ -170,9 +178,9 @@ def _fields(client: Client, index: str) -> Finding:
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:
-    """Look at the Redis of the cache and at the workers' broker, which may be one."""
+    """Check the Redis of the cache and the workers' broker, which may be the same."""
     cache, broker = settings.redis_url, None
-    if settings.backend == "workers":
+    if not is_local(settings.backend):
         broker = settings.broker_url or settings.redis_url
     if cache is None:
         yield Finding("redis", "absent", "no score cache is configured; OSRERANK_REDIS_URL sets one")
@@ -185,7 +193,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
 
 
 def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: float) -> Finding:
-    """Ask a Redis how it bounds its memory; one with queues must not evict, the cache bounds itself."""
+    """Check how a Redis bounds its memory: one with queues must not evict, and the cache bounds itself."""
     import redis  # noqa: PLC0415 - only where it is configured
 
     try:
@@ -195,23 +203,23 @@ def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: floa
         return Finding(part, "failed", f"it does not answer: {_sentence(error)}", fix)
     policy, most = str(memory.get("maxmemory_policy", "unknown")), int(memory.get("maxmemory", 0))
     facts = {"version": server["redis_version"], "maxmemory_policy": policy, "maxmemory_bytes": most}
-    told = f"Redis {server['redis_version']} answers; maxmemory-policy {policy}, maxmemory {most} bytes"
+    found = f"Redis {server['redis_version']} answers; maxmemory-policy {policy}, maxmemory {most} bytes"
     if queues and policy not in ("noeviction", "unknown"):
         cure = "set maxmemory-policy to noeviction; the score cache bounds itself"
-        return Finding(part, "failed", f"{told}: evicting a queue loses searches", cure, facts)
+        return Finding(part, "failed", f"{found}: evicting a queue loses searches", cure, facts)
     if 0 < most < cache_mb * 1e6:
-        told += f"; the score cache may take {cache_mb:g} MB of it: raise maxmemory or lower OSRERANK_CACHE_MB"
-    return Finding(part, "ok", told, facts=facts)
+        found += f"; the score cache may take {cache_mb:g} MB of it: raise maxmemory or lower OSRERANK_CACHE_MB"
+    return Finding(part, "ok", found, facts=facts)
 
 
 def _workers(settings: Settings) -> Finding:
-    """Say which workers of the model answer."""
-    if settings.backend in ("auto", "onnx", "torch"):
+    """Report the workers of the model."""
+    if is_local(settings.backend):
         return Finding(
             "workers", "absent", "scoring is done in this process; OSRERANK_BACKEND=workers sends it to workers"
         )
     try:
-        cards = _worker_cards(settings)
+        heartbeats = _heartbeats(settings)
     except ModuleNotFoundError as error:
         fix = "pip install 'osrerank[workers]', and the same version of osrerank everywhere"
         return Finding("workers", "failed", f"this installation has no workers: {error}", fix)
@@ -219,23 +227,23 @@ def _workers(settings: Settings) -> Finding:
         return Finding(
             "workers", "failed", f"the broker cannot be asked: {_sentence(error)}", "start the broker's Redis"
         )
-    if not cards:
+    if not heartbeats:
         return Finding("workers", "failed", f"no worker of {settings.model} answers", "start one: osrerank worker")
-    names = [str(card.worker) for card in cards]
+    names = [str(one.worker) for one in heartbeats]
     return Finding("workers", "ok", f"{len(names)} answer: {', '.join(names)}", facts={"workers": names})
 
 
-def _worker_cards(settings: Settings) -> Sequence[Any]:
-    """Return the cards of the workers that answer, from the module that knows them."""
+def _heartbeats(settings: Settings) -> Sequence[Any]:
+    """Return the heartbeats of the workers that answer."""
     from osrerank.scoring.remote.broker import connect as connect_broker  # noqa: PLC0415 - imports redis
-    from osrerank.scoring.remote.worker_registry import Roster  # noqa: PLC0415 - its twin
+    from osrerank.scoring.remote.worker_registry import WorkerRegistry  # noqa: PLC0415 - its twin
 
     redis = connect_broker(settings.broker())
     try:
-        cards: Sequence[Any] = Roster(redis, settings.model).cards()
+        heartbeats: Sequence[Any] = WorkerRegistry(redis, settings.model).heartbeats()
     finally:
         redis.close()
-    return cards
+    return heartbeats
 
 
 def _sentence(error: Exception) -> str:

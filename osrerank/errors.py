@@ -29,12 +29,19 @@ What OpenSearch itself raises passes through unchanged. Misuse by the programmer
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+__all__ = [
+    "BulkIndexError", "ChecksumError", "ConfigError", "CorpusFormatError", "DeadlineExceeded", "EvaluationError",
+    "FormatError", "InferenceError", "InstallError", "LoaderError", "MissingDependencyError", "ModelLoadError",
+    "OsrerankError", "Overloaded", "PayloadError", "ResponseFormatError", "ScoringError", "TaskFailed",
+    "TaskTimeout", "WorkerError",
+]  # fmt: skip
+
 
 class OsrerankError(Exception):
-    """Anything osrerank raises on purpose; ``str(error)`` is one sentence with the fix in it."""
+    """Base of all errors that osrerank raises; ``str(error)`` is one sentence and includes the fix."""
 
     retryable: ClassVar[bool] = False
-    """Whether the same call may succeed if it is made again unchanged."""
+    """Whether the same call may succeed if it is repeated."""
 
 
 class ConfigError(OsrerankError):
@@ -85,17 +92,17 @@ class InferenceError(ScoringError):
 
 
 class Overloaded(ScoringError):  # noqa: N818 - the name users of the HTTP contracts know (429 Overloaded)
-    """More work is queued than may be; refused at the door."""
+    """Too much work is waiting; the request was refused on arrival."""
 
     retryable = True
 
 
 class DeadlineExceeded(ScoringError):  # noqa: N818 - names the event, as gRPC's status of this name does
-    """The time given for the call ran out before anything could be scored."""
+    """The call's time ran out before anything was scored."""
 
 
 class WorkerError(OsrerankError):
-    """A worker did not deliver."""
+    """A worker did not return scores."""
 
     def __init__(self, message: str, *, task_id: str = "") -> None:
         super().__init__(message)
@@ -115,7 +122,7 @@ class PayloadError(WorkerError):
 
 
 class FormatError(OsrerankError):
-    """A file is not what its format says it should be."""
+    """A file does not follow its format."""
 
     def __init__(self, message: str, *, file: str = "", line: int | None = None) -> None:
         super().__init__(message)
@@ -133,7 +140,7 @@ class LoaderError(OsrerankError):
 
 
 class CorpusFormatError(LoaderError, FormatError):
-    """A collection, or a record of it, is not what its format says it should be."""
+    """A collection, or a record of it, does not follow its format."""
 
 
 class ChecksumError(LoaderError):
@@ -161,7 +168,7 @@ class EvaluationError(OsrerankError):
 
 
 class InstallError(OsrerankError):
-    """OpenSearch's own reranking cannot be set up, looked at or taken away."""
+    """OpenSearch's own reranking cannot be installed, inspected or removed."""
 
     def __init__(self, message: str, *, step: str = "") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Several searches in one request, each reranked: what to send, and what to make of the answers."""
+"""Several searches in one request, each reranked; without input and output."""
 
 import json
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
-from osrerank.search import RerankArgument, SearchCall
+from osrerank.search.call import RerankArgument, SearchCall
 
 
 @dataclass(frozen=True, slots=True)
 class MultiSearchCall:
-    """A multi-search on its way: made by ``plan``, ended by ``finish``.
+    """A planned multi-search: ``plan`` makes it, ``finish`` reranks its responses.
 
     Attributes:
         lines: headers and bodies, in turn.
@@ -36,7 +36,7 @@ class MultiSearchCall:
     ) -> Self:
         """Return the call for the body of a multi-search.
 
-        A search without a query text of its own is sent as it came, and its answer says so.
+        A search without a query text is sent unchanged, and its response says so.
 
         Args:
             reranker: reranks each answer.
@@ -61,8 +61,8 @@ class MultiSearchCall:
         return cls(tuple(lines), tuple(calls))
 
     def finish(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answers, each reranked or marked; those that are errors as they are."""
-        if "responses" not in answer:  # filter_path may leave it out
+        """Return the responses, each reranked or marked; errors stay unchanged."""
+        if "responses" not in answer:  # filter_path may remove it
             return dict(answer)
         responses = [
             response if "error" in response else call.finish(response)
@@ -72,7 +72,7 @@ class MultiSearchCall:
 
 
 def _plan_one(reranker: Reranker, options: Rerank, content: Mapping[str, Any], params: Mapping[str, Any]) -> SearchCall:
-    """Return one search's call, everything in its body: it has no URL of its own."""
+    """Return one search's call, with everything in its body because it has no URL."""
     cut = {name: params[name] for name in ("filter_path",) if params.get(name)}
     try:
         call = SearchCall.plan(reranker, options, None, content, cut, rerank=options)
@@ -80,7 +80,7 @@ def _plan_one(reranker: Reranker, options: Rerank, content: Mapping[str, Any], p
         if error.setting != "rerank.query":
             raise
         return SearchCall.refused(reranker, options, content, str(error))
-    if call.is_widened:
+    if call.is_changed:
         return replace(call, body={**call.body, **call.params}, params={})
     return call
 

@@ -1,4 +1,4 @@
-"""Stages in a row, and what happens when one fails.
+"""A sequence of stages, and what happens when one fails.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3: H0 retrieves,
 every later stage reorders the top of what came before and leaves the rest below.
@@ -19,7 +19,7 @@ class Pipeline:
     """Stages applied one after another; itself a function from a ranking to a ranking.
 
     Attributes:
-        stages: each reorders the top of what the one before it made.
+        stages: each reorders the top of the ranking before it.
     """
 
     stages: tuple[Stage, ...]
@@ -34,7 +34,7 @@ class Pipeline:
 
     @property
     def depth(self) -> int:
-        """How many candidates the deepest stage looks at."""
+        """The depth of the deepest stage."""
         return max(stage.depth for stage in self.stages)
 
     def rerank(
@@ -45,19 +45,19 @@ class Pipeline:
         on_failure: FailurePolicy = "first_pass",
         offset: int = 0,
     ) -> Ranking:
-        """Apply every stage; after one that fails, or could do nothing, none.
+        """Apply every stage, up to one that fails or has no time.
 
         Args:
             ranking: the first pass.
-            deadline: given to each stage; one that computes nothing may pass it over.
+            deadline: passed to each stage; one that computes nothing may ignore it.
             on_failure: ``"first_pass"`` keeps the best order so far and reports the failure, ``"raise"`` raises it.
-            offset: candidates above the first one that will be looked at; behind the first stage, those that can only
-                change the order above it are skipped.
+            offset: candidates above the requested page; after the first stage, stages that can only change the order
+                above it are skipped.
 
         Raises:
             ScoringError: a stage failed, or no time was left for it, and ``on_failure`` is ``"raise"``.
             WorkerError: likewise, from workers.
-            MissingDependencyError: likewise, what a stage needs is not installed.
+            MissingDependencyError: likewise, if a stage needs an extra that is not installed.
         """
         for place, stage in enumerate(self.stages):
             if place and offset and offset >= max(later.depth for later in self.stages[place:]):
@@ -85,7 +85,7 @@ def _needless(stage: Stage, offset: int) -> StageReport:
 
 
 def applied(reports: tuple[StageReport, ...]) -> bool | str:
-    """Return whether a ranking was reranked: True, False, or "partial" when a stage failed or was cut short."""
+    """Return whether a ranking was reranked: True, False, or "partial" if a stage failed or was cut short."""
     reports = tuple(report for report in reports if not report.skipped)
     if all(report.applied is True for report in reports):
         return bool(reports)

@@ -1,4 +1,4 @@
-"""From options to ranked candidates: which models, which stages, which cache. Knows nothing of OpenSearch."""
+"""From options to ranked candidates: models, stages and cache. It does not know OpenSearch."""
 
 import logging
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError,
 from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
 from osrerank.pipeline import Pipeline
 from osrerank.scoring.loaded import LoadedModel
+from osrerank.scoring.registry import check_settings
 from osrerank.settings import Settings
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.interpolate import BlendStage
@@ -21,23 +22,24 @@ NAME_A_DUO_MODEL = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_M
 
 
 class Reranker:
-    """Holds the models of a process: the one that scores candidates, and the one that compares pairs of them.
+    """The models of a process: one that scores candidates, and one that compares pairs of them.
 
     Safe to use from many threads.
 
     Args:
         settings: models, backend, threads, Redis.
-        scorer: scores instead of the model named in the settings; stays the caller's to close.
+        scorer: used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, instead of the settings' ``duo_model``.
     """
 
     def __init__(self, settings: Settings, scorer: Scorer | None = None, duo_scorer: Scorer | None = None) -> None:
+        check_settings(settings)
         self.settings = settings
         self._mono = LoadedModel(settings.model, "mono", settings, scorer)
         self._duo = LoadedModel(settings.duo_model, "duo", settings, duo_scorer, fix=NAME_A_DUO_MODEL)
 
     def depth(self, options: Rerank) -> int:
-        """Return how many candidates the first pass must bring."""
+        """Return how many candidates the first pass must return."""
         return options.depth if isinstance(options.pipeline, str) else options.pipeline.depth
 
     def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline, *, offset: int = 0) -> Ranking:
@@ -47,7 +49,7 @@ class Reranker:
             ranking: the first pass.
             options: of the search.
             deadline: of the call.
-            offset: candidates above the page that was asked for.
+            offset: candidates above the requested page.
 
         Raises:
             ScoringError: the model cannot be loaded or used, and the options say to raise.
@@ -65,7 +67,7 @@ class Reranker:
         return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
 
     def identity(self, options: Rerank) -> dict[str, object]:
-        """Return what an order depends on beside the options: the models' identities, and the blend with its weight.
+        """Return what an order depends on besides the options: the models' identities, and the blend with its weight.
 
         A pipeline of the caller's own has none.
 
@@ -88,7 +90,7 @@ class Reranker:
         return {**depends, "duo": duo.identity, "prior_share": _prior_share(options, duo)}
 
     def scorer(self, *, cached: bool = True) -> Scorer:
-        """Return what scores candidates, loaded if it was not yet; the cache in front of it where there is one.
+        """Return the scorer of candidates, loaded if necessary, behind the cache if there is one.
 
         Raises:
             ModelLoadError: the model cannot be loaded.
@@ -96,7 +98,7 @@ class Reranker:
         return self._mono.scorer(cached=cached)
 
     def warm_up(self, options: Rerank | None = None) -> None:
-        """Load the models that the options need and score once, so that the first search need not wait for it.
+        """Load the models that the options need and score once, so that the first search need not wait.
 
         Raises:
             ModelLoadError: a model cannot be loaded.
@@ -106,7 +108,7 @@ class Reranker:
             self._duo.scorer(cached=False).score("warm", ["up", "down"], [(0, 1)])
 
     def close(self) -> None:
-        """Release the models that this loaded, and the connections to the cache."""
+        """Release the models loaded here, and the connections to the cache."""
         self._mono.close()
         self._duo.close()
 
@@ -121,12 +123,12 @@ class Reranker:
         return Pipeline(tuple(stages))
 
     def _duo_stage(self, options: Rerank, *, judge: str) -> Stage:
-        """Return the stage that compares pairs, behind the blend: it chooses among the best by all that is known.
+        """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates.
 
         Args:
             options: the search's.
-            judge: the stage before the blend. The first pass's part in a blend is none of the models' judgment, and
-                keeps the weight that the mono model's card gives it.
+            judge: the stage before the blend. The first pass's part of a blend is not a model's judgment, and keeps its
+                weight from the mono model's card.
         """
         depth = min(options.duo_depth, options.depth)
         try:
@@ -140,7 +142,7 @@ class Reranker:
 
 @dataclass(frozen=True, slots=True)
 class FailedStage:
-    """A stage whose model could not be loaded: where it stands the pipeline ends, by its failure policy.
+    """A stage whose model could not be loaded: the pipeline ends there, by its failure policy.
 
     Attributes:
         name: the stage's name.
@@ -153,7 +155,7 @@ class FailedStage:
     error: ModelLoadError | MissingDependencyError
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - its contract
-        """Raise the error, as one of scoring.
+        """Raise the error as a scoring error.
 
         Raises:
             ModelLoadError: always.
@@ -173,16 +175,16 @@ def _first_stage(options: Rerank, scorer: Scorer) -> Stage:
 
 
 def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
-    """Return the stage that blends in the first pass, None when the model orders by itself."""
-    if options.sentences is not None:  # they have the first pass in them
+    """Return the stage that blends in the first pass; None if the model orders by itself."""
+    if options.sentences is not None:  # sentences include the first pass
         return None
-    if options.blend == "replace" or (options.blend == "card" and scorer.first_pass_weight == 0):
+    if options.blend == "replace" or (options.blend == "card" and scorer.advice.first_pass_weight == 0):
         return None
     if options.blend == "rrf":
         return BlendStage("rrf", depth=options.depth)
     if options.blend == "weighted":
         return BlendStage("weighted", 0.5 if options.blend_weight is None else options.blend_weight, options.depth)
-    weight = scorer.first_pass_weight if options.blend_weight is None else options.blend_weight
+    weight = scorer.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
     if options.blend_weight is None and weight == 0:
         raise ConfigError(
             f"a linear blend needs blend_weight: the card of {scorer.model} recommends none",
@@ -193,6 +195,6 @@ def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
 
 
 def _prior_share(options: Rerank, scorer: Scorer) -> float:
-    """Return the share in a duo model's logits of the scores before: the card's, 0 where those are no logits."""
+    """Return the prior share of a duo model's card; 0 if the scores before are not logits."""
     in_logits = options.sentences is None and options.blend not in ("weighted", "rrf")
-    return scorer.prior_share if in_logits else 0.0
+    return scorer.advice.prior_share if in_logits else 0.0

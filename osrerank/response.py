@@ -1,6 +1,6 @@
 """Search response to ranking, and ranking back to search response: pure functions over plain dicts.
 
-They read what every `_search` of OpenSearch and Elasticsearch answers. Nothing passed in is changed.
+They read any `_search` response of OpenSearch and Elasticsearch, and never change their arguments.
 """
 
 import math
@@ -22,9 +22,9 @@ class Page:
     Attributes:
         offset: hits skipped (`from`).
         size: hits returned at most.
-        borrowed: names in `hit["fields"]` that were requested only to rerank, and are taken out again.
+        borrowed: names in `hit["fields"]` that were requested only to rerank, and are removed again.
         min_score: least probability of a hit that is returned; None for all.
-        explain: whether each hit says how it got its place, and each stage which pairs it compared.
+        explain: whether hits say how they got their places, and stages which pairs they compared.
     """
 
     offset: int = 0
@@ -47,7 +47,7 @@ def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not isinstance(hits, list):
         raise ResponseFormatError(f"$.hits.hits is a {type(hits).__name__}, not a list", path="$.hits.hits")
     for place, hit in enumerate(hits):
-        is_object = type(hit) is dict or isinstance(hit, Mapping)  # the short way first: this runs for every hit
+        is_object = type(hit) is dict or isinstance(hit, Mapping)  # the short path first: this runs for every hit
         if not is_object or not isinstance(hit.get("_id"), str):
             path = f"$.hits.hits[{place}]._id"
             raise ResponseFormatError(f"{path} is missing: every hit needs its id to be reranked", path=path)
@@ -68,7 +68,7 @@ def candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def has_repeats(hits: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a hit comes twice, as in a hybrid search without a pipeline that joins its queries' results."""
+    """Return whether a hit appears twice, as in a hybrid search without a pipeline that joins its queries' results."""
     ids = candidate_ids(hits)
     return len(set(ids)) < len(ids)
 
@@ -86,7 +86,7 @@ def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], sepa
 
     Args:
         response: what a search answered; its hits in the first pass's order.
-        query: what they are to be judged against.
+        query: the query of the ranking.
         fields: fields whose text a model reads, in order; looked up in `_source`, then in the hit's `fields`.
         separator: joins the texts of several fields and of list values.
 
@@ -125,8 +125,8 @@ def text_of(hit: Hit, fields: Sequence[str], separator: str = " ") -> str | None
 
     Args:
         hit: the hit.
-        fields: `path.of.a.field` in `_source` or the hit's `fields`; `highlight:field` for its highlighted fragments,
-            the markup as it came; `inner_hits:name.path` for a field of the inner hits of that name.
+        fields: `path.of.a.field` in `_source` or the hit's `fields`; `highlight:field` for its highlighted fragments
+            with their markup; `inner_hits:name.path` for a field of the inner hits of that name.
         separator: joins the texts of several fields and of list values.
     """
     return _joined(sections_of(hit, fields), separator)
@@ -217,7 +217,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
     """Return a new response: the ranking's page of the same hits.
 
     `_score` is the number of rerank stages that a hit passed plus the last one's value in [0, 1), so it never increases
-    down the list and is never negative. Totals, aggregations, suggestions and all else are the first pass's.
+    down the list and is never negative. Totals, aggregations, suggestions and everything else stay the first pass's.
 
     Args:
         response: what the first pass answered.
@@ -257,8 +257,8 @@ def unchanged(
         response: what the first pass answered.
         reason: why.
         reports: of the stages that were tried.
-        page: the part to cut out, where more was requested than the caller asked for.
-        rerank_ms: wall time that was spent on it all the same, added to `took`.
+        page: the caller's part of the response, where more was requested.
+        rerank_ms: wall time spent trying, added to `took`.
     """
     marked = {**response, "rerank": {**summary(tuple(reports), response.get("took", 0)), "reason": reason}}
     if "took" in response:
@@ -287,12 +287,12 @@ def in_pipeline(response: Mapping[str, Any], name: str, page: Page) -> dict[str,
 
 
 def summary(reports: tuple[StageReport, ...], first_pass_took_ms: int, *, explain: bool = False) -> dict[str, Any]:
-    """Return `response["rerank"]`: whether the order is the models', why not, and what each stage did.
+    """Return `response["rerank"]`: whether the models made the order, why not, and what each stage did.
 
     Args:
         reports: the stages'.
         first_pass_took_ms: the first pass's own `took`.
-        explain: whether the probabilities of the pairs are told, of a stage that compared some.
+        explain: whether to add the probabilities of the pairs of a stage that compared some.
     """
     return {
         "applied": applied(reports),
@@ -303,14 +303,14 @@ def summary(reports: tuple[StageReport, ...], first_pass_took_ms: int, *, explai
 
 
 def reasons(reports: Iterable[StageReport]) -> str:
-    """Return why the stages did not do all that they were to do, those skipped on purpose left out."""
+    """Return why stages did not do all their work, without stages that were skipped on purpose."""
     return "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason and not report.skipped)
 
 
 def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:
-    told = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
+    pairs = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
     return {
-        **told,
+        **pairs,
         "name": report.name,
         "applied": report.applied,
         "reason": report.reason or None,
@@ -326,7 +326,7 @@ def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:
 
 
 def final_score(candidate: Candidate) -> float:
-    """Return what `_score` shows: the last stage's place in the row of stages, plus its value in [0, 1)."""
+    """Return the `_score`: the number of stages passed plus the last one's value in [0, 1)."""
     return candidate.trace[-1].level + candidate.trace[-1].unit
 
 

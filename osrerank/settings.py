@@ -36,27 +36,28 @@ class Settings(BaseSettings):
     """What a deployment configures once.
 
     Attributes:
-        url: where the index is: ``http(s)://[user:password@]host:port``, several of them comma-separated, or
+        url: address of the index: ``http(s)://[user:password@]host:port``, several separated by commas, or
             ``embedded:FOLDER``.
-        redis_url: score cache; none when absent. With the backend ``workers`` also their broker, unless ``broker_url``
-            names another one.
-        broker_url: the Redis through which clients and workers meet.
-        model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
-        duo_model: likewise, the model that compares pairs of candidates, for the pipeline ``mono-duo``.
-        backend: ``auto`` picks by what is installed and present; ``workers`` sends scoring to ``osrerank worker``.
-        dtype: what the torch backend computes in; ``auto`` is 16 bits on a GPU and fp32 on the CPU. Any other value
-            asks for the torch backend.
-        torch_compile: whether the torch backend compiles the network, which makes its first batches slow.
-        cache_ttl_s: seconds after which a cached score that nobody asks for is gone, at the latest.
-        cache_mb: megabytes that cached scores may take in Redis.
-        cache_local_mb: megabytes that cached scores may take in this process; 0 for none.
+        redis_url: Redis for the score cache; None for no cache. It is also the broker of the backend ``workers``,
+            unless ``broker_url`` names another.
+        broker_url: Redis through which clients and workers exchange messages; None for ``redis_url``.
+        model: model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub id.
+        duo_model: model that compares pairs of candidates, for the pipeline ``mono-duo``; named likewise.
+        backend: what computes scores: ``onnx``, ``torch``, or ``workers`` for ``osrerank worker`` processes; ``auto``
+            takes ``onnx`` where the model has a graph, else ``torch``.
+        dtype: precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``; ``auto`` is 16 bits on a GPU and fp32 on
+            the CPU. Any other value than ``auto`` selects the torch backend.
+        torch_compile: whether the torch backend compiles the network; its first batches are then slow.
+        cache_ttl_s: lifetime of a cached score that nobody asks for, in seconds.
+        cache_mb: memory for cached scores in Redis, in megabytes.
+        cache_local_mb: memory for cached scores in this process, in megabytes; 0 for none.
         queue_chunks: chunks that may wait for each worker; a search that would exceed it is refused as overloaded.
-        worker_tasks: chunks that a worker works on at a time; 0 picks by where its model runs.
-        metrics_port: where a worker shows its Prometheus metrics; 0 for nowhere.
-        log_format: of a worker: ``text`` or ``json``, a line each.
-        settings_file: TOML file with what ``rerank=True`` means, ``[rerank]`` and ``[index."NAME".rerank]``.
-        threads: CPU threads for scoring; 0 means the cores this process may use.
-        server_token: what clients of ``osrerank serve`` must send as a bearer token; none is asked for when absent.
+        worker_tasks: chunks that a worker scores at a time; 0 chooses by its device.
+        metrics_port: port of a worker's Prometheus metrics; 0 for none.
+        log_format: format of a worker's log lines: ``text`` or ``json``.
+        settings_file: TOML file that says what ``rerank=True`` means, in ``[rerank]`` and ``[index."NAME".rerank]``.
+        threads: CPU threads for scoring; 0 for as many as this process may use cores.
+        server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -66,8 +67,8 @@ class Settings(BaseSettings):
     model: str = DEFAULT_MODEL
     duo_model: str = DEFAULT_DUO_MODEL
     broker_url: SecretStr | None = None
-    backend: Literal["auto", "onnx", "torch", "workers"] = "auto"
-    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    backend: str = "auto"
+    dtype: str = "auto"
     torch_compile: bool = False
     cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=1)
     cache_mb: float = Field(default=256.0, gt=0)
@@ -140,7 +141,7 @@ class Settings(BaseSettings):
         for name in os.environ:
             if name.upper().startswith(PREFIX) and name.upper() not in known:
                 raise ConfigError(
-                    f"the environment variable {name} is no setting of osrerank; known are {', '.join(sorted(known))}",
+                    f"the environment variable {name} is not a setting; known are {', '.join(sorted(known))}",
                     setting=name,
                     source="environment",
                 )
@@ -166,5 +167,5 @@ def _secrets_folder() -> Path | None:
     if not folder:
         return None
     if not Path(folder).is_dir():
-        raise ConfigError(f"{SECRETS_DIR}: {folder} is no folder", setting=SECRETS_DIR, source="environment")
+        raise ConfigError(f"{SECRETS_DIR}: {folder} is not a folder", setting=SECRETS_DIR, source="environment")
     return Path(folder)

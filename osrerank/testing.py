@@ -1,4 +1,4 @@
-"""Scorers for tests: ours and our users'. They need no model."""
+"""A scorer and a transport for tests, ours and yours. They need no model."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +10,9 @@ import numpy.typing as npt
 from opensearchpy.serializer import JSONSerializer
 
 from osrerank.errors import InferenceError
-from osrerank.types import NEVER, Deadline, Scores
+from osrerank.types import NEVER, Advice, Deadline, Scores
+
+__all__ = ["CannedTransport", "FunctionScorer", "overlap"]
 
 
 def overlap(query: str, document: str) -> float:
@@ -25,7 +27,7 @@ class FunctionScorer:
 
     Attributes:
         function: query, document -> logit.
-        unscorable: texts that fail, each by itself.
+        unscorable: texts that cannot be scored.
         seconds_per_pair: time that each pair takes.
         broken: whether every call raises.
     """
@@ -44,17 +46,13 @@ class FunctionScorer:
         return f"{self.model}/{id(self.function)}"
 
     @property
-    def first_pass_weight(self) -> float:
-        return 0.0
-
-    @property
-    def prior_share(self) -> float:
-        return 0.0
+    def advice(self) -> Advice:
+        return Advice()
 
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
-        """Score the tuples one by one, as long as the deadline has not passed."""
+        """Score the tuples one by one until the deadline."""
         if self.broken:
             raise InferenceError("this scorer is broken on purpose", model=self.model)
         values = np.full(len(tuples), np.nan, dtype=np.float32)
@@ -81,7 +79,7 @@ class FunctionScorer:
 
 
 class CannedTransport:
-    """An opensearch-py transport that answers every request with one response and remembers what was asked.
+    """An opensearch-py transport that answers every request with the same response and records the requests.
 
     Args:
         hosts: ignored.
@@ -95,7 +93,7 @@ class CannedTransport:
         self.requests: list[dict[str, Any]] = []
 
     def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **options: Any) -> Any:
-        """Remember the request and give the answer."""
+        """Record the request and return the answer."""
         self.requests.append({"method": method, "url": url, "params": dict(params or {}), "body": body, **options})
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -1,7 +1,4 @@
-"""The values that flow through osrerank, from a query to a ranking.
-
-Frozen, slotted dataclasses with tuples inside; nothing here imports anything of ours, and nothing is changed in place.
-"""
+"""The values that flow through osrerank, from a query to a ranking: frozen, slotted dataclasses with tuples inside."""
 
 import math
 import time
@@ -11,6 +8,12 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+__all__ = [
+    "Advice", "Candidate", "Deadline", "Document", "Hit", "PairProbabilities", "Qrels", "Query", "Ranking", "Run",
+    "ScoredDocument", "Scorer", "Scores", "Section", "Span", "Stage", "StagePipeline", "StageReport",
+    "StageScore",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A value of one of a document's fields, as it stands there.
+    """One value of a document's field.
 
     Attributes:
-        field: the field's name, as it was asked for.
+        field: the field's name, as in the request.
         text: the value.
         value: which of the field's values, from 0; None for the only one.
     """
@@ -63,12 +66,11 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a passage stands: characters ``start`` to ``end`` of a field's value, counted as Python does.
+    """The place of a passage in a field's value.
 
     Attributes:
-        field: the field's name, as it was asked for.
-        start: the first character.
-        end: behind the last character.
+        field: the field's name, as in the request.
+        start, end: its first character, and one past its last, as Python counts them.
         value: which of the field's values, from 0; None for the only one.
     """
 
@@ -78,7 +80,6 @@ class Span:
     value: int | None = None
 
     def as_json(self) -> dict[str, str | int]:
-        """Return ``{"field", "start", "end"}``, and ``"value"`` of a field with several."""
         place: dict[str, str | int] = {"field": self.field, "start": self.start, "end": self.end}
         return place if self.value is None else {**place, "value": self.value}
 
@@ -90,7 +91,7 @@ class StageScore:
     Attributes:
         stage: the stage's name.
         score: the natural value that the stage sorted by; higher is better.
-        rank: the candidate's place after the stage, from 1.
+        rank: the candidate's rank after the stage, from 1.
         unit: the stage's own non-decreasing map of ``score`` to [0, 1).
         parts: other natural values by name, such as ``logit`` and ``probability``.
         passage: the passage that decided, of a stage that scores passages.
@@ -136,19 +137,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PairProbabilities:
-    """What a stage that compares candidates with each other found.
+    """The pairwise probabilities of a stage that compares candidates.
 
     Attributes:
-        doc_ids: the n candidates, in the order in which they came to the stage.
-        probabilities: ``(n, n)``: row i, column j: that candidate i is more relevant than candidate j; None where that
-            was not computed.
+        doc_ids: the n candidates, in the stage's input order.
+        probabilities: ``(n, n)``: that candidate i is more relevant than candidate j; None where not computed.
     """
 
     doc_ids: tuple[str, ...]
     probabilities: tuple[tuple[float | None, ...], ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return ``{"doc_ids", "probabilities"}``."""
         return {"doc_ids": list(self.doc_ids), "probabilities": [list(row) for row in self.probabilities]}
 
 
@@ -159,17 +158,17 @@ class StageReport:
     Attributes:
         name: the stage's name.
         applied: True, False or "partial".
-        reason: why it was not (wholly) applied; empty when it was.
+        reason: why it was not (wholly) applied; else empty.
         model: the model's name; empty for a stage without one.
-        candidates: candidates that the stage was asked to order.
-        inferences: forward passes computed, cached ones not among them.
+        candidates: how many candidates it was asked to order.
+        inferences: forward passes computed, without cached scores.
         cached: scores that came from a cache.
-        truncated: documents cut to fit the model, among those inferred.
+        truncated: computed documents that were cut to fit the model.
         query_truncated: whether the query was cut to fit the model.
         failed: candidates that could not be scored.
         took_ms: wall time of the stage, in milliseconds.
-        skipped: whether the pipeline went on without it on purpose; the reason says why.
-        pairs: of a stage that compares candidates with each other.
+        skipped: whether the pipeline left it out on purpose; the reason says why.
+        pairs: pairwise probabilities, of a stage that compares candidates.
     """
 
     name: str
@@ -192,7 +191,7 @@ class Ranking:
     """Candidates of one query, in order.
 
     Ids are unique, ranks are 1..n and give the order, scores are finite. Scores never increase within the block that
-    a stage ranked; a first pass with an order of its own has no such block.
+    a stage ranked; a first pass with its own ``sort`` has no such block.
     """
 
     query: Query
@@ -227,7 +226,7 @@ class Run:
     Attributes:
         rankings: query_id -> documents in rank order.
         name: the run's tag.
-        by_rank: whether the scores are 1/rank, of a file that gives ranks and no scores (MS MARCO's three columns).
+        by_rank: whether scores are 1/rank, of a file with ranks and no scores (MS MARCO's three columns).
     """
 
     rankings: Mapping[str, tuple[ScoredDocument, ...]]
@@ -244,22 +243,22 @@ class Qrels:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point in time by which a call must have answered, on the monotonic clock; None means never."""
+    """When a call must have answered, on the monotonic clock; None for never."""
 
     at_s: float | None = None
 
     @classmethod
     def after_ms(cls, duration_ms: float | None) -> Self:
-        """Return the deadline that many milliseconds from now; None gives one that never comes."""
+        """Return a deadline this many milliseconds from now; None gives one that never passes."""
         return cls(None if duration_ms is None else time.monotonic() + duration_ms / 1000)
 
     def within_ms(self, duration_ms: float | None) -> "Deadline":
-        """Return this deadline, or that many milliseconds from now where that is sooner; None changes nothing."""
+        """Return the sooner of this deadline and one this many milliseconds from now; None keeps this one."""
         sooner = Deadline.after_ms(duration_ms)
         return sooner if sooner.remaining_s() < self.remaining_s() else self
 
     def remaining_s(self) -> float:
-        """Return the seconds left, negative once it has passed, infinite when there is no deadline."""
+        """Return the seconds left: negative after the deadline, infinite without one."""
         return math.inf if self.at_s is None else self.at_s - time.monotonic()
 
     @property
@@ -273,19 +272,17 @@ NEVER = Deadline()
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a scorer answers.
+    """The answer of a scorer.
 
     Attributes:
-        values: float32 ``(n,)``, one logit per tuple, in the order of the tuples; higher is better; NaN exactly where
-            a tuple is in ``failures`` or was not attempted.
+        values: float32 ``(n,)``, a logit per tuple in their order; higher is better; NaN for failed and not attempted.
         failures: index of a tuple -> why it could not be scored.
-        reached: how many leading tuples were attempted before the deadline; n when all were. Behind them some may have
-            been too, because their scores were cached or another worker got to them.
+        reached: how many leading tuples were attempted for sure before the deadline.
         inferences: forward passes computed.
         cached: scores that came from a cache.
         truncated: documents cut to fit the model, among those inferred.
         query_truncated: whether the query was cut to fit the model; known only where something was inferred.
-        identity: of the model that scored (`Scorer.identity`), where that may change between calls; else empty.
+        identity: identity of the model that scored (`Scorer.identity`) where it may change between calls; else empty.
     """
 
     values: npt.NDArray[np.float32]
@@ -309,6 +306,25 @@ class Scores:
         return [*range(self.reached), *sorted({*behind.tolist(), *failed})]
 
 
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a model recommends for ordering by its scores; by default nothing but the scores.
+
+    Attributes:
+        first_pass_weight: weight, 0 or above, of the first-pass score over the query's best in a linear blend.
+        prior_share: weight in [0, 1) of the mono logit difference in a pair's logit, for a duo model.
+    """
+
+    first_pass_weight: float = 0.0
+    prior_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first_pass_weight < math.inf:
+            raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
+        if not 0 <= self.prior_share < 1:
+            raise ValueError(f"prior_share is {self.prior_share}; it must be 0 or above and below 1")
+
+
 @runtime_checkable
 class Scorer(Protocol):
     """Texts in, one float per tuple out; knows nothing of rankings."""
@@ -319,15 +335,12 @@ class Scorer(Protocol):
 
     @property
     def identity(self) -> str:
-        """What determines a score beside the texts: model digest, precision, input policy. Part of a cache's key."""
+        """All that a score depends on except the texts: model digest, precision, input policy. Part of cache keys."""
 
     @property
-    def first_pass_weight(self) -> float:
-        """What the best first-pass score is worth beside this model's logits; 0 for a model that orders by itself."""
-
-    @property
-    def prior_share(self) -> float:
-        """Of the mono model's logits in those of a duo model's pairs; 0 for a model that orders by itself."""
+    def advice(self) -> Advice:
+        """What the model recommends to whoever orders; none unless a scorer says otherwise."""
+        return Advice()
 
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
@@ -335,10 +348,10 @@ class Scorer(Protocol):
         """Score tuples of documents against a query.
 
         Args:
-            query: the query's text.
-            documents: the documents' texts.
+            query: its text.
+            documents: their texts.
             tuples: indices into ``documents``: ``(i,)`` for mono, ``(i, j)`` for duo.
-            deadline: after it no further batch is begun; tuples are attempted in about their order.
+            deadline: no batch begins after it; tuples are attempted in about their order.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -354,38 +367,33 @@ class Stage(Protocol):
 
     @property
     def name(self) -> str:
-        """How the stage is called in traces and reports."""
+        """The stage's name in traces and reports."""
 
     @property
     def depth(self) -> int:
-        """How many candidates from the top it reorders; the others stay below, in their old order."""
+        """How many candidates it reorders, from the top; the others stay below, in their old order."""
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` reordered and one more report."""
 
 
 FailurePolicy = Literal["first_pass", "raise"]
-"""What a stage that fails leads to: the best order so far, marked, or its error."""
+"""What a failing stage leads to: the best order so far, marked, or its error."""
 
 
 @runtime_checkable
 class StagePipeline(Protocol):
-    """Stages applied one after another: what the option ``pipeline`` takes beside names."""
+    """Stages applied one after another; the option ``pipeline`` takes one, or a name."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Each reorders the top of what the one before it made."""
+        """The stages; each reorders the top of the ranking before it."""
 
     @property
     def depth(self) -> int:
-        """How many candidates the deepest stage looks at."""
+        """The depth of the deepest stage."""
 
     def rerank(
-        self,
-        ranking: Ranking,
-        *,
-        deadline: Deadline = NEVER,
-        on_failure: FailurePolicy = "first_pass",
-        offset: int = 0,
+        self, ranking: Ranking, *, deadline: Deadline = NEVER, on_failure: FailurePolicy = "first_pass", offset: int = 0
     ) -> Ranking:
         """Apply every stage; see `osrerank.pipeline.Pipeline`."""

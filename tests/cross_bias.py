@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
+
+from osrerank.scoring.card import CrossBias
 
 CLS, SEP = 2, 3
 HEADS = 4
 """Of the tiny models."""
 
 
-def defined(directory: Path, query: str, documents: Sequence[str], biases: Mapping[str, Any]) -> float:
+def defined(directory: Path, query: str, documents: Sequence[str], cross_bias: CrossBias) -> float:
     """Return the raw score of a query with one document, or with two; no text may be so long that it is cut."""
     from safetensors.torch import load_file
 
@@ -29,14 +30,14 @@ def defined(directory: Path, query: str, documents: Sequence[str], biases: Mappi
     table = "embeddings.{}_embeddings.weight"
     states = weights[table.format("word")][np.concatenate(texts)] + weights[table.format("position")][position]
     states = norm(states + weights[table.format("token_type")][0], weights, "embeddings.LayerNorm")
-    factors = [biases.get(name, 1.0) for name in ("query_pool_factor", *["pool_factor"] * len(documents))]
+    factors = [1.0, *[cross_bias.pool_factor] * len(documents)]
     states, part = pooled(states, part, factors)
-    bias = attention_bias(part, biases)
+    bias = attention_bias(part, cross_bias)
     for index in range(layers):
         states = layer(states, bias, weights, f"encoder.layer.{index}")
     means = [states[part == index].mean(axis=0) for index in range(len(texts))]
     cosines = [means[0] @ mean / np.linalg.norm(means[0]) / np.linalg.norm(mean) for mean in means[1:]]
-    return float(biases["temperature"] * (cosines[0] - sum(cosines[1:])))
+    return float(cross_bias.temperature * (cosines[0] - sum(cosines[1:])))
 
 
 def pooled(states: np.ndarray, part: np.ndarray, factors: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -53,13 +54,13 @@ def pooled(states: np.ndarray, part: np.ndarray, factors: Sequence[float]) -> tu
     return np.array(rows), np.array(parts)
 
 
-def attention_bias(part: np.ndarray, biases: Mapping[str, Any]) -> np.ndarray:
+def attention_bias(part: np.ndarray, cross_bias: CrossBias) -> np.ndarray:
     """Return what is added where token i looks at token j ``(tokens, tokens)``."""
     bias = np.zeros((len(part), len(part)))
     for row, column in product(range(len(part)), repeat=2):
         if part[row] != part[column]:
             name = "query" if part[row] == 0 else "document" if part[column] == 0 else "other"
-            bias[row, column] = -np.inf if biases[name] == "closed" else biases[name]
+            bias[row, column] = -np.inf if (added := getattr(cross_bias, name)) == "closed" else added
     return bias
 
 

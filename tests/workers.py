@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from osrerank.scoring.remote.broker import connect
-from osrerank.scoring.remote.worker_registry import Roster
+from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.testing import FunctionScorer
 from osrerank.types import NEVER, Scores
 from tests.servers import ROOT
@@ -49,7 +49,7 @@ class DeviceScorer(FunctionScorer):
         return Scores(values, inferences=len(tuples))
 
 
-class Crew:
+class WorkerGroup:
     """Workers of one model, started and killed at will.
 
     Args:
@@ -89,7 +89,7 @@ class Crew:
         """Return the ids of the workers that take chunks."""
         redis = connect(self.redis_url)
         try:
-            return [card.worker for card in Roster(redis, self.model).cards() if card.taking]
+            return [card.worker for card in WorkerRegistry(redis, self.model).cards() if card.taking]
         finally:
             redis.close()
 
@@ -137,14 +137,14 @@ class Crew:
 
 
 @contextlib.contextmanager
-def crew_of(redis_url: str, folder: Path, count: int = 1, **options) -> Iterator[Crew]:
+def crew_of(redis_url: str, folder: Path, count: int = 1, **options) -> Iterator[WorkerGroup]:
     """Yield workers, and stop them at the end."""
-    crew = Crew(redis_url, folder, **options)
+    group = WorkerGroup(redis_url, folder, **options)
     try:
-        crew.start(count)
-        yield crew
+        group.start(count)
+        yield group
     finally:
-        crew.stop()
+        group.stop()
 
 
 def main() -> None:

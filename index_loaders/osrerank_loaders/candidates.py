@@ -56,7 +56,7 @@ def candidates_of_run(
         documents: the collection; read once.
 
     Raises:
-        FormatError: a line is no run line, or names a query or a document that is not there.
+        FormatError: a line is not a run line, or names an unknown query or document.
     """
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
         for place, (source, number, line) in enumerate(_lines(files)):
@@ -125,7 +125,7 @@ def _grouped(database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
 
 
 def _candidate(doc_id: str, title: str, text: str, score: float | None) -> dict[str, Any]:
-    """Return one candidate; a title or score that is not there is left out."""
+    """Return one candidate, without a title or score if there is none."""
     return {
         "doc_id": doc_id,
         **({"title": title} if title else {}),

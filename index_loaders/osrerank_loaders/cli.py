@@ -39,8 +39,8 @@ __all__ = ["convert", "download", "index"]
 def index(defaults: dict[str, Any], /, **options: Any) -> None:
     """Load a published collection: files, folders, archives, or - for standard input.
 
-    Compressed files (gz, xz, zst, bz2) and tar archives are read as they are. A load that was cut off goes on
-    when the same command is given again.
+    Compressed files (gz, xz, zst, bz2) and tar archives are read as they are. The same command resumes an interrupted
+    load.
     """
     from osrerank_loaders.command import load_collection  # noqa: PLC0415 - imports opensearch-py and rich
 
@@ -60,7 +60,7 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
 )
 @click.option("--only", multiple=True, help="Only files of this name; may be repeated.")
 def download(collection: str, output: Path | None, only: tuple[str, ...]) -> None:
-    """Fetch a collection's official files, resumed where a fetch stopped, checked by size and MD5."""
+    """Download a collection's official files; resume interrupted downloads, check size and MD5."""
     from osrerank_loaders.command import download_collection  # noqa: PLC0415 - imports rich
 
     for path in download_collection(collection, output or Path(collection), only):

@@ -1,4 +1,4 @@
-"""What the commands `index` and `download` do with their options."""
+"""The work of the commands `index` and `download`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from osrerank_loaders.load.retry import Patience
 
 
 def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
-    """Load what the command line names."""
+    """Load the collection that the command line names."""
     loader = LOADERS[options["loader"]]
     client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)
     try:
@@ -47,7 +47,7 @@ def _options(options: Mapping[str, Any]) -> LoadOptions:
 
 
 def download_collection(collection: str, folder: Path, only: Sequence[str]) -> Iterator[Path]:
-    """Fetch a collection's files, or those named; yield each path when it is there and right."""
+    """Download a collection's files, or the named ones; yield each path when it is complete and checked."""
     files = published()[collection].files
     if unknown := set(only) - {file.name for file in files}:
         names = ", ".join(file.name for file in files)

@@ -36,7 +36,7 @@ def corpus(loader: str, paths: tuple[str, ...], output: Path) -> None:
     """Write any collection as corpus.jsonl."""
     from osrerank.formats.common_layout import write_corpus  # noqa: PLC0415 - loaded when asked for
 
-    _said(write_corpus(_documents(loader, paths), output), "documents", output)
+    _report(write_corpus(_documents(loader, paths), output), "documents", output)
 
 
 @convert.command()
@@ -48,7 +48,7 @@ def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
     from osrerank.formats.common_layout import write_queries  # noqa: PLC0415 - loaded when asked for
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
 
-    _said(write_queries(read_queries(paths, field=field), output), "queries", output)
+    _report(write_queries(read_queries(paths, field=field), output), "queries", output)
 
 
 @convert.command()
@@ -59,7 +59,7 @@ def qrels(paths: tuple[str, ...], output: Path) -> None:
     from osrerank.formats.common_layout import judgments_of, write_qrels  # noqa: PLC0415 - loaded when asked for
     from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - its twin
 
-    _said(write_qrels(judgments_of(read_qrels(paths)), output), "judgments", output)
+    _report(write_qrels(judgments_of(read_qrels(paths)), output), "judgments", output)
 
 
 @convert.command()
@@ -81,7 +81,7 @@ def candidates(
     else:
         texts = {query.query_id: query.text for query in read_queries([queries_path])}
         groups = files.candidates_of_run(paths, texts, _documents(collection[0], collection[1:]))
-    _said(files.write_candidates(groups, output), "queries", output)
+    _report(files.write_candidates(groups, output), "queries", output)
 
 
 @convert.command("trec-car-queries")
@@ -94,7 +94,7 @@ def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, output: Pat
     from osrerank.formats.common_layout import write_queries  # noqa: PLC0415 - its twin
     from osrerank_loaders.collections import trec_car_topics as car  # noqa: PLC0415 - loaded when asked for
 
-    _said(write_queries(car.queries(car.read_sections(paths), level, style=style), output), "queries", output)
+    _report(write_queries(car.queries(car.read_sections(paths), level, style=style), output), "queries", output)
 
 
 @convert.command("trec-car-qrels")
@@ -106,7 +106,7 @@ def trec_car_qrels(paths: tuple[str, ...], level: Any, output: Path) -> None:
     from osrerank.formats.common_layout import write_qrels  # noqa: PLC0415 - its twin
     from osrerank_loaders.collections import trec_car_topics as car  # noqa: PLC0415 - loaded when asked for
 
-    _said(write_qrels(car.judgments(car.read_sections(paths), level), output), "judgments", output)
+    _report(write_qrels(car.judgments(car.read_sections(paths), level), output), "judgments", output)
 
 
 @convert.command()
@@ -122,9 +122,9 @@ def squad(path: Path, output: Path) -> None:
     asked = (query for paragraph in paragraphs for query in paragraph.queries)
     judged = (judgment for paragraph in paragraphs for judgment in paragraph.judgments)
     documents = (paragraph.document for paragraph in paragraphs)
-    _said(common_layout.write_corpus(documents, output / "corpus.jsonl"), "documents", output / "corpus.jsonl")
-    _said(common_layout.write_queries(asked, output / "queries.tsv"), "queries", output / "queries.tsv")
-    _said(common_layout.write_qrels(judged, output / "qrels.txt"), "judgments", output / "qrels.txt")
+    _report(common_layout.write_corpus(documents, output / "corpus.jsonl"), "documents", output / "corpus.jsonl")
+    _report(common_layout.write_queries(asked, output / "queries.tsv"), "queries", output / "queries.tsv")
+    _report(common_layout.write_qrels(judged, output / "qrels.txt"), "judgments", output / "qrels.txt")
 
 
 def _documents(loader_name: str, paths: tuple[str, ...]) -> Iterator[Document]:
@@ -139,5 +139,5 @@ def _documents(loader_name: str, paths: tuple[str, ...]) -> Iterator[Document]:
         yield record
 
 
-def _said(count: int, what: str, path: Path) -> None:
+def _report(count: int, what: str, path: Path) -> None:
     click.echo(f"{count:,} {what} in {path}", err=True)

@@ -1,4 +1,4 @@
-"""Fetching the official files: resumed where they stopped, checked by size and MD5."""
+"""Download the official files: resume interrupted ones, check size and MD5."""
 
 import hashlib
 import http.client
@@ -51,17 +51,17 @@ def fetch(
     patience: Patience | None = None,
     report: Callable[[int], None] = lambda _bytes: None,
 ) -> Path:
-    """Fetch a file, or what is missing of it; return its path once size and MD5 are right.
+    """Download a file, or the missing rest; return its path once size and MD5 are right.
 
     Args:
         remote: the file.
-        folder: where it goes; the unfinished file has the suffix ``.part``.
-        patience: how long a server that drops the connection is tried again without a byte of progress.
-        report: called with the bytes there so far.
+        folder: for the file; while incomplete it has the suffix ``.part``.
+        patience: how long to retry a server that drops the connection without progress.
+        report: called with the number of bytes so far.
 
     Raises:
-        ChecksumError: the server gave other bytes than were published; they are deleted.
-        LoaderError: the server does not have the file, or stayed away.
+        ChecksumError: the bytes are not the published ones; the file is deleted.
+        LoaderError: the server does not have the file, or did not answer.
     """
     target = folder / remote.name
     if target.exists():
@@ -83,10 +83,10 @@ def fetch(
 
 
 def _append(remote: RemoteFile, part: Path, there: int, timeout_s: float, report: Callable[[int], None]) -> str | None:
-    """Ask for the bytes from ``there`` on and append them; return why the connection ended early, or None."""
+    """Request the bytes from ``there`` on and append them; return why the connection ended early, or None."""
     if not remote.url.startswith(("http://", "https://")):
         raise LoaderError(f"{remote.url}: only http and https addresses are fetched")
-    headers = {"Range": f"bytes={there}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version tells no ranges
+    headers = {"Range": f"bytes={there}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version reports no ranges
     request = urllib.request.Request(remote.url, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - the scheme is checked above
@@ -101,7 +101,7 @@ def _append(remote: RemoteFile, part: Path, there: int, timeout_s: float, report
 
 
 def _copy(answer: http.client.HTTPResponse, part: Path, begin: int, limit: int, report: Callable[[int], None]) -> None:
-    """Write what comes behind the first ``begin`` bytes; one byte too many is enough to see that it is another file."""
+    """Write the bytes after the first ``begin``; one byte too many shows that it is another file."""
     with part.open("r+b" if begin else "wb") as file:
         file.seek(begin)
         there = begin

@@ -12,6 +12,8 @@ require("haystack", extra="haystack")
 
 from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402 - there only with the extra
 
+__all__ = ["OsrerankRanker"]
+
 
 @component
 class OsrerankRanker:
@@ -22,9 +24,9 @@ class OsrerankRanker:
     Args:
         model: directory, hub id or shipped name; the settings' when None.
         top_k: documents to return; all when None.
-        score_threshold: least probability of a document that is returned; those not scored are not.
-        options: of ``osrerank.Rerank``, such as ``deadline_ms`` and ``on_failure``.
-        scorer: scores instead of a model; is not serialised.
+        score_threshold: least probability of a returned document; documents that were not scored are left out.
+        options: fields of ``osrerank.Rerank``, such as ``deadline_ms`` and ``on_failure``.
+        scorer: used in place of a model; it is not serialised.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class OsrerankRanker:
         """Return the documents, best first.
 
         Args:
-            query: what they are judged against.
+            query: the query's text.
             documents: with or without scores; one without content is read as an empty text.
             top_k: documents to return, instead of the component's.
         """

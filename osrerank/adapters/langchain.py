@@ -13,12 +13,14 @@ from langchain_core.callbacks import Callbacks  # noqa: E402 - there only with t
 from langchain_core.documents import BaseDocumentCompressor, Document  # noqa: E402 - likewise
 from pydantic import ConfigDict, Field, PrivateAttr  # noqa: E402 - behind the message about the extra
 
+__all__ = ["OsrerankRerank"]
+
 
 class OsrerankRerank(BaseDocumentCompressor):
     """Reranks retrieved documents, for a ``ContextualCompressionRetriever``.
 
     Copies come back, best first, with the model's probability in ``metadata["relevance_score"]``; a document that was
-    not scored has none there.
+    not scored has none.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -30,7 +32,7 @@ class OsrerankRerank(BaseDocumentCompressor):
     _ranker: TextRanker = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Check the options; the model is loaded when it is first needed."""
+        """Check the options; the model is loaded on first use."""
         super().model_post_init(context)
         self._ranker = TextRanker(self.model, self.options, self.scorer)
 

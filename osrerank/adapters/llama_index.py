@@ -16,6 +16,8 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.postprocessor.types import BaseNodePostprocessor  # noqa: E402 - likewise
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # noqa: E402 - likewise
 
+__all__ = ["OsrerankRerank"]
+
 dispatcher = get_dispatcher(__name__)
 
 
@@ -35,7 +37,7 @@ class OsrerankRerank(BaseNodePostprocessor):
     _ranker: TextRanker = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Check the options; the model is loaded when it is first needed."""
+        """Check the options; the model is loaded on first use."""
         super().model_post_init(context)
         self._ranker = TextRanker(self.model, self.options, self.scorer)
 

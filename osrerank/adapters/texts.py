@@ -5,19 +5,19 @@ from typing import Any, NamedTuple
 
 from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
-from osrerank.search import rank_texts
+from osrerank.search.ranking import rank_texts
 from osrerank.settings import Settings
 from osrerank.types import Candidate, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
-"""All texts, by the model alone: frameworks bring scores of any kind, or none."""
+"""All texts, ordered by the model only: frameworks bring scores of any kind, or none."""
 
 
 class Placed(NamedTuple):
     """A text in the new order.
 
     Attributes:
-        place: where it stood, from 0.
+        place: its place before, from 0.
         probability: the model's, in [0, 1], higher is better; None for a text that was not scored.
     """
 
@@ -26,12 +26,12 @@ class Placed(NamedTuple):
 
 
 class TextRanker:
-    """Ranks texts by a model, loaded when it is first needed; safe to use from many threads.
+    """Ranks texts by a model that is loaded on first use; safe to use from many threads.
 
     Args:
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model; the settings' when None.
-        options: of ``osrerank.Rerank``, such as ``deadline_ms`` and ``on_failure``.
-        scorer: scores instead of a model; stays the caller's to close.
+        options: fields of ``osrerank.Rerank``, such as ``deadline_ms`` and ``on_failure``.
+        scorer: used in place of a model; the caller closes it.
 
     Raises:
         ConfigError: an option or setting cannot be used.

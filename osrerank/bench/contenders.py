@@ -18,7 +18,7 @@ from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card
-from osrerank.scoring.registry import load_backend
+from osrerank.scoring.registry import forms_of, load_backend
 
 Values = npt.NDArray[np.float64]
 
@@ -59,7 +59,7 @@ class Spent:
     lock: Lock = field(default_factory=Lock)
 
     def clear(self) -> None:
-        """Forget what was counted."""
+        """Reset all counts."""
         self.tokenise_s = self.compute_s = 0.0
         self.tokens = self.slots = 0
 
@@ -84,12 +84,12 @@ class TimedBackend:
 
     Args:
         backend: does the work.
-        spent: is told.
+        spent: where the work is counted.
     """
 
     def __init__(self, backend: Backend, spent: Spent) -> None:
         self._backend, self._spent = backend, spent
-        self.precision, self.files, self.lanes = backend.precision, backend.files, backend.lanes
+        self.precision, self.files, self.threads = backend.precision, backend.files, backend.threads
         self.budget_tokens, self.packed, self.parallel = backend.budget_tokens, backend.packed, backend.parallel
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
@@ -107,7 +107,7 @@ class TimedBuilder:
 
     Args:
         builder: does the work.
-        spent: is told.
+        spent: where the work is counted.
     """
 
     def __init__(self, builder: InputBuilder, spent: Spent) -> None:
@@ -135,10 +135,10 @@ class Ours:
 
     Args:
         model: what to load.
-        label: what the row says of it.
+        label: name of its row.
         backend: as for `load_scorer`.
         threads: CPU threads; 0 means the cores that this process may use.
-        budget_tokens: instead of the backend's own; 0 keeps it.
+        budget_tokens: replaces the backend's own; 0 keeps it.
 
     Raises:
         ModelLoadError: the model cannot be loaded.
@@ -148,18 +148,17 @@ class Ours:
     def __init__(
         self, model: str, *, label: str = "", backend: str = "auto", threads: int = 0, budget_tokens: int = 0
     ) -> None:
-
-        directory = locate(model, backend=backend)
+        directory = locate(model, forms=forms_of(backend))
         card = read_card(directory, name=label or model)
         loaded = load_backend(directory, card, backend=backend, threads=threads)
         self.spent = Spent()
-        self.directory, self.precision, self.lanes = directory, loaded.precision, loaded.lanes
+        self.directory, self.precision, self.threads = directory, loaded.precision, loaded.threads
         timed = TimedBackend(loaded, self.spent)
         timed.budget_tokens = budget_tokens or timed.budget_tokens
         self.budget_tokens = timed.budget_tokens
         self.builder = InputBuilder.load(directory, card)
         self.model = model
-        self.pool_factors = card.pool_factors
+        self.cross_bias = card.cross_bias
         timed_builder: Any = TimedBuilder(self.builder, self.spent)
         self._scorer = LocalScorer(directory, card, timed_builder, timed)
         self.kind = type(loaded).__name__.removesuffix("Backend").lower()
@@ -195,7 +194,7 @@ class Peer:
         return np.asarray(self.scoring(query, documents), dtype=np.float64).reshape(len(documents))
 
     def close(self) -> None:
-        """Leave it to the garbage collector: peers have no way to say so."""
+        """Leave it to the garbage collector: peers cannot be closed."""
 
 
 Maker = Callable[[Path, Path, int], Peer]

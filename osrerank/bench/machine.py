@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""The machine that a figure was measured on."""
 
 import os
 import platform
@@ -10,7 +10,8 @@ from osrerank.scoring.onnx_scorer import usable_cores
 
 CPUINFO = Path("/proc/cpuinfo")
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm")
-"""What decides how fast int8 is: dot products of bytes (VNNI, AMX; asimddp and i8mm on ARM) and wide registers."""
+"""Processor features that decide how fast int8 is: dot products of bytes (VNNI, AMX; asimddp, i8mm on ARM), wide
+registers."""
 LIBRARIES = ("onnxruntime", "torch", "transformers", "numpy", "tokenizers")
 
 
@@ -27,18 +28,18 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """Return the processor's name as the system tells it."""
+    """Return the processor's name as the system reports it."""
     return _field("model name") or platform.processor() or platform.machine()
 
 
 def cpu_features() -> list[str]:
-    """Return which of the features that matter here the processor has; none where the system does not tell."""
+    """Return the processor's features that matter here; none if the system does not report them."""
     flags = (_field("flags") or _field("Features")).split()
     return [name for name in FEATURES if name in flags]
 
 
 def versions(libraries: tuple[str, ...]) -> dict[str, str]:
-    """Return the installed versions of those libraries that are installed."""
+    """Return the versions of the libraries that are installed."""
     found = {}
     for name in libraries:
         try:

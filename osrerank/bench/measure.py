@@ -1,4 +1,4 @@
-"""Measure contenders in turns, so that a machine that is busy is busy for all of them."""
+"""Measure contenders in turns, so that other load on the machine slows all of them."""
 
 import statistics
 import time
@@ -13,7 +13,7 @@ from osrerank.bench.peak import measured_peak, operations
 from osrerank.bench.workload import Task, pairs
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.basic import ndcg
-from osrerank.scoring.card import PoolFactors
+from osrerank.scoring.card import CrossBias
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CONFIG_FILE, read_json
 from osrerank.types import Qrels
@@ -23,11 +23,11 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What the rounds gave.
+    """The results of the rounds.
 
     Attributes:
         seconds: of each round, by contender's name.
-        cpu_seconds: likewise, of the processor, all threads together: what a busy machine distorts less.
+        cpu_seconds: processor time of each round, all threads together; other load distorts it less.
         values: a contender's scores, one array for each task.
     """
 
@@ -69,7 +69,7 @@ def rows(
         contenders: as timed.
         tasks: as timed.
         timings: of `take_turns`.
-        lengths: tokens of each pair, without padding, for those that do not say it themselves.
+        lengths: tokens of each pair without padding, for contenders that do not report them.
         reference: name of the contender that the others' orders are compared with.
         qrels: judgments, for nDCG@10.
     """
@@ -90,36 +90,36 @@ def rows(
             "top10_shared": _shared(timings.values[one.name], timings.values[reference]),
         }
         if isinstance(one, Ours):
-            states = lengths_of(one.builder, tasks, one.pool_factors) if one.pool_factors.pools else own
+            states = lengths_of(one.builder, tasks, one.cross_bias) if one.cross_bias.pools else own
             row |= _parts(one, states, timings.seconds[one.name])
         found.append(row)
     return found
 
 
-def lengths_of(builder: InputBuilder, tasks: Sequence[Task], factors: PoolFactors | None = None) -> list[int]:
-    """Return the tokens of each pair, or of a model that pools texts the states that go through its layers."""
-    factors = factors or PoolFactors()
+def lengths_of(builder: InputBuilder, tasks: Sequence[Task], cross_bias: CrossBias | None = None) -> list[int]:
+    """Return the tokens of each pair; for a model that pools documents, the states in its layers."""
+    cross_bias = cross_bias or CrossBias()
     lengths = []
     for task in tasks:
         query = builder.query(task.query)
         documents = builder.documents(list(task.documents.values()), query)
-        lengths += [factors.states(builder.mono(query, document).segments) for document in documents]
+        lengths += [cross_bias.states(builder.mono(query, document).segments) for document in documents]
     return lengths
 
 
 def _parts(one: Ours, lengths: Sequence[int], seconds: Sequence[float]) -> dict[str, Any]:
-    """Return where the time of all rounds went, as shares of the lanes' time, and how much of the peak was reached."""
-    spent, total = one.spent, sum(seconds) * one.lanes
+    """Return shares of the threads' time in all rounds, and the share of the peak that was reached."""
+    spent, total = one.spent, sum(seconds) * one.threads
     config = read_json(one.directory / CONFIG_FILE)
     per_s = operations(config, lengths) / statistics.median(seconds)
     try:
-        peak = measured_peak(one.precision, one.lanes)
+        peak = measured_peak(one.precision, one.threads)
     except MissingDependencyError:
         peak = None
     return {
         "backend": one.kind,
         "precision": one.precision,
-        "lanes": one.lanes,
+        "threads": one.threads,
         "budget_tokens": one.budget_tokens,
         "tokenise_share": spent.tokenise_s / total,
         "compute_share": spent.compute_s / total,

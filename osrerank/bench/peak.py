@@ -1,4 +1,4 @@
-"""How fast this machine multiplies matrices, and how much of that a model reaches."""
+"""How fast this machine multiplies matrices, and which share of that a model reaches."""
 
 import statistics
 import time
@@ -15,12 +15,12 @@ ROUNDS = 7
 REPEATS = 4
 
 
-def measured_peak(precision: str, lanes: int) -> float:
-    """Return operations a second of products of 768 x 768 matrices, each on one of ``lanes`` threads, in ONNX Runtime.
+def measured_peak(precision: str, threads: int) -> float:
+    """Return ONNX Runtime's operations per second in products of 768 x 768 matrices, one on each thread.
 
     Args:
-        precision: ``fp32``, or ``int8`` for products of activations that are quantised as they come.
-        lanes: products at once.
+        precision: ``fp32``, or ``int8`` with dynamically quantised activations.
+        threads: each computes a product.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
@@ -33,12 +33,12 @@ def measured_peak(precision: str, lanes: int) -> float:
             session.run(None, {"states": states})
 
     taken = []
-    with ThreadPoolExecutor(lanes) as threads:
+    with ThreadPoolExecutor(threads) as executor:
         for _ in range(ROUNDS + 1):
             began = time.perf_counter()
-            list(threads.map(work, range(lanes)))
+            list(executor.map(work, range(threads)))
             taken.append(time.perf_counter() - began)
-    return 2.0 * SIZE**3 * REPEATS * lanes / statistics.median(taken[1:])
+    return 2.0 * SIZE**3 * REPEATS * threads / statistics.median(taken[1:])
 
 
 def operations(config: Mapping[str, Any], lengths: Iterable[int]) -> float:

@@ -1,4 +1,4 @@
-"""The peers, each made from the same checkpoint; what cannot be made says why."""
+"""The peers, each made from the same checkpoint, or the reason why it cannot be made."""
 
 import logging
 import shutil
@@ -17,7 +17,7 @@ from osrerank.export.export_model import ExportOptions, export_model
 
 EXTRA = "bench"
 BATCH = 32
-"""Of the plain transformers forward; sentence-transformers' own default too."""
+"""Batch size of the plain transformers forward; also sentence-transformers' default."""
 
 
 def _positive(logits: Any) -> Any:
@@ -112,7 +112,7 @@ def _onnx_file(library: Any, source: str, file: str) -> str:
 
 
 def _padded(checkpoint: Path, folder: Path) -> Path:
-    """Return our export of the checkpoint with a graph that takes padding, for libraries that export nothing."""
+    """Return our padded export of the checkpoint, for libraries that cannot export."""
     target = folder / "padded"
     if not target.exists():
         export_model(checkpoint, target, ExportOptions(padded=True))
@@ -123,7 +123,7 @@ def _padded(checkpoint: Path, folder: Path) -> Path:
 
 
 def flashrank(checkpoint: Path, folder: Path, _threads: int) -> Peer:
-    """Return FlashRank with this checkpoint's graph in the place of one that it would download."""
+    """Return FlashRank with this checkpoint's graph in place of a downloaded one."""
     library: Any = require("flashrank", extra=EXTRA)
     known = "ms-marco-TinyBERT-L-2-v2"
     place = folder / "flashrank" / known
@@ -175,9 +175,9 @@ def make_peers(
 
     Args:
         checkpoint: a directory with config, tokenizer and safetensors of a classifier.
-        folder: what they write goes there.
+        folder: for the files that they write.
         threads: for each of them.
-        wanted: which names to make.
+        wanted: names of the peers to make.
     """
     made, missing = [], {}
     with _quiet():
@@ -193,7 +193,7 @@ def make_peers(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the peers log and warn of while they load from the output."""
+    """Silence what the peers log and warn while they load."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What is scored in a benchmark: queries with their documents, from a file or of a given length."""
+"""The pairs of a benchmark: queries with their documents, from a file or synthetic."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def from_candidates(path: Path, *, queries: int, depth: int) -> list[Task]:
 
 
 def synthetic(words: int, *, queries: int, depth: int) -> list[Task]:
-    """Return queries of six invented words with documents of half to one and a half times ``words`` of them."""
+    """Return queries of six invented words with documents of 0.5 to 1.5 times ``words`` words."""
     draw = random.Random(SEED)  # noqa: S311 - a reproducible draw
     lexicon = [first + second for first in SYLLABLES for second in SYLLABLES]
 

@@ -1,4 +1,4 @@
-"""The command line: one thin module for each command, loaded when it is asked for."""
+"""The command line: one thin module for each command, loaded on demand."""
 
 import importlib
 import sys
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from osrerank.errors import ConfigError, OsrerankError
+from osrerank.scoring.registry import DTYPES, NAMES, check_backend
 
 # name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
 COMMANDS = {
@@ -56,14 +57,10 @@ class LazyGroup(click.Group):
 @click.option("--duo-model", help="Model that compares pairs, for mono-duo.  [env: OSRERANK_DUO_MODEL]")
 @click.option(
     "--backend",
-    type=click.Choice(["auto", "onnx", "torch", "workers"]),
-    help="Scoring backend.  [env: OSRERANK_BACKEND]",
+    callback=lambda _context, _option, value: value and check_backend(value),
+    help=f"Scoring backend: {', '.join(NAMES)}.  [env: OSRERANK_BACKEND]",
 )
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
-    help="What the torch backend computes in.  [env: OSRERANK_DTYPE]",
-)
+@click.option("--dtype", help=f"What the torch backend computes in: {', '.join(DTYPES)}.  [env: OSRERANK_DTYPE]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
@@ -90,9 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         click.echo(f"Error: {_sentence(error)}", err=True)
         sys.exit(BAD_USAGE if isinstance(error, ConfigError) else FAILED)
-    if (
-        isinstance(code, int) and code
-    ):  # what a command gave to ctx.exit; click returns it where it does not exit itself
+    if isinstance(code, int) and code:  # the code that a command passed to ctx.exit
         sys.exit(code)
 
 
@@ -104,6 +99,6 @@ def _sentence(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}"
     first_line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     name = type(error).__name__
-    if first_line.startswith(f"{name}("):  # opensearch-py's errors name themselves, and their cause behind
+    if first_line.startswith(f"{name}("):  # opensearch-py's errors start with their own name and end with their cause
         return f"{first_line.partition(' caused by: ')[0]} (run with --debug for the traceback)"
     return f"{name}: {first_line} (run with --debug for the traceback)"

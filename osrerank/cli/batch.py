@@ -16,7 +16,7 @@ from osrerank.evaluation.side_file import Checkpoint
 from osrerank.formats.trec import write_run
 from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
-from osrerank.search import RerankArgument
+from osrerank.search.call import RerankArgument
 from osrerank.types import Query
 
 SHOWN_FAILURES = 10
@@ -29,8 +29,8 @@ class Batch:
     Attributes:
         queries: the query set.
         search: query and start time -> record; called from several threads.
-        depends_on: options that the outcome depends on; a checkpoint of others is refused.
-        reranked: whether a query that is not wholly reranked counts as failed.
+        depends_on: options that the result depends on; a checkpoint with others is refused.
+        reranked: whether a query that is not completely reranked counts as failed.
         workers: threads.
     """
 
@@ -76,7 +76,7 @@ def execute(batch: Batch, output: Path, *, tag: str, skip_failed: bool) -> None:
 
 
 def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
-    """Refuse an output that is one of the files read.
+    """Refuse an output that is also an input.
 
     Raises:
         ConfigError: it is.
@@ -95,9 +95,9 @@ def digest(queries: Sequence[Query]) -> str:
 
 
 def resolved(arguments: RerankArgument, defaults: Rerank, reranker: Reranker) -> dict[str, Any]:
-    """Return every option and setting that an order depends on, the settings file's among them, by name.
+    """Return by name every option and setting that an order depends on, including the settings file's.
 
-    The model is loaded, where there is one to be used: another model may stand under the same name.
+    It loads the model, because another model may have the same name.
     """
     options = Rerank.of(arguments, defaults)
     if options is None:
@@ -115,7 +115,7 @@ def resolved(arguments: RerankArgument, defaults: Rerank, reranker: Reranker) ->
 
 @contextlib.contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[], None]]:
-    """Yield what to call after each query; the bar is drawn on stderr where that is a terminal."""
+    """Yield a function to call after each query; it moves the progress bar if stderr is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn  # noqa: PLC0415 - rich
 
     from osrerank.cli.tables import console  # noqa: PLC0415 - rich

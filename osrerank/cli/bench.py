@@ -1,4 +1,4 @@
-"""``osrerank bench``: throughput beside the peers', same pairs, one run."""
+"""``osrerank bench``: throughput side by side with other libraries, on the same pairs in one run."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,9 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--depth", type=click.IntRange(1), default=50, show_default=True, help="Documents of each query.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Turns; medians are reported.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads of each.  [default: the usable cores]")
-@click.option("--budget-tokens", type=click.IntRange(1), multiple=True, help="Batches of so many tokens, each a row.")
+@click.option(
+    "--budget-tokens", type=click.IntRange(1), multiple=True, help="Batches of this many tokens; a row for each."
+)
 @click.option(
     "--checkpoint", type=FOLDER, help="Classifier with safetensors: exported by us, given to the peers as it is."
 )
@@ -36,7 +38,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--peers/--no-peers", default=True, help="With --checkpoint: measure other libraries too.")
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:
-    """Measure pairs a second, alone or beside other libraries.
+    """Measure pairs per second, by itself or side by side with other libraries.
 
     \b
     osrerank bench
@@ -130,7 +132,7 @@ def _workloads(options: dict[str, Any]) -> dict[str, "list[Task]"]:
 def _reference(contenders: "Sequence[Ours]", beside: set[str]) -> str:
     """Return the name of the row whose order the others are compared with: fp32, transformers' own before ours.
 
-    Those that are measured beside the model are not it.
+    Models given with --beside are never the reference.
     """
     names = [one.name for one in contenders if getattr(one, "model", "") not in beside] or [contenders[0].name]
     return min(names, key=lambda name: (not name.startswith("transformers"), "fp32" not in name))

@@ -1,10 +1,10 @@
-"""``osrerank demo``: the whole thing on a sample, in about a minute."""
+"""``osrerank demo``: index, search and rerank a sample, in about a minute."""
 
-import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +14,9 @@ from osrerank.cli.options import client_of, wants_json
 from osrerank.client import Client
 from osrerank.errors import OsrerankError
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
+from osrerank.formats.lines import numbered_objects
+from osrerank.formats.topics import read_queries
+from osrerank.formats.trec import read_qrels
 from osrerank.types import Qrels, Query
 
 INDEX = "osrerank-demo"
@@ -34,21 +37,17 @@ MAPPING = {
 class Sample:
     """Documents, queries and judgments of the demo."""
 
-    documents: tuple[dict[str, str], ...]
+    documents: tuple[dict[str, Any], ...]
     queries: dict[str, str]
-    relevant: dict[str, dict[str, int]]
+    relevant: Mapping[str, Mapping[str, int]]
 
     @classmethod
     def load(cls) -> "Sample":
         """Read the sample that ships in the package."""
-        folder = files("osrerank") / "data" / "squad"
-        lines = gzip.decompress((folder / "corpus.jsonl.gz").read_bytes()).decode("utf-8").splitlines()
-        queries = dict(line.split("\t", 1) for line in (folder / "queries.tsv").read_text("utf-8").splitlines())
-        relevant: dict[str, dict[str, int]] = {}
-        for line in (folder / "qrels.txt").read_text("utf-8").splitlines():
-            query_id, _, doc_id, relevance = line.split()
-            relevant.setdefault(query_id, {})[doc_id] = int(relevance)
-        return cls(tuple(json.loads(line) for line in lines), queries, relevant)
+        folder = Path(str(files("osrerank") / "data" / "squad"))
+        documents = tuple(document for _line, document in numbered_objects(folder / "corpus.jsonl.gz"))
+        queries = {query.query_id: query.text for query in read_queries(folder / "queries.tsv")}
+        return cls(documents, queries, read_qrels(folder / "qrels.txt").judgments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +55,13 @@ class Answer:
     """Both orders of one query, with the relevant documents."""
 
     query: str
-    relevance: dict[str, int]
+    relevance: Mapping[str, int]
     first_pass: list[dict[str, Any]]
     reranked: list[dict[str, Any]]
     took_ms: tuple[int, int]
 
     def gain(self) -> float:
-        """Return how much the reciprocal rank rose."""
+        """Return how much reranking raised the reciprocal rank."""
         return self.measure(reciprocal_rank)[1] - self.measure(reciprocal_rank)[0]
 
     def measure(self, function: Any) -> tuple[float, float]:
@@ -110,7 +109,7 @@ def _show_page(context: click.Context, sample: Sample, port: int) -> None:
 
 
 def index_sample(client: Client, sample: Sample) -> None:
-    """Index the sample, unless it is there already."""
+    """Index the sample, unless the index exists."""
     if client.indices.exists(index=INDEX):
         if client.count(index=INDEX)["count"] == len(sample.documents):
             return
@@ -193,7 +192,7 @@ def _side_by_side(heading: str, answer: Answer) -> Any:
     return table
 
 
-def _cell(hit: dict[str, Any], relevance: dict[str, int], length: int = 64) -> str:
+def _cell(hit: dict[str, Any], relevance: Mapping[str, int], length: int = 64) -> str:
     from rich.markup import escape  # noqa: PLC0415 - only when the command runs
 
     before = f" (was {hit['_rerank']['first_pass']['rank']})" if "_rerank" in hit else ""

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from osrerank.cli.options import MODEL
-from osrerank.cli.train import request_of, told, training_options
+from osrerank.cli.train import report_output, request_of, training_options
 
 
 @click.command()
@@ -16,20 +16,16 @@ from osrerank.cli.train import request_of, told, training_options
     callback=lambda _context, _option, value: None if value is None else _layers(value),
     help="Layers of the student, which starts from the teacher's: how many, or which, as 1,2,5,6.",
 )
-@click.option("--inner", default=0, type=click.IntRange(0), help="With --layers: feed-forward units of a layer.")
 @click.option(
     "--pool-factor",
     type=click.FloatRange(min=1),
     help="With --layers: a document's pieces for each of the student's states; neighbours that are alike share one. "
     "Needs attention=false in the recipe.",
 )
-@click.option("--query-pool-factor", type=click.FloatRange(min=1), help="With --layers: the same of a query.")
 @click.option("--student", type=MODEL, help="Model that the student starts from instead.")
 def distill(
     layers: int | tuple[int, ...] | None,
-    inner: int,
     pool_factor: float | None,
-    query_pool_factor: float | None,
     student: Path | None,
     **options: Any,
 ) -> None:
@@ -48,13 +44,10 @@ def distill(
         raise click.UsageError("give --layers or --student")
     if isinstance(layers, int) and student is not None:
         raise click.UsageError("a --student has its own layers; name the teacher's that it learns from, as 1,2,5,6")
-    if student is not None and inner:
-        raise click.UsageError("--inner is for a student that is made of its teacher's --layers, not for a --student")
-    pooled = {"pool_factor": pool_factor, "query_pool_factor": query_pool_factor}
-    if student is not None and any(factor is not None for factor in pooled.values()):
-        raise click.UsageError("a --student has its own pool factors; others are for one that is made of --layers")
+    if student is not None and pool_factor is not None:
+        raise click.UsageError("a --student has its own pool factor; --pool-factor is for one made of --layers")
     request = request_of(options, "simplified-tinybert")
-    told(fit(request, layers=layers or 0, inner=inner, student=student, **pooled))
+    report_output(fit(request, layers=layers or 0, pool_factor=pool_factor, student=student))
 
 
 def _layers(value: str) -> int | tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""``osrerank doctor``: does this deployment work, and what was chosen for it."""
+"""``osrerank doctor``: check a deployment and show what osrerank chose for it."""
 
 import dataclasses
 import json
@@ -14,9 +14,9 @@ MARKS = {"ok": "✓", "failed": "✗", "absent": "-"}
 @click.option("--index", default="", help="Look at this index's text fields too.")
 @click.pass_context
 def doctor(context: click.Context, /, *, index: str) -> None:
-    """Check software, processor, model, engine, Redis and workers, and say how to mend what does not work.
+    """Check software, processor, model, engine, Redis and workers, and say how to fix what fails.
 
-    The exit code is 1 when something that is configured does not work.
+    The exit code is 1 when a configured part does not work.
     """
     from osrerank.doctor import examine  # noqa: PLC0415 - the client
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic

@@ -1,4 +1,4 @@
-"""``osrerank evaluate``: measures of runs, and tests of their differences."""
+"""``osrerank evaluate``: measure runs and test their differences."""
 
 import json
 from collections import Counter
@@ -106,7 +106,7 @@ def _report(options: dict[str, Any]) -> "Report":
 
 
 def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:
-    """Read runs and name them after their files, after their whole paths where two files have one name."""
+    """Read runs and name them after their files, or by their whole paths where names repeat."""
     from osrerank.formats.trec import read_run  # noqa: PLC0415 - see _report
 
     stems = Counter(path.stem for path in paths)

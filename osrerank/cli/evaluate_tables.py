@@ -28,7 +28,7 @@ def summary_table(report: Report) -> Table:
 
 
 def summary_note(report: Report, *, test: str, alpha: float) -> str:
-    """Return what the summary was averaged over and what its letters mean."""
+    """Return a note: how many queries the summary averages, and what its letters mean."""
     note = "averaged over " + (
         "all judged queries" if report.averaging.complete else "the queries of run and judgments"
     )

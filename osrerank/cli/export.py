@@ -1,4 +1,4 @@
-"""``osrerank export``: a Hugging Face checkpoint becomes a model directory of ours."""
+"""``osrerank export``: turn a Hugging Face checkpoint into an osrerank model directory."""
 
 from pathlib import Path
 from typing import Literal
@@ -56,31 +56,26 @@ class Bias(click.ParamType[float | str]):
     type=Bias(),
     default=-2.0,
     show_default=True,
-    help="cross-bias: the query's look at the document; a number or 'closed'.",
+    help="cross-bias: bias on the attention of the query to the document; a number or 'closed'.",
 )
 @click.option(
     "--document-bias",
     type=Bias(),
     default="closed",
     show_default=True,
-    help="cross-bias: the document's look at the query.",
+    help="cross-bias: bias on the attention of the document to the query.",
 )
 @click.option(
     "--other-bias",
     type=Bias(),
     default=-4.0,
     show_default=True,
-    help="cross-bias, duo: a document's look at the other one.",
+    help="cross-bias, duo: bias on the attention of one document to the other.",
 )
 @click.option(
     "--pool-factor",
     type=click.FloatRange(min=1),
-    help="cross-bias: a document's pieces for each of its states; faster, less exact.  [default: SOURCE's own]",
-)
-@click.option(
-    "--query-pool-factor",
-    type=click.FloatRange(min=1),
-    help="cross-bias: the same of a query.  [default: SOURCE's own]",
+    help="cross-bias: pieces of a document for each of its states; faster, less exact. [default: SOURCE's own]",
 )
 @click.option(
     "--precision", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Of the ONNX graph."
@@ -90,17 +85,17 @@ class Bias(click.ParamType[float | str]):
     type=click.Choice(["dynamic", "static"]),
     default="dynamic",
     show_default=True,
-    help="int8: find an input's scale in each input, or fix it now, so that short texts share passes.",
+    help="int8: compute the scale of activations for each input, or fix it now, so that short texts share passes.",
 )
 @click.option(
     "--first-pass-weight",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="For the card: logits that the best first-pass score is worth beside the model.",
+    help="For the card: logits that the best first-pass score adds in a blend.",
 )
-@click.option("--padded", is_flag=True, help="Make a graph that other programs can give padded batches; slower here.")
-@click.option("--keep-weights", is_flag=True, help="Bring the safetensors too, for the torch backend.")
+@click.option("--padded", is_flag=True, help="Make a graph that takes padded batches, for other programs; slower here.")
+@click.option("--keep-weights", is_flag=True, help="Also copy the safetensors, for the torch backend.")
 @click.option(
     "--calibrate",
     nargs=2,

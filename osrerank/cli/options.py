@@ -1,4 +1,4 @@
-"""Options that several commands share, and the client they lead to."""
+"""Options that several commands share, and the client made from them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,22 +33,23 @@ RERANK_NAMES = (
 
 
 class Model(click.ParamType[Path]):
-    """A model with weights to start from, by the names that ``--model`` takes."""
+    """A model with weights to start from, named as for ``--model``."""
 
     name = "model"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002 - click's
-        """Return its directory; one of the hub is fetched."""
+        """Return its directory; a hub id is downloaded."""
         from osrerank.scoring.locate import locate  # noqa: PLC0415 - keeps the command's help quick
+        from osrerank.scoring.registry import forms_of  # noqa: PLC0415 - likewise
 
-        return locate(str(value), backend="torch")
+        return locate(str(value), forms=forms_of("torch"))
 
 
 MODEL = Model()
 
 
 def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
-    """Return a click callback for a group of options in one: `name=value,name=value`, the first name being left out."""
+    """Return a click callback for a group of options: `value,name=value`, the first one without its name."""
 
     def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
         if value is None:
@@ -67,7 +68,7 @@ def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
 
 
 def _number_or_text(content: str) -> Any:
-    """Return a number, several of them that are separated by strokes, true or false, or the text."""
+    """Return a number, several numbers separated by slashes, true or false, or the text."""
     if content in ("true", "false"):
         return content == "true"
     if "/" in content:

@@ -29,10 +29,10 @@ def pipeline() -> None:
     default=1.0,
     show_default=True,
     type=click.FloatRange(min=1),
-    help="Rerank so many times the page's size.",
+    help="Rerank this many times the page's size.",
 )
 @click.option("--default-for", metavar="INDEX", help="Send every search on INDEX through the pipeline.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be changed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask before cluster settings are changed.")
 @click.pass_context
 def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: Any) -> None:
@@ -60,7 +60,7 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
 @name_option
 @click.pass_context
 def status(context: click.Context, /, name: str) -> None:
-    """Say what is installed and whether a pair can be scored through it; exit code 1 when not."""
+    """Show what is installed and whether it scores a pair; exit code 1 when it does not."""
     found = _installer(context, name).status()
     if wants_json(context):
         click.echo(json.dumps(found, indent=2))
@@ -74,7 +74,7 @@ def status(context: click.Context, /, name: str) -> None:
 @name_option
 @click.pass_context
 def remove(context: click.Context, /, name: str) -> None:
-    """Take pipeline, model and connector away and put the cluster settings back."""
+    """Remove pipeline, model and connector and restore the cluster settings."""
     done = _installer(context, name).remove()
     for step in done or [f"There is no search pipeline {name}."]:
         click.echo(step)

@@ -1,4 +1,4 @@
-"""``osrerank pretrain``: masked language modelling on a collection, from a checkpoint or from nothing."""
+"""``osrerank pretrain``: masked language modelling on a collection, from a checkpoint or from scratch."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from osrerank.cli.options import MODEL, named_options
-from osrerank.cli.train import FILE, FOLDER, recipe_option, said, time_option
+from osrerank.cli.train import FILE, FOLDER, recipe_option, show_line, time_option
 
 
 @click.command()
@@ -21,7 +21,7 @@ from osrerank.cli.train import FILE, FOLDER, recipe_option, said, time_option
 @click.option("--output", "-o", required=True, type=FOLDER, help="Directory to make.")
 @time_option
 def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) -> None:
-    """Train an encoder on texts alone, before it is trained to rank.
+    """Train an encoder on plain texts, before it is trained to rank.
 
     \b
     osrerank pretrain --init-from bert-large --recipe target-corpus --corpus collection.jsonl --output bert-marco
@@ -36,13 +36,15 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
         raise click.UsageError("give one of --init-from and --new")
     recipe = Recipe.of(options["recipe"], "masked")
     start = source or _begun(new or {}, options)
-    made = fit(start, options["output"], options["corpus"], recipe, max_minutes=options["max_minutes"], say=said)
+    made = fit(
+        start, options["output"], options["corpus"], recipe, max_minutes=options["max_minutes"], report=show_line
+    )
     done = f"{made}: done; osrerank train starts from it"
-    click.echo("stopped: the time is over; the same command goes on" if made is None else done)
+    click.echo("stopped: the time is over; the same command resumes" if made is None else done)
 
 
 def _begun(new: dict[str, Any], options: dict[str, Any]) -> Path:
-    """Return the untrained encoder beside the output; an earlier call's, where it was stopped."""
+    """Return the untrained encoder beside the output; that of an interrupted call if there is one."""
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with its twin
     from osrerank.training.pretrain import Shape, new_encoder  # noqa: PLC0415 - imports torch
 

@@ -1,4 +1,4 @@
-"""``osrerank rerank``: given candidates in a new order, no search engine needed."""
+"""``osrerank rerank``: rerank given candidates, without a search engine."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     osrerank rerank --candidates candidates.jsonl --output duo.run --pipeline mono-duo --duo-depth 50
     osrerank rerank --run bm25.run --corpus corpus.jsonl --queries queries.tsv --output mono.run
 
-    Beside the run lies OUTPUT.jsonl with scores, inferences and timings; a stopped run goes on where it was.
+    OUTPUT.jsonl beside the run has scores, inferences and timings. The same command resumes an interrupted run.
     """
     from osrerank.cli.batch import execute, refuse_overwriting  # noqa: PLC0415 - numpy
     from osrerank.reranker import Reranker  # noqa: PLC0415 - its twin
@@ -56,7 +56,7 @@ def _batch(reranker: Any, options: dict[str, Any]) -> Any:
     from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
     from osrerank.options.defaults import Defaults  # noqa: PLC0415 - its twin
-    from osrerank.search import rank_texts  # noqa: PLC0415 - its twin
+    from osrerank.search.ranking import rank_texts  # noqa: PLC0415 - its twin
 
     lists = _read(options)
     documents = {one.query.query_id: one.documents for one in lists}
@@ -85,7 +85,7 @@ def _read(options: dict[str, Any]) -> Any:
 
 
 def _digest(lists: Any) -> str:
-    """Return a fingerprint of the candidates, so that a changed list is not taken for the one that was begun."""
+    """Return a fingerprint of the candidates, so that a changed list does not resume an old run."""
     import hashlib  # noqa: PLC0415 - with the heavy part
     import json  # noqa: PLC0415 - only when the command runs
 

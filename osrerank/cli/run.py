@@ -1,4 +1,4 @@
-"""``osrerank run``: a query set through an index, to a TREC run."""
+"""``osrerank run``: search an index for a query set and write a TREC run."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @rerank_options
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
-    """Run a query set and write a TREC run, first pass alone or reranked.
+    """Run a query set and write a TREC run, reranked or of the first pass only.
 
     \b
     osrerank run --queries topics.tsv --index passages --output bm25.run --no-rerank
@@ -35,8 +35,8 @@ def run(context: click.Context, /, **options: Any) -> None:
     osrerank run --queries topics.tsv --index passages --output mono.run --depth 1000 --workers 2
     osrerank run --queries topics.tsv --index passages --output duo.run --pipeline mono-duo --duo-depth 50
 
-    Beside the run lies OUTPUT.jsonl with every stage's scores, inferences and timings. A run that was stopped goes on
-    where it was when the same command is given again. Queries that fail are listed, and the exit code is 1.
+    OUTPUT.jsonl beside the run has every stage's scores, inferences and timings. The same command resumes an
+    interrupted run. Queries that fail are listed, and the exit code is 1.
     """
     from osrerank.cli.batch import execute, refuse_overwriting  # noqa: PLC0415 - numpy
 
@@ -67,7 +67,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     if wanted is not None and wanted.pipeline == MONO_DUO:
         asked = replace(wanted, explain=True)  # for the pairs in the side file
     size, index = options["hits"], options["index"]
-    source = {} if reranked else {"_source": False}  # ids and scores are all that a first pass needs
+    source = {} if reranked else {"_source": False}  # a first pass needs only ids and scores
 
     def search(query: Any, started_s: float) -> Any:
         response = client.search(query.text, index=index, size=size, rerank=asked, **source)
@@ -79,7 +79,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
 
 
 def _place(client: Any, index: str) -> dict[str, Any]:
-    """Return where the hits come from: the URL without credentials, and each index's uuid where it may be read."""
+    """Return the origin of the hits: the URL without credentials, and each index's uuid if it can be read."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - with the heavy part
 
     from opensearchpy.exceptions import TransportError  # noqa: PLC0415 - its twin
@@ -88,6 +88,6 @@ def _place(client: Any, index: str) -> dict[str, Any]:
     urls = [part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts]
     try:
         indices = client.indices.get(index=index)
-    except TransportError:  # no such index, or no right to look at it: the searches will say so, or need no such right
+    except TransportError:  # no such index, or no permission: the searches report it, or need none
         return {"url": urls, "uuids": None}
     return {"url": urls, "uuids": {name: one["settings"]["index"].get("uuid") for name, one in sorted(indices.items())}}

@@ -34,10 +34,10 @@ FILE = click.Path(exists=True, dir_okay=False)
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
     """Answer rerank requests over HTTP, in the dialects of Cohere, Jina, vLLM, TEI, SageMaker and Weaviate.
 
-    With OSRERANK_SERVER_TOKEN set, clients must send it as a bearer token. SIGTERM finishes what was taken on.
+    With OSRERANK_SERVER_TOKEN set, clients must send it as a bearer token. SIGTERM finishes accepted requests.
 
     With --ui, http://HOST:PORT/ui shows any search of the index at --url as BM25 and the model order it, side by side.
-    Who may use the server may then read that index: name the ones to show with --index.
+    Everyone who may use the server may then read that index: limit it with --index.
     """
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
@@ -63,7 +63,7 @@ def serve_page(
 
     Args:
         context: of the command.
-        indexes: the only ones that may be searched; empty for all.
+        indexes: indexes that may be searched; empty for all.
         judgments: queries to pick from and their ``Judgments``.
         host: address to listen on.
         port: port to listen on.
@@ -87,7 +87,7 @@ def serve_page(
 
 
 def _judgments(queries: str | None, qrels: str | None) -> Any:
-    """Return the queries to pick from and their judgments, of the files given.
+    """Read the queries to pick from and their judgments.
 
     Raises:
         ConfigError: judgments are given without queries.
@@ -127,7 +127,7 @@ def _announce(reranker: Any, host: str, port: int) -> None:
 
 
 def _warm_up(reranker: Any) -> None:
-    """Load the model, so that a wrong one is known at once; workers may come later."""
+    """Load the model, so that an unusable one is reported at once; workers may start later."""
     from osrerank.errors import WorkerError  # noqa: PLC0415 - with the rest
 
     try:
@@ -144,7 +144,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _limits(options: dict[str, Any]) -> Any:
-    """Return the limits with those that were given."""
+    """Return the default limits, with the given ones in place."""
     from osrerank.server.api.limits import Limits  # noqa: PLC0415 - its twin
 
     given = {name: options[name] for name in ("max_documents", "timeout_ms") if options[name] is not None}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 K0, K1 = (0, 10, 20, 50, 100, 200, 500, 1000), (0, 10, 20, 30, 40, 50)
 SAME_PAIRS = ("scorer", "duo", "blend", "rerank.fields", "rerank.separator")
-"""What a run's pairs depend on beside its depths, by its name in the side file."""
+"""Options in the side file that a run's pairs depend on, besides its depths."""
 COLUMNS = ("curve", "k0", "k1", "inferences", "quality")
 
 
@@ -63,7 +63,7 @@ class Counts(click.ParamType[tuple[int, ...]]):
 @click.option("--csv", "as_csv", is_flag=True, help="CSV for programs.")
 @click.pass_obj
 def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
-    """Show what each reranking depth costs and brings, without scoring again.
+    """Show cost and quality of each reranking depth, without scoring again.
 
     \b
     osrerank run --queries topics.tsv --index passages --output deep.run --depth 1000
@@ -71,10 +71,10 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
     osrerank tradeoff qrels.txt duo.run.jsonl --pairs-from duo50.run.jsonl --duo-k0 50,1000
 
     RUN is the side file that `osrerank run` and `osrerank rerank` leave beside a run. Cost is the mean number of
-    inferences for each query: k0 for monoBERT, and k1(k1-1) more for duoBERT's pairs. A run that blended the first
-    pass in gets a curve with it and one without, and duoBERT's curves are behind the blend; its --hits must be at least
-    its --depth. A run compared the pairs of its own --depth alone: for another --duo-k0 make a run of that --depth and
-    name it with --pairs-from.
+    inferences for each query: k0 for monoBERT, and k1(k1-1) more for duoBERT's pairs. A blended run gets a curve with
+    the first pass and one without, and duoBERT's curves follow the blend; its --hits must be at least its --depth. A
+    run has only the pairs of its own --depth: for another --duo-k0 make a run of that --depth and name it with
+    --pairs-from.
     """
     curves = _curves(options)
     if options["plot"]:
@@ -99,10 +99,10 @@ def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
 
 
 def _read(run: Path, *others: Path) -> "list[list[Scored]]":
-    """Return what the runs know of each query.
+    """Read the scores of each query from the runs.
 
     Raises:
-        EvaluationError: a file is no side file, or its pairs are not of the run's models, texts and blend.
+        EvaluationError: a file is not a side file, or its pairs are of other models, texts or blends than the run's.
     """
     from osrerank.evaluation.side_file import read_options, read_records  # noqa: PLC0415 - numpy, for this command
     from osrerank.evaluation.tradeoff import Scored  # noqa: PLC0415 - only when the command runs
@@ -119,7 +119,7 @@ def _read(run: Path, *others: Path) -> "list[list[Scored]]":
 
 
 def _settings(scored: "Sequence[Scored]", width: int, options: dict[str, Any]) -> "dict[str, list[Setting]]":
-    """Return the points of each curve: what was asked for, or what the run's scores allow."""
+    """Return the points of each curve: the given ones, or all that the run's scores allow."""
     from osrerank.evaluation.tradeoff import Setting, deepest  # noqa: PLC0415 - see _curves
 
     depth = deepest(scored)

@@ -1,4 +1,4 @@
-"""``osrerank train``: fine-tune rerankers, and make what they learn from."""
+"""``osrerank train``: fine-tune rerankers and make training data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ _read = named_options("name")
 
 
 def source_options(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-    """Read one or several `KIND=FILE,OPTION=VALUE,...`, as texts."""
+    """Read one or several `KIND=FILE,OPTION=VALUE,...`."""
     if value is None or isinstance(value, str):
         return None if value is None else _split(value)
     return [_split(one) for one in value]
@@ -32,7 +32,7 @@ def _split(text: str) -> dict[str, str]:
 
 
 def training_options(command: Command) -> Command:
-    """Add what every training with examples has."""
+    """Add the options of every training with examples."""
     for option in reversed(
         (
             click.option(
@@ -73,7 +73,7 @@ recipe_option = click.option(
 time_option = click.option(
     "--max-minutes",
     type=click.FloatRange(min=0, min_open=True),
-    help="Stop after so long; the same command goes on.",
+    help="Stop after this time; the same command resumes.",
 )
 
 
@@ -93,19 +93,19 @@ def request_of(options: dict[str, Any], preset: str) -> Any:
         depth=options["dev_depth"],
         windows=Windows() if options["dev_passages"] else None,
         max_minutes=options["max_minutes"],
-        say=said,
+        report=show_line,
     )
 
 
-def said(line: str) -> None:
-    """Show a line of progress."""
+def show_line(line: str) -> None:
+    """Print a line of progress."""
     click.echo(line, err=True)
 
 
-def told(made: Path | None) -> None:
-    """Say where the model is, or that the same command goes on."""
+def report_output(made: Path | None) -> None:
+    """Print where the model is, or that the same command resumes."""
     done = f"{made}: done; osrerank export makes an ONNX graph of it"
-    click.echo("stopped: the time is over; the same command goes on" if made is None else done)
+    click.echo("stopped: the time is over; the same command resumes" if made is None else done)
 
 
 @click.group()
@@ -123,7 +123,7 @@ def train() -> None:
     pairs=F                             WikiQA's 4 columns or Birch's 8
     microblog=F,qrels=F,tweets=F        TREC Microblog's topics, judgments and tweets
 
-    A training that was stopped or killed goes on where it was when the same command is given again.
+    The same command resumes a training that was stopped or killed.
     """
 
 
@@ -141,13 +141,13 @@ def mono(**options: Any) -> None:
     """
     from osrerank.training.fit import train as fit  # noqa: PLC0415 - imports torch
 
-    told(fit(request_of(options, "modern"), "mono"))
+    report_output(fit(request_of(options, "modern"), "mono"))
 
 
 @train.command()
 @training_options
 def duo(**options: Any) -> None:
-    """Fine-tune a model that says which of two documents is the more relevant one.
+    """Fine-tune a model that decides which of two documents is more relevant.
 
     \b
     osrerank train duo --init-from bert-large --data triples=triples.tsv --output duobert
@@ -157,7 +157,7 @@ def duo(**options: Any) -> None:
     """
     from osrerank.training.fit import train as fit  # noqa: PLC0415 - imports torch
 
-    told(fit(request_of(options, "duobert"), "duo"))
+    report_output(fit(request_of(options, "duobert"), "duo"))
 
 
 def _shares(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[float] | None:
@@ -177,12 +177,12 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
     \b
     osrerank train average trained minilm --shares 0.6,0.4 --output mono
 
-    Card and tokenizer are the first one's. What lies between a model and its start often keeps most of what was learnt
+    The first model gives card and tokenizer. An average of a model and its start often keeps most of what was learnt
     and forgets less of what the start knew.
     """
     from osrerank.training.weights.averaging import average as mean  # noqa: PLC0415 - imports torch
 
-    told(mean(models, shares or [1.0] * len(models), output))
+    report_output(mean(models, shares or [1.0] * len(models), output))
 
 
 @train.command()
@@ -214,4 +214,4 @@ def data(context: click.Context, /, output: Path, **options: Any) -> None:
     from osrerank.training.examples.lists import write_examples  # noqa: PLC0415 - its twin
 
     count = write_examples(output, examples_of(options, lambda: client_of(context)))
-    said(f"{output}: {count} examples")
+    show_line(f"{output}: {count} examples")

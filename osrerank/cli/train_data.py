@@ -1,4 +1,4 @@
-"""What ``osrerank train data`` writes: examples from files, an index or questions, and what is made of them."""
+"""The examples of ``osrerank train data``: from files, an index or questions, filtered and scored."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""``osrerank tune``: how much first pass and how much sentences, by cross-validation."""
+"""``osrerank tune``: learn the weights of first pass and sentences by cross-validation."""
 
 import json
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold]":
-    """Return what was learned for each fold, having drawn AP against a where that was asked for."""
+    """Return what was learned for each fold; plot AP against a if asked to."""
     from osrerank.evaluation.folds import block_folds, read_folds  # noqa: PLC0415 - see tune
     from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions  # noqa: PLC0415
     from osrerank.formats.trec import read_qrels  # noqa: PLC0415

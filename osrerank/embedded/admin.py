@@ -1,4 +1,4 @@
-"""Answer the requests about indices, aliases and the engine itself."""
+"""Requests about indices, aliases and the engine itself."""
 
 import logging
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def information(engine: Engine) -> Json:
 
 
 def create_index(engine: Engine, name: str, body: Json) -> tuple[Json, list[str]]:
-    """Make an index with its settings, mappings and aliases; return the answer and warnings."""
+    """Create an index with its settings, mappings and aliases; return the response and warnings."""
     only("create index", body, frozenset({"settings", "mappings", "aliases"}))
     settings = normal_settings(as_object(body.get("settings") or {}, "settings"))
     warnings = _similarity_warnings(name, settings)
@@ -54,7 +54,7 @@ def create_index(engine: Engine, name: str, body: Json) -> tuple[Json, list[str]
 
 
 def _check_alias(engine: Engine, index: str, alias: str, options: Json) -> None:
-    """Refuse an alias before its index is made."""
+    """Refuse an alias before its index is created."""
     only(f"aliases.{alias}", options, frozenset({"is_write_index"}))
     if alias == index or alias in engine.store.indices():
         reason = f"Invalid alias name [{alias}]: an index or data stream exists with the same name as the alias"
@@ -84,7 +84,7 @@ def normal_settings(given: Json) -> Json:
 
 
 def _nested(given: Mapping[str, Any]) -> Json:
-    """Return an object in which dotted keys have become objects."""
+    """Return an object with dotted keys expanded to nested objects."""
     nested: Json = {}
     for key, value in given.items():
         inside = nested
@@ -98,7 +98,7 @@ def _nested(given: Mapping[str, Any]) -> Json:
 
 
 def _similarity_warnings(name: str, settings: Json) -> list[str]:
-    """Return a warning for each similarity that asks for another formula than the one the engine has."""
+    """Return a warning for each similarity with a formula that the engine does not have."""
     warnings = []
     for similarity, body in settings["index"].get("similarity", {}).items():
         kind = body.get("type", "BM25")
@@ -124,7 +124,7 @@ def describe(engine: Engine, expression: str) -> Json:
 
 
 def shown_settings(row: IndexRow) -> Json:
-    """Return an index's settings as OpenSearch shows them: strings, with those it adds itself."""
+    """Return an index's settings as OpenSearch shows them: as strings, with those that it adds."""
     index = {
         "number_of_shards": "1",
         "number_of_replicas": "0",
@@ -147,7 +147,7 @@ def _strings(value: Any) -> Any:
 
 
 def put_settings(engine: Engine, expression: str, body: Json) -> tuple[Json, list[str]]:
-    """Set dynamic settings; None takes one back."""
+    """Set dynamic settings; None resets one."""
     given = normal_settings(body.get("settings", body))
     warnings = []
     for name in engine.names(expression):
@@ -193,10 +193,10 @@ def _aliases_of(engine: Engine) -> dict[int, Json]:
 
 
 def get_aliases(engine: Engine, expression: str | None, wanted: str | None) -> Json:
-    """Answer ``_alias``: the indices with their aliases that fit ``wanted``.
+    """Answer ``_alias``: the indices with their aliases that match ``wanted``.
 
     Raises:
-        Fault: 404 when an alias that is named does not exist.
+        Fault: 404 if a named alias does not exist.
     """
     of = _aliases_of(engine)
     patterns = [values.wildcard("*" if part == "_all" else part) for part in (wanted or "*").split(",")]
@@ -249,7 +249,7 @@ def _alias_step(engine: Engine, kind: str, row: IndexRow, alias: str, options: J
 
 
 def stats(engine: Engine, expression: str | None) -> Json:
-    """Answer ``_stats`` with what there is to tell: documents and bytes."""
+    """Answer ``_stats``: documents and bytes."""
     indices: Json = {}
     documents = size = 0
     for live in engine.searchable(expression):
@@ -266,7 +266,7 @@ def _bytes(live: LiveIndex) -> int:
 
 
 def health(engine: Engine) -> Json:
-    """Answer ``_cluster/health``: green, since there is nothing to be otherwise."""
+    """Answer ``_cluster/health``: always green."""
     number = len(engine.store.indices())
     return {
         "cluster_name": "osrerank-embedded",

@@ -1,4 +1,4 @@
-"""The same for opensearch-py's asynchronous client; needs the ``async`` extra, as that client does."""
+"""The connection for opensearch-py's asynchronous client; needs the ``async`` extra, as that client does."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,7 @@ from osrerank.embedded.transport import EmbeddedConnection, Reply
 
 
 class AsyncEmbeddedConnection(EmbeddedConnection):
-    """The same for ``AsyncOpenSearch``: requests run in a worker thread."""
+    """The connection for ``AsyncOpenSearch``: requests run in a worker thread."""
 
     async def perform_request(self, *args: Any, **options: Any) -> Reply:  # type: ignore[override] # as opensearch-py's own
         return await asyncio.to_thread(super().perform_request, *args, **options)

@@ -1,4 +1,4 @@
-"""Write and read documents: index, create, update, delete, get, mget, bulk."""
+"""Writing and reading documents: index, create, update, delete, get, mget, bulk."""
 
 import base64
 import json
@@ -16,13 +16,14 @@ from osrerank.embedded.storage.store import Row
 ACTIONS = ("index", "create", "update", "delete")
 MAX_ID_BYTES = 512
 MAX_DEPTH = 100
-"""Objects and arrays in one another; OpenSearch maps 20 objects (``index.mapping.depth.limit``) and parses 1,000."""
+"""Deepest nesting of objects and arrays; OpenSearch maps 20 objects (``index.mapping.depth.limit``) and parses
+1,000."""
 
 
 class Batch:
-    """Writes that become durable together; to be used while the engine's right to write is held.
+    """Writes that become durable together; use it while holding the engine's right to write.
 
-    Each method checks one write, remembers it and returns its response; ``commit`` makes all of them durable.
+    Each method checks one write, keeps it and returns its response; ``commit`` makes all of them durable.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -39,7 +40,7 @@ class Batch:
         """Write a document given as JSON text.
 
         Raises:
-            Fault: 400 for a document that does not fit the mappings, 409 for one that exists and must not.
+            Fault: 400 if the document does not fit the mappings, 409 if it exists and must not.
         """
         source = _object(text)
         live = self._engine.target(name)
@@ -55,7 +56,7 @@ class Batch:
         return _answer(live, row, "created" if created else "updated", 201 if created else 200)
 
     def delete(self, name: str, doc_id: str) -> Json:
-        """Delete a document; an unknown one gives the status 404 in the answer."""
+        """Delete a document; the response has status 404 if it is unknown."""
         if name not in self._engine.store.indices() and name not in self._engine.store.aliases():
             self._engine.names(name)  # raises the 404
         live = self._engine.target(name)
@@ -66,7 +67,7 @@ class Batch:
         return _answer(live, self._remember(live, doc_id, None, old), "deleted", 200)
 
     def update(self, name: str, doc_id: str, body: Json) -> Json:
-        """Merge a partial document into one that exists, or write ``upsert``."""
+        """Merge a partial document into an existing one, or write ``upsert``."""
         only("update", body, frozenset({"doc", "upsert", "doc_as_upsert", "detect_noop", "_source"}))
         live = self._engine.target(name)
         old = self._current(live, doc_id)
@@ -100,7 +101,7 @@ class Batch:
 
 
 def write_one(engine: Engine, write: Callable[[Batch], Json], refresh: str) -> Json:
-    """Make one write durable, visible too if asked for, and return its response with its ``status``."""
+    """Make one write durable, and visible if asked to; return its response with its ``status``."""
     with engine.writing():
         batch = Batch(engine)
         answer = write(batch)
@@ -117,7 +118,7 @@ def _refreshed(engine: Engine, batch: Batch, answer: Json, refresh: str) -> Json
 
 
 def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> Json:
-    """Answer ``_bulk``: every action gets its own answer, and those that succeed are durable together."""
+    """Answer ``_bulk``: every action gets its own result, and those that succeed are durable together."""
     began = time.perf_counter()
     items: list[Json] = []
     with engine.writing():
@@ -146,7 +147,7 @@ def _attempt(batch: Batch, action: str, meta: Json, text: str) -> Json:
             return batch.update(name, str(doc_id), _object(text))
         return batch.index(name, doc_id, text, create=action == "create" or meta.get("op_type") == "create")
     except Fault as fault:
-        if fault.status in (403, 429, 500, 503):  # the folder's trouble, not the document's
+        if fault.status in (403, 429, 500, 503):  # the folder's error, not the document's
             raise
         return {"_index": name, "_id": doc_id, "status": fault.status, "error": fault.cause()}
 
@@ -187,7 +188,7 @@ def _action(number: int, line: str) -> tuple[str, Json]:
 
 
 def get(engine: Engine, name: str, doc_id: str, wanted: SourceFilter) -> Json:
-    """Answer a get: the latest write, refreshed or not; ``found`` says whether there is one."""
+    """Answer a get with the latest write, refreshed or not; ``found`` is false if there is none."""
     names = engine.names(name)
     if len(names) != 1:
         raise illegal(
@@ -230,7 +231,7 @@ def _got(engine: Engine, default_index: str | None, one: Json, params: dict[str,
 
 
 def _object(text: str) -> Json:
-    """Return a document; one that could be stored and not indexed is refused here."""
+    """Parse a document; refuse one that could be stored but not indexed."""
     try:
         source = parsed_json(text)
     except ValueError as error:
@@ -252,7 +253,7 @@ def _unfit(reason: str) -> Fault:
 
 
 def _deeper(value: Any, levels: int) -> bool:
-    """Return whether objects and arrays are nested more than so many levels deep."""
+    """Return whether objects and arrays are nested deeper than this many levels."""
     if not isinstance(value, dict | list):
         return False
     inside = value.values() if isinstance(value, dict) else value
@@ -260,7 +261,7 @@ def _deeper(value: Any, levels: int) -> bool:
 
 
 def _merged(old: Json, new: Json) -> Json:
-    """Return a document with another merged into it, objects by objects."""
+    """Return a document with another merged into it, object by object."""
     both = dict(old)
     for key, value in new.items():
         inside = both.get(key)

@@ -1,4 +1,4 @@
-"""What the engine answers when it cannot do what was asked: OpenSearch's own error bodies, with its status codes."""
+"""The engine's errors: OpenSearch's own error bodies and status codes."""
 
 import json
 import math
@@ -9,12 +9,12 @@ Json = dict[str, Any]
 
 
 class Fault(Exception):  # noqa: N818 - never leaves the engine: the transport turns it into opensearch-py's own errors
-    """An error response in the making.
+    """An error that becomes an error response.
 
     Attributes:
         status: the HTTP status.
         kind: OpenSearch's ``type``, such as ``parsing_exception``.
-        reason: one sentence with the clause or name and, where there is one, the fix.
+        reason: one sentence with the clause or name and, if there is one, the fix.
         extra: further keys of the error object, such as ``index``.
     """
 
@@ -26,7 +26,7 @@ class Fault(Exception):  # noqa: N818 - never leaves the engine: the transport t
         self.extra = dict(extra or {})
 
     def cause(self) -> Json:
-        """Return the error object as it stands in a bulk item or a root cause."""
+        """Return the error object of a bulk item or a root cause."""
         return {"type": self.kind, "reason": self.reason, **self.extra}
 
     def body(self) -> Json:
@@ -35,7 +35,7 @@ class Fault(Exception):  # noqa: N818 - never leaves the engine: the transport t
 
 
 def parsing(reason: str) -> Fault:
-    """Return the fault for a body that says something impossible."""
+    """Return the fault for an impossible request body."""
     return Fault(400, "parsing_exception", reason)
 
 
@@ -45,7 +45,7 @@ def illegal(reason: str) -> Fault:
 
 
 def unsupported(what: str, instead: str = "") -> Fault:
-    """Return the fault for what OpenSearch can do and this engine cannot; ``what`` names the clause in brackets."""
+    """Return the fault for a feature of OpenSearch that this engine lacks; ``what`` names the clause in brackets."""
     return parsing(f"the embedded engine does not support {what}; {instead or 'use an OpenSearch server for it'}")
 
 
@@ -70,10 +70,10 @@ def index_exists(name: str, uuid: str) -> Fault:
 
 
 def parsed_json(text: str) -> Any:
-    """Return what JSON text says.
+    """Parse JSON text.
 
     Raises:
-        ValueError: it is not JSON, has NaN or an infinity, or is nested too deep to be read.
+        ValueError: it is not JSON, has NaN or an infinity, or is nested too deeply.
     """
     try:
         return json.loads(text, parse_constant=_no_constant)
@@ -86,28 +86,28 @@ def _no_constant(name: str) -> Any:
 
 
 def as_object(given: Any, name: str) -> Json:
-    """Return an object, or raise the fault that names what should be one."""
+    """Return the object, or raise the fault that names what must be one."""
     if not isinstance(given, dict):
         raise parsing(f"[{name}] must be an object, found {given!r:.100}")
     return given
 
 
 def as_list(given: Any, name: str) -> list[Any]:
-    """Return a list, or raise the fault that names what should be one."""
+    """Return the list, or raise the fault that names what must be one."""
     if not isinstance(given, list):
         raise parsing(f"[{name}] must be a list, found {given!r:.100}")
     return given
 
 
 def as_name(given: Any, name: str) -> str:
-    """Return a string, or raise the fault that names what should be one."""
+    """Return the string, or raise the fault that names what must be one."""
     if not isinstance(given, str):
         raise parsing(f"[{name}] must be a string, found {given!r:.100}")
     return given
 
 
 def as_number(given: Any, name: str) -> float:
-    """Return a finite number, which may stand in a string, or raise the fault that names what should be one."""
+    """Return the finite number, also from a string, or raise the fault that names what must be one."""
     try:
         number = math.nan if isinstance(given, bool) else float(given)
     except (TypeError, ValueError, OverflowError):
@@ -118,7 +118,7 @@ def as_number(given: Any, name: str) -> float:
 
 
 def as_whole(given: Any, name: str) -> int:
-    """Return a whole number of at least 0, which may stand in a string, or raise the fault that names it."""
+    """Return the whole number of at least 0, also from a string, or raise the fault that names it."""
     if isinstance(given, bool) or not isinstance(given, int | float | str):
         raise parsing(f"[{name}] is not a whole number: {given!r:.50}")
     number = as_number(given, name)
@@ -130,7 +130,7 @@ def as_whole(given: Any, name: str) -> int:
 
 
 def only(clause: str, body: Mapping[str, Any], allowed: frozenset[str]) -> None:
-    """Refuse a clause that has a key beyond those allowed, naming both."""
+    """Refuse a clause with an unknown key; the reason names both."""
     for key in body:
         if key not in allowed:
             raise parsing(f"[{clause}] does not support [{key}] in the embedded engine; it knows {sorted(allowed)}")

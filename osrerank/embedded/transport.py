@@ -1,4 +1,4 @@
-"""Reach the engine through opensearch-py: connections that call it where others would send HTTP."""
+"""opensearch-py connections that call the engine instead of sending HTTP."""
 
 import json
 import time
@@ -16,14 +16,14 @@ from osrerank.embedded.storage.engine import Engine
 
 JSON = "application/json; charset=UTF-8"
 Reply = tuple[int, dict[str, str], str]
-"""Status, headers and body of an HTTP answer."""
+"""Status, headers and body of an HTTP response."""
 
 
 class EmbeddedConnection(Connection):
     """A connection to the engine of a folder; errors, retries and decoding are opensearch-py's own.
 
     Args:
-        embedded_path: the folder; made at the first request if absent.
+        embedded_path: the folder; created at the first request if absent.
     """
 
     def __init__(self, *, embedded_path: Path, **options: Any) -> None:
@@ -71,7 +71,7 @@ class EmbeddedConnection(Connection):
             return Response(fault.body(), fault.status)
 
     def close(self) -> None:
-        """Let go of the engine; the last connection of the process commits what is pending and closes it."""
+        """Release the engine; the last connection of the process commits pending writes and closes it."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.release()

@@ -1,4 +1,4 @@
-"""The demo's two measures, so that a base install can show them; everything else is measured by ir-measures.
+"""The demo's two measures, for a base install; ir-measures computes everything else.
 
 nDCG with linear gains and log2(rank + 1) discounts, as trec_eval's `ndcg_cut`; Järvelin, Kekäläinen: Cumulated
 gain-based evaluation of IR techniques, TOIS 2002.

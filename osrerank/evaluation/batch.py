@@ -1,4 +1,4 @@
-"""A query set through a search, in threads, checkpointed query by query."""
+"""Run a query set through a search, in threads, with a checkpoint after each query."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +11,12 @@ from osrerank.evaluation.side_file import Checkpoint
 from osrerank.types import Query, Run
 
 GIVE_UP_AFTER = 10
-"""Failures in a row after which no further query is tried: the server is gone, or the model cannot be loaded."""
+"""Failures in a row after which the batch stops: the server is gone, or the model cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A query without an answer, and why."""
+    """A query that failed, and why."""
 
     query_id: str
     reason: str
@@ -38,7 +38,7 @@ def run_queries(
         search: query and start time (``time.perf_counter``) -> record; called from several threads.
         checkpoint: where records go; appended to from the calling thread only.
         workers: threads.
-        reranked: whether a record that was not wholly reranked counts as failed.
+        reranked: whether a record that was not completely reranked counts as failed.
         advance: called after each query.
 
     Returns:

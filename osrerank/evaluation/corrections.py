@@ -1,4 +1,4 @@
-"""The measures that ir-measures' providers compute otherwise than trec_eval does, computed here as trec_eval does.
+"""Measures that ir-measures' providers compute differently from trec_eval, computed as trec_eval does.
 
 Found by trec_eval's self-test with pytrec-eval-terrier 0.5: it counts ``NumRel`` at relevance 1 only, gives NaN for
 ``IPrec`` of a query without documents, and takes recall points as trec_eval 9 did, where trec_eval 10 rounds them

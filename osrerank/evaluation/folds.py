@@ -1,4 +1,4 @@
-"""The folds of a cross-validation: files as the published experiments have them, or blocks of the sorted queries."""
+"""The folds of a cross-validation: from files of published experiments, or blocks of the sorted queries."""
 
 import json
 from collections.abc import Iterable, Sequence

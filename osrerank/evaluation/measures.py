@@ -1,7 +1,8 @@
 """Measures of runs, by ir-measures' names, averaged as trec_eval averages.
 
-Nothing is left to a provider's own habits: runs reach it in trec_eval's order with scores that cannot tie, cut to the
-depth, and with the queries that the average is over. ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) computes
+Providers get runs in trec_eval's order, with scores that cannot tie, cut to the depth, and only the queries that are
+averaged over, so that their own conventions do not matter. ir-measures (MacAvaney et al., 2022, arXiv 2111.13466)
+computes
 the values.
 """
 
@@ -24,7 +25,7 @@ DEFAULT_MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
-    """What is cut and what is averaged over.
+    """How runs are cut, and what is averaged over.
 
     Attributes:
         complete: average over every judged query, one that the run lacks counting 0 (trec_eval's ``-c``); otherwise
@@ -64,7 +65,7 @@ def evaluate(
         qrels: the judgments.
         run: the run.
         measures: names such as ``nDCG@10``, ``AP(rel=2)``, trec_eval's ``ndcg_cut_10``, or `MSMARCO`.
-        averaging: what is cut and averaged over; trec_eval's defaults when absent.
+        averaging: how runs are cut and averaged; trec_eval's defaults when absent.
 
     Raises:
         EvaluationError: a measure is unknown, or run and judgments share no query.
@@ -96,14 +97,14 @@ def judged_queries(qrels: Qrels, run: Run, *, complete: bool = False) -> dict[st
 
 
 def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, Any]:
-    """Return ir-measures' measures by the names they are shown under.
+    """Return ir-measures' measures, by the names to show them under.
 
     Args:
         names: ir-measures' names, or trec_eval's; some of trec_eval's stand for several measures.
         relevance_level: taken by measures of two grades whose name has no ``rel=``.
 
     Raises:
-        EvaluationError: a name means nothing, or its arguments cannot be used.
+        EvaluationError: a name is unknown, or its arguments cannot be used.
     """
     ir_measures = require("ir_measures", extra="eval")
     measures: dict[str, Any] = {}
@@ -120,7 +121,7 @@ def msmarco_mrr(qrels: Qrels, run: Run, *, depth: int = 10) -> dict[str, float]:
     """Return reciprocal ranks as MS MARCO's official script counts them: one value for each query of the reference.
 
     A query that the run lacks counts 0, one that is not in the reference is ignored, and relevance above 0 is relevant.
-    A document of a three-column run stands at the rank that the run gives it, whatever ranks are missing above.
+    A document of a three-column run has the rank that the run gives it, even if ranks above are missing.
     """
     return {query_id: _reciprocal_rank(judged, run, query_id, depth) for query_id, judged in qrels.judgments.items()}
 
@@ -159,7 +160,7 @@ def _ranked(run: Run, query_id: str, averaging: Averaging) -> list[str]:
 
 
 def _untied(rankings: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """Return query_id -> document id -> a score that gives the rank alone: n, n-1, ..., 1."""
+    """Return query_id -> document id -> a score that only encodes the rank: n, n-1, ..., 1."""
     return {
         query_id: {doc_id: float(len(doc_ids) - place) for place, doc_id in enumerate(doc_ids)}
         for query_id, doc_ids in rankings.items()
@@ -175,7 +176,7 @@ def _evaluator(measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]])
 
 
 def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
-    """Return the measures that a name of ir-measures' or trec_eval's stands for."""
+    """Return the measures that a name of ir-measures or trec_eval stands for."""
     try:
         measures = [ir_measures.parse_measure(name)]
     except (NameError, ValueError, TypeError):
@@ -204,7 +205,7 @@ def _parse_trec(ir_measures: ModuleType, name: str) -> list[Any]:
 
 
 def _with_level(measure: Any, name: str, level: int) -> Any:
-    """Return the measure at a relevance level, where it has one and its name does not set it."""
+    """Return the measure at a relevance level, if it has one that its name does not set."""
     level_matters = "rel" in measure.SUPPORTED_PARAMS and "rel=" not in name
     if level == 1 or not level_matters:
         return measure

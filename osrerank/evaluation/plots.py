@@ -1,4 +1,4 @@
-"""Figures that a paper could print, drawn without a display."""
+"""Figures for a paper, drawn without a display."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ FORMATS = (".svg", ".png", ".pdf")
 INCHES = (5.2, 3.6)
 DOTS_PER_INCH = 200
 MARKERS = "osD^vPX"
-# Okabe and Ito's colours, told apart by colour-blind readers too; yellow, faint on white, is left out.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; without yellow, faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 

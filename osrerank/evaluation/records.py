@@ -1,9 +1,9 @@
-"""What `osrerank run` and `osrerank rerank` keep of each query beside the TREC run: one JSON object a line.
+"""What `osrerank run` and `osrerank rerank` keep of each query besides the TREC run: one JSON object a line.
 
 ::
 
     {"query_id": "264014",
-     "applied": true,                      whether the order is the models': true, false or "partial"
+     "applied": true, whether models made the order: true, false or "partial"
      "reason": null,                       why not
      "candidates": [                       in final order
        {"doc_id": "5611210", "score": 1.98,           what the run's scores are made of
@@ -14,7 +14,7 @@
      "stages": [{"name": "mono", "candidates": 100, "inferences": 100, "cached": 0, "took_ms": 812.5, ...}],
      "took_ms": 830.1}                     wall time of the query, in milliseconds
 
-Everything but the ``took_ms`` values is the same whenever the run is made again.
+A repeated run has the same lines, except for the ``took_ms`` values.
 """
 
 import math
@@ -82,7 +82,7 @@ class Record:
         reason: object,
         started_s: float,
     ) -> Self:
-        """Make a record of its parts; the pairs that a stage compared are the record's."""
+        """Make a record of its parts; the pairs that a stage compared go into the record."""
         pairs = next((stage["pairs"] for stage in stages if stage.get("pairs")), None)
         return cls(
             query_id,
@@ -101,7 +101,7 @@ class Record:
         """Read a decoded line.
 
         Raises:
-            EvaluationError: it is no such record.
+            EvaluationError: the line is not a record.
         """
         try:
             fields = {name: field for name, field in value.items() if name != "query_id"}
@@ -117,7 +117,7 @@ class Record:
 
     @property
     def problem(self) -> str:
-        """Why a reranked query failed; empty when it did not, and when there was nothing to rerank."""
+        """Why a reranked query failed; empty when it did not, or when there was nothing to rerank."""
         if self.fields["applied"] is True or not self.fields["candidates"]:
             return ""
         return str(self.fields["reason"] or "not reranked")

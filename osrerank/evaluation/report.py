@@ -1,4 +1,4 @@
-"""What `osrerank evaluate` shows, as plain values for JSON and CSV; nothing here prints."""
+"""The results of `osrerank evaluate`, as plain values for JSON and CSV; nothing here prints."""
 
 import csv
 import io
@@ -13,13 +13,13 @@ from osrerank.evaluation.significance import Comparison
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Evaluated runs, and how they compare where that was asked for.
+    """Evaluated runs, and their comparisons if asked for.
 
     Attributes:
         evaluations: one for each run, in the order given.
-        averaging: what was cut and averaged over.
+        averaging: how runs were cut and averaged.
         comparisons: none unless asked for.
-        marks: (run, measure) -> letters of the runs that it is significantly better than.
+        marks: (run, measure) -> letters of the runs that this one is significantly better than.
     """
 
     evaluations: Sequence[Evaluation]

@@ -1,7 +1,7 @@
 """The side file of a run: a checkpoint while the run lasts, and its record of scores and timings afterwards.
 
 The first line holds the options that the run depends on; each further line is a `records.Record`. Lines are appended as
-queries end, so a run that was killed goes on where it stopped; at most its last line is torn, and is dropped.
+queries end, so a killed run resumes where it stopped; at most its last line is incomplete, and is dropped.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class Checkpoint:
     """The side file, open for appending; use it as a context manager.
 
     Args:
-        path: the side file; made when it is not there.
+        path: the side file; created if it does not exist.
         options: what the run depends on, as JSON values.
 
     Raises:
@@ -34,7 +34,7 @@ class Checkpoint:
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self.path = path
         self._header = _line({"osrerank_run": FORMAT, "options": dict(options)})
-        options = json.loads(self._header)["options"]  # as a reader sees them: tuples are lists
+        options = json.loads(self._header)["options"]  # as JSON returns them: tuples are lists
         self._offsets: dict[str, int] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("a+b")
@@ -72,12 +72,18 @@ class Checkpoint:
 
     def finish(self, query_ids: Iterable[str]) -> None:
         """Rewrite the file in the order of the queries, so that equal runs have equal side files, timings aside."""
-        ordered = (_line(record.as_json()).decode() for record in self.records(query_ids))
-        write_atomically(self.path, (line for part in ((self._header.decode(),), ordered) for line in part))
+        write_atomically(self.path, self._ordered(query_ids))
         self._file.close()
 
+    def _ordered(self, query_ids: Iterable[str]) -> Iterator[str]:
+        yield self._header.decode()
+        for record in self.records(query_ids):
+            yield _line(record.as_json()).decode()
+        if os.name == "nt":  # Windows replaces no file that is open
+            self._file.close()
+
     def _lock(self) -> None:
-        """Be the only writer until the file is closed; what another has renamed in the meantime counts as its own."""
+        """Be the only writer until the file is closed; a file that another process has just renamed is that one's."""
         with contextlib.suppress(FileNotFoundError):
             if try_lock(self._file.fileno()) and os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
                 return
@@ -108,7 +114,7 @@ def read_records(path: Path) -> Iterator[Record]:
     """Yield the records of a side file.
 
     Raises:
-        EvaluationError: it is no side file, is damaged, or holds no record.
+        EvaluationError: the file is not a side file, is damaged, or has no record.
     """
     number = 0
     with path.open("rb") as lines:
@@ -126,7 +132,7 @@ def read_options(path: Path) -> Mapping[str, Any]:
     """Return the options of a side file's first line, what the run depended on.
 
     Raises:
-        EvaluationError: it is no side file.
+        EvaluationError: the file is not a side file.
     """
     with path.open("rb") as lines:
         header = _decoded(path, 1, lines.readline())

@@ -73,7 +73,7 @@ def compare_runs(
 
     Args:
         evaluations: of the same measures over the same queries; the first is the baseline.
-        all_pairs: compare every run with every run before it, not with the first alone.
+        all_pairs: compare every run with every run before it, not only with the first.
         seed: of the randomisation test.
         samples: sign patterns drawn by the randomisation test.
 

@@ -19,10 +19,10 @@ from osrerank.stages.pairs import aggregate
 from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
 
 SAMPLE_TRIALS = 10
-"""Draws that a Sample point is the mean of, as in the paper."""
+"""Samples that a Sample point is the mean of, as in the paper."""
 MONO = "mono"
 Blend = tuple[Method, float]
-"""How a run blended its first pass in: the method, and the first pass's weight."""
+"""How a run blended in its first pass: the method, and the first pass's weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Setting:
     """One operating point.
 
     Attributes:
-        k0: candidates of the first pass that monoBERT scores; 0 is the first pass alone.
-        k1: candidates of monoBERT that duoBERT compares with each other; 0 or 1 is monoBERT alone.
-        pairs: how a candidate's probabilities against the others become its score.
+        k0: candidates of the first pass that monoBERT scores; 0 is only the first pass.
+        k1: candidates of monoBERT that duoBERT compares with each other; 0 or 1 is only monoBERT.
+        pairs: how a candidate's probabilities are aggregated.
         sample_size: other candidates drawn for each candidate, without replacement; for ``sample`` only.
         seed: of the draw.
-        blended: whether monoBERT's order is the one with the first pass blended in, as the run was made.
+        blended: whether the first pass is blended into monoBERT's order, as in the run.
     """
 
     k0: int
@@ -48,7 +48,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What one deep run knows of a query.
+    """The scores of one deep run for a query.
 
     Attributes:
         query_id: the query.
@@ -85,7 +85,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A setting with what it costs and what it brings.
+    """A setting with its cost and its quality.
 
     Attributes:
         setting: the setting; of ``sample``, the first of its trials.
@@ -144,7 +144,7 @@ def curve(
 
 
 def join_pairs(scored: Sequence[Scored], *others: Sequence[Scored]) -> list[Scored]:
-    """Return what a run knows of each query, with the pairs of other runs of these queries added.
+    """Return a run's scores of each query, with the pairs of other runs added.
 
     A run of another k0 compared other candidates: the top k1 of another monoBERT ranking.
     """
@@ -194,9 +194,9 @@ def _worth(scored: Scored, rivals: Sequence[str], setting: Setting) -> tuple[dic
 
 
 def _blended(scored: Scored, ranked: Sequence[str]) -> list[str]:
-    """Return monoBERT's order with the first pass blended in, by the stage that a search has for it.
+    """Return monoBERT's order with the first pass blended in, by the stage that a search uses.
 
-    The stage reads monoBERT's score from the candidate; of its trace entry it needs only that there is one.
+    The stage reads monoBERT's score from the candidate; the trace entry only has to exist.
     """
     if scored.blend is None:
         raise _lacking(scored, "how the first pass was blended in")

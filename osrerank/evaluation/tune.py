@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Weights:
-    """A point of the grid; the order is that of preference at equal AP: less weight of the second sentence first.
+    """A point of the grid, in the order of preference at equal AP: lower weight of the second sentence first.
 
     Attributes:
         second: weight of the second best sentence; the best one's is 1.
@@ -46,7 +46,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A query's candidates with what the grid combines.
+    """A query's candidates with the scores that the grid combines.
 
     Attributes:
         query_id: the query.
@@ -79,7 +79,7 @@ class Evidence:
         )
 
     def order(self, weights: Weights) -> npt.NDArray[np.intp]:
-        """Return the documents' places from best to worst: those with sentences, then the others as they were."""
+        """Return the documents' places from best to worst: those with sentences, then the others in their old order."""
         keys = interpolate(self.first_pass, self.best, weights.a, weights.sentences)
         return np.lexsort((-keys, np.isnan(self.best[:, 0])))
 
@@ -125,15 +125,15 @@ def precisions(evidence: Sequence[Evidence], qrels: Qrels, settings: Sequence[We
 def cross_validate(
     by_query: Mapping[str, Floats], folds: Sequence[Sequence[str]], settings: Sequence[Weights]
 ) -> list[Fold]:
-    """Choose each fold's setting by the mean AP over the queries of all other folds; its own have no say.
+    """Choose each fold's setting by the mean AP over the queries of all other folds.
 
     Args:
         by_query: query_id -> AP under each setting.
-        folds: the queries of each fold; those without an AP are passed over.
+        folds: the queries of each fold; those without an AP are ignored.
         settings: in the order of preference at equal AP, compared to four decimals.
 
     Raises:
-        EvaluationError: a fold would be without queries to learn from, or without queries to hold out.
+        EvaluationError: a fold has no queries to learn from, or none to hold out.
     """
     learned = []
     for number, fold in enumerate(folds, start=1):
@@ -165,7 +165,7 @@ def held_out_run(evidence: Iterable[Evidence], folds: Iterable[Fold], name: str)
 
 
 def by_share(by_query: Mapping[str, Floats], settings: Sequence[Weights], sentences: int) -> list[tuple[float, float]]:
-    """Return, for each a, the highest mean AP over all queries that any weights of so many sentences reach with it."""
+    """Return, for each a, the highest mean AP over all queries that weights of this many sentences reach."""
     means = np.mean(list(by_query.values()), axis=0)
     best: dict[float, float] = {}
     for weights, mean in zip(settings, means, strict=True):

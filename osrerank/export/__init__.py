@@ -1,1 +1,1 @@
-"""From a checkpoint to what the workers and clients load: graphs, int8 with calibrated or fixed scales, the card."""
+"""From a checkpoint to what clients and workers load: graphs, int8 with dynamic or fixed scales, the card."""

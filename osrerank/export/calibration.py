@@ -1,6 +1,5 @@
 """Fit the affine map from raw scores to logits, so that their sigmoid is a probability (Platt 1999)."""
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -8,13 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import EvaluationError
+from osrerank.formats.candidates import read_candidates
 from osrerank.scoring.card import Calibration
 from osrerank.scoring.local import LocalScorer
 from osrerank.types import Qrels
 
 STEPS = 50
 RIDGE = 1e-9
-"""Keeps Newton's step finite where a development set can be separated without error."""
+"""Keeps Newton's step finite if a development set is separable."""
 
 
 def fit_calibration(raw: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:
@@ -55,25 +55,17 @@ def _newton_step(
 
 
 def read_labelled(candidates: Path, qrels: Qrels) -> Iterator[tuple[str, list[str], list[bool]]]:
-    """Yield, for each line of a candidate file, the query, the documents' texts and whether each is relevant.
+    """Yield, for each query of a candidate file, its text, the documents' texts and whether each is relevant.
 
-    A line is ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?}]}``; unjudged means not relevant.
+    Documents without a judgment are not relevant.
 
     Raises:
-        EvaluationError: a line is not of that form.
+        FormatError: as `read_candidates`.
     """
-    with candidates.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                content = json.loads(line)
-                judged = qrels.judgments.get(content["query_id"], {})
-                entries = content["candidates"]
-                texts = [f"{entry.get('title') or ''} {entry['text']}".strip() for entry in entries]
-                yield content["query"], texts, [judged.get(entry["doc_id"], 0) > 0 for entry in entries]
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise EvaluationError(
-                    f"{candidates}, line {number}: no candidates of a query ({error!r}); see osrerank rerank --help"
-                ) from error
+    for one in read_candidates(candidates):
+        judged = qrels.judgments.get(one.query.query_id, {})
+        texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in one.documents]
+        yield one.query.text, texts, [judged.get(document["id"], 0) > 0 for document in one.documents]
 
 
 def fit_scorer(scorer: LocalScorer, labelled: Iterable[tuple[str, list[str], list[bool]]]) -> Calibration:

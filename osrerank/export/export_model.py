@@ -17,10 +17,10 @@ from tokenizers import Tokenizer
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.calibration import fit_scorer, read_labelled
-from osrerank.export.graph import can_draw, draw
+from osrerank.export.graph import build_graph, can_build
 from osrerank.export.quantise import Recipe, quantise
 from osrerank.formats.trec import read_qrels
-from osrerank.scoring.card import Calibration, Kind, Layout, ModelCard, as_duo, with_pool_factors
+from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, with_pool_factor
 from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
 from osrerank.scoring.model_files import (
     CARD_FILE,
@@ -35,7 +35,7 @@ from osrerank.scoring.registry import load_scorer
 
 OPSET = 17
 EXAMPLES = {"words": 32, "marks": 16}
-"""Sequences that show a graph's outlying channels and how large the others become."""
+"""Sequences that show which channels are outliers and how large the others become."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 NOTICES = ("LICENSE", "NOTICE")
 
@@ -49,22 +49,21 @@ class ExportOptions:
         kind: ``duo`` makes a model that compares two documents: a classifier gets a third segment where it has two.
         third_segment: what that segment's embedding is: ``zeros``, as the released duoBERT computes it, or a ``copy``
             of the document's (`osrerank.export.third_segment`).
-        layout: ``cross-bias`` makes a pair scorer of a bi-encoder; ``standard`` takes a reranker as it is, whatever its
+        layout: ``cross-bias`` makes a reranker of a bi-encoder; ``standard`` exports a reranker as it is, whatever its
             card's layout.
-        query_bias: for ``cross-bias``: added where the query looks at the document; a number or ``closed``. A duo
-            model's is less by log 2 (`osrerank.scoring.card.beside_another`).
+        query_bias: for ``cross-bias``: added to the query's attention to the document; a number or ``closed``. A duo
+            model's is less by log 2 (`osrerank.scoring.card.CrossBias.as_duo`).
         document_bias: for ``cross-bias``: the other direction.
-        other_bias: for ``cross-bias`` with the kind ``duo``: added where one document looks at the other.
+        other_bias: for ``cross-bias`` with the kind ``duo``: added to one document's attention to the other.
         pool_factor: for ``cross-bias``: a document's pieces for each of its states, on average
-            (`osrerank.scoring.networks.cross_bias`); None for what the source's card says. Any other leaves the
-            source's calibration and measures behind.
-        query_pool_factor: the same of a query.
+            (`osrerank.scoring.networks.cross_bias`); None for the source's own. A different one drops the source's
+            calibration and measures.
         precision: ``fp32`` or ``int8``.
         recipe: how int8 is made.
-        first_pass_weight: what the best first-pass score is worth beside the logits; for the card.
-        padded: whether the graph takes padded batches, as other programs feed it; else BERTs get the faster graph of
+        first_pass_weight: logits that the best first-pass score adds in a blend; for the card.
+        padded: whether the graph takes padded batches, for other programs; otherwise BERTs get the faster graph of
             `osrerank.export.graph`.
-        keep_weights: whether safetensors go along, for the torch backend.
+        keep_weights: whether to copy the safetensors, for the torch backend.
         provenance: for the card.
     """
 
@@ -76,7 +75,6 @@ class ExportOptions:
     document_bias: float | str = "closed"
     other_bias: float | str = -4.0
     pool_factor: float | None = None
-    query_pool_factor: float | None = None
     precision: str = "fp32"
     recipe: Recipe = field(default_factory=Recipe)
     first_pass_weight: float = 0.0
@@ -91,15 +89,16 @@ def export_model(
     """Write an osrerank model directory; it appears whole or not at all.
 
     Args:
-        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors, or a model that has its weights
-            in a graph that osrerank drew.
+        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors, or a model whose weights are in a
+            graph that osrerank exported.
         output: the directory to make; it must not exist.
         options: what to make.
         calibrate: candidates (JSON lines) and judgments (TREC) of a development set, for the map to probabilities.
 
     Raises:
         ConfigError: the output exists, or the options do not go together.
-        EvaluationError: the development set cannot be read or calibrates nothing.
+        FormatError: the development set cannot be read.
+        EvaluationError: the development set calibrates nothing.
         ModelLoadError: the source cannot be read as a model of that layout.
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
@@ -107,8 +106,7 @@ def export_model(
     _check(options, calibrate)
     require("torch", extra="onnx")
     require("onnx", extra="onnx")
-    own = _card(source, output.name, options)
-    card = with_pool_factors(own, query=options.query_pool_factor, document=options.pool_factor)
+    card = with_pool_factor(_card(source, output.name, options), options.pool_factor)
     with new_directory(output) as folder, _with_segments(source, output, card, options) as ready:
         _copy_descriptions(ready, folder, options)
         _write_graph(ready, folder, card, options)
@@ -126,7 +124,7 @@ def write_card(directory: Path, card: ModelCard) -> None:
 
 
 def refuse_existing(output: Path) -> None:
-    """Raise where something would be written over.
+    """Refuse to overwrite.
 
     Raises:
         ConfigError: the output exists.
@@ -139,7 +137,7 @@ def refuse_existing(output: Path) -> None:
 
 @contextmanager
 def new_directory(output: Path) -> Iterator[Path]:
-    """Yield a temporary directory beside ``output`` that becomes it at the end, and vanishes on any error.
+    """Yield a temporary directory beside ``output`` that is renamed to it at the end and removed on any error.
 
     Raises:
         ConfigError: the output exists.
@@ -154,7 +152,7 @@ def new_directory(output: Path) -> Iterator[Path]:
 
 
 def _check(options: ExportOptions, calibrate: tuple[Path, Path] | None) -> None:
-    """Refuse what does not go together."""
+    """Refuse options that contradict each other."""
     if options.precision != "int8" and options.recipe.activations == "static":
         message = f"static scales are of int8 activations, the graph is to be {options.precision}; add --precision int8"
         raise ConfigError(message, setting="activations", source="argument")
@@ -165,7 +163,7 @@ def _check(options: ExportOptions, calibrate: tuple[Path, Path] | None) -> None:
 
 @contextmanager
 def _with_segments(source: Path, output: Path, card: ModelCard, options: ExportOptions) -> Iterator[Path]:
-    """Yield the source, or for a duo model that reads three segments a copy with a third one where it has two."""
+    """Yield the source; for a duo model that needs a third segment, a copy that has it."""
     config = read_json(source / CONFIG_FILE) if (source / CONFIG_FILE).exists() else {}
     if options.kind != "duo" or card.layout == "cross-bias" or config.get("type_vocab_size") != 2:
         yield source
@@ -192,7 +190,7 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
     if config.get("model_type") != "bert":
         reason = f"{source / CONFIG_FILE}: model_type is {config.get('model_type')!r}; the layout cross-bias needs bert"
         raise ModelLoadError(reason, model=name, path=str(source))
-    biases = {"query": options.query_bias, "document": options.document_bias, "temperature": 20.0}
+    cross_bias = CrossBias(options.query_bias, options.document_bias)
     return ModelCard(
         name=options.name or name,
         head="cosine",
@@ -201,7 +199,7 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
         max_tokens=min(512, int(config["max_position_embeddings"])),
         segment_rows=int(config["type_vocab_size"]),
         onnx=onnx,
-        biases=as_duo(biases, options.other_bias) if options.kind == "duo" else biases,
+        cross_bias=cross_bias.as_duo(options.other_bias) if options.kind == "duo" else cross_bias,
         first_pass_weight=options.first_pass_weight,
         provenance=options.provenance,
     )
@@ -210,10 +208,10 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
 def _compared(card: ModelCard, options: ExportOptions) -> ModelCard:
     """Return a mono model's card as a duo model's."""
     if card.layout == "cross-bias":
-        rows, biases = card.segment_rows, as_duo(card.biases, options.other_bias)
+        duo = replace(card, kind="duo", cross_bias=card.cross_bias.as_duo(options.other_bias))
     else:
-        rows, biases = card.segment_rows + (card.segment_rows == 2), {}
-    return replace(card, kind="duo", segment_rows=rows, calibration=Calibration(), first_pass_weight=0.0, biases=biases)
+        duo = replace(card, kind="duo", segment_rows=card.segment_rows + (card.segment_rows == 2))
+    return replace(duo, calibration=Calibration(), first_pass_weight=0.0)
 
 
 def _calibration(folder: Path, candidates: Path, qrels: Path) -> Calibration:
@@ -222,7 +220,7 @@ def _calibration(folder: Path, candidates: Path, qrels: Path) -> Calibration:
 
 
 def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> None:
-    """Copy what is needed beside the graph; the tokenizer without padding and truncation, which are ours to do."""
+    """Copy the files beside the graph; the tokenizer without padding and truncation, which osrerank does itself."""
     tokenizer = read_json(source / TOKENIZER_FILE)
     tokenizer.update(padding=None, truncation=None)
     (folder / TOKENIZER_FILE).write_text(
@@ -237,7 +235,7 @@ def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> No
 
 
 def _write_weights(source: Path, folder: Path) -> None:
-    """Write the weights of a source that has them in its graph."""
+    """Write the weights of a source that has them only in its graph."""
     from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
 
     safetensors: Any = require("safetensors.torch", extra="torch")
@@ -257,39 +255,39 @@ def _write_graph(source: Path, folder: Path, card: ModelCard, options: ExportOpt
 
 
 def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
-    """Yield sequences of words drawn at random from the vocabulary, then of its numbers and marks.
+    """Yield sequences of random words from the vocabulary, then of its numbers and punctuation.
 
-    How large activations are hardly depends on what a text says; only those of marks alone differ.
+    The size of activations hardly depends on the text; only texts of pure punctuation differ.
     """
     builder = InputBuilder.load(folder, card)
     vocabulary = Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
     words = sorted(word for word in vocabulary if word.isalpha())
     marks = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
-    drawn = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets
+    rng = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets
     for pool, count in ((words, EXAMPLES["words"]), (marks or words, EXAMPLES["marks"])):
         for _ in range(count):
-            query = builder.query(" ".join(drawn.choices(words, k=8)))
-            texts = [" ".join(drawn.choices(pool, k=drawn.randrange(20, 200))) for _ in range(2)]
+            query = builder.query(" ".join(rng.choices(words, k=8)))
+            texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
             first, second = builder.documents(texts, query)
             yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Draw a BERT's graph, or trace the network where the graph must take padding or is of another family."""
+    """Build a BERT's graph, or trace the network if the graph must take padding or the family is another."""
     from osrerank.scoring.torch_scorer import load_network, read_weights  # noqa: PLC0415 - imports torch
 
     network = load_network(source, card)
     config = read_json(source / CONFIG_FILE)
-    if padded or not can_draw(config):
+    if padded or not can_build(config):
         write_onnx(network, target)
         return
     tensors = read_weights(source) if card.layout == "cross-bias" else network.network.state_dict()
     weights = {name: tensor.float().numpy() for name, tensor in tensors.items()}
-    require("onnx", extra="onnx").save(draw(weights, config, card), target)
+    require("onnx", extra="onnx").save(build_graph(weights, config, card), target)
 
 
 def write_onnx(network: Any, target: Path) -> None:
-    """Trace a module that takes `Batch`'s fields; rows and tokens stay free."""
+    """Trace a module that takes `Batch`'s fields; numbers of rows and tokens stay variable."""
     torch: Any = require("torch", extra="onnx")
     names = list(Batch.__slots__)
     rows = np.ones((2, 8), dtype=np.int64)
@@ -299,7 +297,7 @@ def write_onnx(network: Any, target: Path) -> None:
     example = tuple(torch.from_numpy(array) for array in (rows, mask, segments))
     axes = {0: "n", 1: "tokens"}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer warns of every branch that it takes, and of its own age
+        warnings.simplefilter("ignore")  # the tracer warns about every branch, and about its own age
         torch.onnx.export(
             network,
             example,

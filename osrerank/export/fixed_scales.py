@@ -1,10 +1,10 @@
 """Fix the scales of an int8 graph's activations at export, so that sequences may go through its products together.
 
-A product that finds its input's scale anew needs a pass for each sequence: in a common one, what is scored beside a
-sequence would change its score. Each pass reads every weight, which is a fifth of the time of a short sequence. With
-scales that were found once, from sequences that show how large activations become, the rows of a product know nothing
-of each other (Wu, Judd, Zhang, Isaev, Micikevicius: Integer Quantization for Deep Learning Inference, 2020,
-arXiv:2004.09602, section 3.3, calibration by the maximum). What exceeds it saturates.
+A product that computes the scale of each input needs a pass for each sequence: in a shared pass, other sequences would
+change a score. Each pass reads every weight, which is a fifth of the time of a short sequence. With scales fixed once,
+from sequences that show how large activations become, the rows of a product are independent (Wu, Judd, Zhang, Isaev,
+Micikevicius: Integer Quantization for Deep Learning Inference, 2020,
+arXiv:2004.09602, section 3.3, calibration by the maximum). Larger values saturate.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ from osrerank.scoring.model_files import FIXED_SCALES
 STEPS = 255
 RUNTIME = "com.microsoft"
 QUANTISED = "_quant"
-"""What ONNX Runtime's quantiser ends the names of products with."""
+"""Suffix of ONNX Runtime's quantiser for the names of products."""
 
 Ranges = Mapping[str, tuple[float, float]]
 
 
 def activation_ranges(model: Any, sequences: Iterable[Tokens]) -> Ranges:
-    """Return the least and the largest number that each product's input has, by that input's name.
+    """Return the least and the largest value of each product's input, by that input's name.
 
     Outlying channels, which stay fp32, are left out.
 
@@ -43,7 +43,7 @@ def activation_ranges(model: Any, sequences: Iterable[Tokens]) -> Ranges:
         for node in products_of(model)
         for places in [outlying(node.name, "places")]
     }
-    ranges = dict.fromkeys(apart, (0.0, 0.0))  # zero is in each, and one of its steps
+    ranges = dict.fromkeys(apart, (0.0, 0.0))  # each range contains zero, and zero is one of its steps
     for values in observed(model, [*apart], sequences):
         for name, value in values.items():
             kept = np.delete(value, apart[name], axis=-1)
@@ -53,11 +53,11 @@ def activation_ranges(model: Any, sequences: Iterable[Tokens]) -> Ranges:
 
 
 def fix_scales(model: Any, ranges: Ranges) -> None:
-    """Replace the dynamic scales of an int8 ``onnx.ModelProto`` by fixed ones, in place, and say so in its metadata.
+    """Replace the dynamic scales of an int8 ``onnx.ModelProto`` by fixed ones, in place, and mark its metadata.
 
     Args:
         model: as ``onnxruntime.quantization.quantize_dynamic`` made it.
-        ranges: of `activation_ranges`, of the graph that it was made of.
+        ranges: from `activation_ranges` of the fp32 graph.
     """
     onnx = require("onnx", extra="onnx")
     make_node, graph = onnx.helper.make_node, model.graph
@@ -94,7 +94,7 @@ def fix_scales(model: Any, ranges: Ranges) -> None:
 
 
 def _with_biases(nodes: Sequence[Any], shapes: Mapping[str, tuple[int, ...]]) -> list[Any]:
-    """Return the nodes without the additions of biases that follow a product, which adds them itself.
+    """Return the nodes with each bias added by its product in place of a node of its own.
 
     Args:
         nodes: a graph's, in order.

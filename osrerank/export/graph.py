@@ -1,10 +1,9 @@
-"""Draw a BERT cross-encoder as an ONNX graph for sequences of one length, as the CPU backend runs it.
+"""Build a BERT cross-encoder as an ONNX graph for sequences of one length, as the CPU backend runs it.
 
-What a traced graph computes and this one does not: the attention mask, but where texts are pooled, since sequences of
-unequal lengths may have equally many states; the last layer's rows but [CLS]'s, which is all that a classifier reads
-(exact: no other row follows from them); three products for queries, keys and values instead of one; and residual sums
-inside ONNX Runtime's SkipLayerNormalization, which takes several times as long as LayerNormalization after Sum (see
-docs/performance.md).
+Unlike a traced graph it has: no attention mask, except where documents are pooled, because sequences of unequal lengths
+may then have equally many states; in a classifier's last layer only the row of [CLS] (exact: nothing else of that layer
+is read); one product for queries, keys and values; and Sum with LayerNormalization, because ONNX Runtime's
+SkipLayerNormalization takes several times as long (docs/research/inference.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
-from osrerank.scoring.card import SLACK, ModelCard
+from osrerank.scoring.card import CLOSED, SLACK, ModelCard
 from osrerank.scoring.inputs import Batch
 
 OPSET = 18
 IR_VERSION = 9
 RUNTIME = "com.microsoft"
-"""The domain of ONNX Runtime's own operators."""
+"""Domain of ONNX Runtime's own operators."""
 INPUTS = Batch.__slots__
 BLOCKED = -1e4
 BEYOND = 2.0
@@ -32,8 +31,8 @@ Array = npt.NDArray[Any]
 Weights = Mapping[str, npt.NDArray[np.float32]]
 
 
-def can_draw(config: Mapping[str, Any]) -> bool:
-    """Return whether a ``config.json`` is of a BERT that `draw` knows: exact GELU, absolute positions, an encoder."""
+def can_build(config: Mapping[str, Any]) -> bool:
+    """Return whether `build_graph` supports a config: a BERT encoder with exact GELU and absolute positions."""
     return (
         config.get("model_type") == "bert"
         and config.get("hidden_act", "gelu") == "gelu"
@@ -42,7 +41,7 @@ def can_draw(config: Mapping[str, Any]) -> bool:
     )
 
 
-def draw(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
+def build_graph(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
     """Return the model as an ``onnx.ModelProto`` in fp32.
 
     Its inputs are ``input_ids`` and ``token_type_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. A
@@ -51,22 +50,22 @@ def draw(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
 
     Args:
         weights: by their transformers names, with or without the prefix ``bert.``.
-        config: the model's ``config.json``; see `can_draw`.
+        config: the model's ``config.json``; see `can_build`.
         card: head and layout.
 
     Raises:
         KeyError: a weight is missing.
     """
     named = {name.removeprefix("bert."): array for name, array in weights.items()}
-    drawing = _Bert(named, config, card)
-    logits = drawing.cosine() if card.layout == "cross-bias" else drawing.classified()
-    inputs = INPUTS if card.pool_factors.pools else [name for name in INPUTS if name != "attention_mask"]
-    return drawing.graph.model(inputs, logits, labels=2 if card.head in {"logits2", "next-sentence"} else 1)
+    built = _Bert(named, config, card)
+    logits = built.cosine() if card.layout == "cross-bias" else built.classified()
+    inputs = INPUTS if card.cross_bias.pools else [name for name in INPUTS if name != "attention_mask"]
+    return built.graph.model(inputs, logits, labels=2 if card.head in {"logits2", "next-sentence"} else 1)
 
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes and constants of a graph that is being drawn; a value is named by the node that makes it."""
+    """Nodes and constants of a graph under construction; a value is named after its node."""
 
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -141,12 +140,12 @@ class _Bert:
         For duo it is t times the first document's cosine less the second's.
         """
         add = self.graph.add
-        if self._card.pool_factors.pools:
+        if self._card.cross_bias.pools:
             self._is_token = add("Cast", ["attention_mask"], to=1)
         parts = self._parts()
         row = self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
         states = self._embedded(self._table("position", self._restarted()), row)
-        if self._card.pool_factors.pools:
+        if self._card.cross_bias.pools:
             states, parts = self._pooled(states, parts)
             bias = self._attention_bias(*parts, has_padding=True)
         else:
@@ -156,17 +155,18 @@ class _Bert:
         query, *documents = (add("MatMul", [add("Unsqueeze", [mask, self._axis(1)]), states]) for mask in parts)
         cosines = [self._cosine(query, document) for document in documents]
         score = add("Sub", cosines) if self._card.kind == "duo" else cosines[0]
-        return add("Mul", [score, self._number("temperature", self._card.biases["temperature"])])
+        return add("Mul", [score, self._number("temperature", self._card.cross_bias.temperature)])
 
     def _pooled(self, states: str, parts: Sequence[str]) -> tuple[str, list[str]]:
-        """Return what `osrerank.scoring.networks.cross_bias.Pool` does of the states, and which rows are of each part.
+        """Return the pooled states, as `Pool` of `osrerank.scoring.networks.cross_bias`, and the rows of each part.
 
-        Rows beyond a sequence's own are of none, as padding is of no state.
+        Rows beyond a sequence's own belong to no part.
         """
         add = self.graph.add
         like = self._likeness(states)
-        factors = self._card.pool_factors.of_segments(len(parts))
-        begins = add("Sum", [self._begins(like, part, factor) for part, factor in zip(parts, factors, strict=True)])
+        query, *documents = parts
+        factor = self._card.cross_bias.pool_factor
+        begins = add("Sum", [query, *(self._begins(like, part, factor) for part in documents)])
         run = add("Mul", [add("CumSum", [begins, self.graph.constant("axis", np.array(1))]), self._is_token])
         rows = add("ReduceMax", [add("ReduceSum", [begins, self._axis(1)])], keepdims=0)
         end = add("Add", [rows, self._number("one.fp32", 1.0)])
@@ -181,8 +181,6 @@ class _Bert:
     def _begins(self, like: str, part: str, factor: float) -> str:
         """Return where runs begin in a part, 1 or 0: fp32 ``(n, tokens)``."""
         add = self.graph.add
-        if factor == 1:
-            return part
         tokens = add("ReduceSum", [part, self._axis(1)])
         quotient = add("Div", [tokens, self._number(f"pool_factor.{factor}", factor)])
         count = add("Ceil", [add("Sub", [quotient, self._number("slack", SLACK)])])
@@ -201,7 +199,7 @@ class _Bert:
         return add("Pad", [cosines, constant("one.before", np.array([0, 1, 0, 0]))])
 
     def _place(self, like: str, part: str) -> str:
-        """Return each piece's place among a part's, the least like first: fp32 ``(n, tokens)``."""
+        """Return each piece's place in a part, the lowest cosine first: fp32 ``(n, tokens)``."""
         add = self.graph.add
         inside = add("Cast", [part], to=9)
         so_far = add("CumSum", [part, self.graph.constant("axis", np.array(1))])
@@ -216,7 +214,7 @@ class _Bert:
     def _cosine(self, one: str, other: str) -> str:
         """Return the cosine of two vectors ``(n, 1, hidden)``, ``(n, 1)``.
 
-        By products, which sum in one order whatever n is; reductions do not.
+        Products sum in the same order for every n; reductions do not.
         """
         add = self.graph.add
         turned = [add("Transpose", [part], perm=[0, 2, 1]) for part in (one, other)]
@@ -225,7 +223,7 @@ class _Bert:
         return add("Squeeze", [cosine, self._axis(2)])
 
     def _parts(self) -> list[str]:
-        """Return which tokens are of the query and of each document, 1 or 0: fp32 ``(n, tokens)`` each."""
+        """Return which tokens belong to the query and to each document, 1 or 0: fp32 ``(n, tokens)`` each."""
         if self._card.kind == "mono":
             in_document = self.graph.add("Cast", ["token_type_ids"], to=1)
             parts = [self._not(in_document), in_document]
@@ -234,8 +232,8 @@ class _Bert:
         return [self._masked(part, self._is_token) for part in parts]
 
     def _masked(self, part: str, mask: str) -> str:
-        """Return a part without padding, which only a model that pools texts may be given."""
-        return self.graph.add("Mul", [part, mask]) if self._card.pool_factors.pools else part
+        """Return a part without padding, which only a model that pools documents accepts."""
+        return self.graph.add("Mul", [part, mask]) if self._card.cross_bias.pools else part
 
     def _restarted(self) -> str:
         """Return the positions ``(n, tokens)``, from 0 with each document."""
@@ -301,7 +299,7 @@ class _Bert:
     def _attention_bias(self, query: str, *documents: str, has_padding: bool = False) -> str:
         """Return what is added to the attention logits ``(n, 1, tokens, tokens)``: rows look at columns.
 
-        Padding is of no part.
+        Padding belongs to no part.
         """
         sides = [("query", query, document) for document in documents]
         sides += [("document", document, query) for document in documents]
@@ -315,8 +313,8 @@ class _Bert:
 
     def _between(self, side: str, rows: str, columns: str) -> str:
         """Return a side's bias where rows of one part meet columns of another, else 0: ``(n, tokens, tokens)``."""
-        given = self._card.biases[side]
-        amount = self._number(f"bias.{side}", BLOCKED if given == "closed" else given)
+        given = getattr(self._card.cross_bias, side)
+        amount = self._number(f"bias.{side}", BLOCKED if given == CLOSED else given)
         row = self.graph.add("Unsqueeze", [columns, self._axis(1)])
         return self.graph.add("Mul", [self.graph.add("Mul", [self._column(rows), row]), amount])
 

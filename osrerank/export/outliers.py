@@ -1,4 +1,4 @@
-"""Keep the few channels that are far larger than the rest out of int8, so that they do not widen everyone's scale.
+"""Keep the few channels that are far larger than the rest out of int8, so that they do not widen the common scale.
 
 Activations are quantised with one scale for a tensor. In BERT's states a handful of channels, the same ones for every
 text, are ten times as large as the others, which are then left with a few of the 255 steps. Those channels are
@@ -19,7 +19,7 @@ from osrerank.scoring.inputs import Tokens, padded
 SUFFIX = ".outliers"
 """Ends the names of the products that stay fp32."""
 MIN_WEIGHTS = 1024
-"""Smaller matrices are left alone."""
+"""Smaller matrices stay as they are."""
 
 Largest = Mapping[str, npt.NDArray[np.float32]]
 
@@ -27,17 +27,17 @@ Largest = Mapping[str, npt.NDArray[np.float32]]
 def separate_outliers(
     model: Any, sequences: Iterable[Tokens], channels: int, least_gain: float, *, hidden: bool = True
 ) -> None:
-    """Divide matrix products of an fp32 ``onnx.ModelProto``, in place: some channels of their input by themselves.
+    """Split matrix products of an fp32 ``onnx.ModelProto``, in place, so that outlying channels have their own.
 
-    The graph computes what it did, up to rounding.
+    The graph's output stays the same, up to rounding.
 
     Args:
         model: with inputs of `osrerank.scoring.inputs.Batch`'s names.
         sequences: whose largest activations tell which channels stand out.
-        channels: how many are separated in a product, where they do.
-        least_gain: how much smaller the scale must become for a product to be divided.
-        hidden: whether the separated channels are zeros in the others' input, as a scale needs that is found in that
-            input; else their weights are zeros there.
+        channels: most channels to separate in a product.
+        least_gain: factor by which the scale must shrink for a product to be split.
+        hidden: whether the separated channels are zero in the remaining input, which dynamic scales need; otherwise
+            their weights are zero.
     """
     onnx = require("onnx", extra="onnx")
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -94,7 +94,7 @@ def observed(
 
 
 def products_of(model: Any) -> list[Any]:
-    """Return the nodes that multiply by a constant matrix, but those of outlying channels."""
+    """Return the nodes that multiply by a constant matrix, except those of outlying channels."""
     matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     return [
         node
@@ -109,7 +109,7 @@ def outlying(product: str, constant: str) -> str:
 
 
 def _outliers(largest: npt.NDArray[np.float32], channels: int, least_gain: float) -> list[int]:
-    """Return the largest channels, in order; none where the next ones are about as large."""
+    """Return the largest channels, in order; none if the next ones are about as large."""
     order = np.argsort(-largest, kind="stable")
     if channels < 1 or len(order) <= channels or largest[order[0]] < least_gain * largest[order[channels]]:
         return []
@@ -117,7 +117,7 @@ def _outliers(largest: npt.NDArray[np.float32], channels: int, least_gain: float
 
 
 def _divided(make_node: Any, node: Any, *, hidden: bool) -> list[Any]:
-    """Return the nodes of a product whose outlying channels are multiplied by themselves."""
+    """Return the nodes of a product whose outlying channels have a product of their own."""
     states, weight = node.input
     name = f"{node.name}{SUFFIX}"
     others = f"{name}.others" if hidden else states

@@ -20,7 +20,7 @@ MIN_TABLE_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a graph is quantised; the defaults are the shipped model's, chosen in ``docs/models.md``.
+    """How a graph is quantised; the defaults are the shipped model's, see ``docs/research/mono.md``.
 
     Attributes:
         per_channel: one scale for each column of a weight matrix, instead of one for the matrix.
@@ -29,9 +29,9 @@ class Recipe:
         keep_fp32: matrix products whose node name has one of these in it stay fp32, such as ``narrow``.
         embeddings: ``rows`` gives each word its own scale, ``table`` all words one (ONNX Runtime's), ``fp32`` none.
         outliers: how many channels of a product's input stay fp32 where they are far larger than the others.
-        outlier_gain: how many times as large: a higher one divides fewer products, which is faster where rows are few.
-        activations: ``dynamic`` finds a scale in each input of a product; ``static`` has one from the sequences seen at
-            export, so that short sequences can share a pass (`osrerank.export.fixed_scales`).
+        outlier_gain: how many times as large; a higher one splits fewer products, which is faster for short inputs.
+        activations: ``dynamic`` computes a scale for each input of a product; ``static`` fixes it at export, so that
+            short sequences can share a pass (`osrerank.export.fixed_scales`).
     """
 
     per_channel: bool = True
@@ -51,7 +51,8 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences
         source: the fp32 graph.
         target: the file to write.
         recipe: how.
-        sequences: that show which channels are outliers and how large the others become; none are separated without.
+        sequences: show which channels are outliers and how large the others become; without them no channel is
+            separated.
 
     Raises:
         ConfigError: static scales are asked for without sequences.

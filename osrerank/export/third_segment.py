@@ -1,11 +1,10 @@
 """A third row in the token type table, which BERT's checkpoints lack and duoBERT's second document needs.
 
 Nogueira et al. 2019 (arXiv 1910.14424, section 3.3) give query, first and second document a segment each. The tables
-of BERT's checkpoints have two rows. The released duoBERT left it at that: its lookup, a product with one-hot vectors of
-length two, gives zeros for segment 2, in training and in use. So there are two ways to begin:
+of BERT's checkpoints have two rows. The released duoBERT kept two: its lookup, a product with one-hot vectors of length
+two, gives zeros for segment 2, in training and in use. So there are two ways to start:
 
-- ``zeros``: what the released code computes. Training that keeps the row at zero stays with it; else it learns from
-  there.
+- ``zeros``: what the released code computes. Training either keeps the row at zero, or learns from there.
 - ``copy``: the second document begins as the first one, as the paper's text, with an embedding for each, suggests.
 """
 
@@ -44,7 +43,7 @@ def write_with_third_row(source: Path, folder: Path, start: ThirdRow) -> None:
     Args:
         source: a Hugging Face directory.
         folder: an empty directory.
-        start: what the row begins as.
+        start: initial value of the row.
 
     Raises:
         ModelLoadError: the checkpoint has no token type table of two rows.

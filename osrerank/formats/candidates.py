@@ -1,4 +1,4 @@
-"""Candidates to rerank without a search engine: JSON lines, or a run file with the corpus and the queries it is of."""
+"""Candidates to rerank without a search engine: JSON lines, or a run file with its corpus and queries."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.files import bad_line, numbered_values
+from osrerank.formats.files import bad_line
+from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_run
 from osrerank.types import Query
@@ -14,11 +15,11 @@ from osrerank.types import Query
 
 @dataclass(frozen=True, slots=True)
 class CandidateList:
-    """A query and what is to be reranked for it.
+    """A query and its candidates.
 
     Attributes:
         query: the query.
-        documents: in first-pass order, each with ``id``, ``text`` and, where there are any, ``title`` and ``score``.
+        documents: in first-pass order, each with ``id``, ``text`` and, if there are any, ``title`` and ``score``.
     """
 
     query: Query
@@ -33,7 +34,7 @@ def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
     """
     path = Path(path)
     lists: dict[str, CandidateList] = {}
-    for number, value in numbered_values(path):
+    for number, value in numbered_objects(path):
         try:
             query_id, text, candidates = str(value["query_id"]), value["query"], value["candidates"]
             documents = tuple(_document(candidate["doc_id"], candidate) for candidate in candidates)
@@ -82,7 +83,7 @@ def _read_corpus(path: Path, wanted: Iterable[str]) -> dict[str, dict[str, Any]]
     """Return the wanted documents by id."""
     wanted = set(wanted)
     documents = {}
-    for number, value in numbered_values(path):
+    for number, value in numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
         if doc_id is None:
             raise bad_line(path, number, "the document has no id")
@@ -99,7 +100,7 @@ def _document(doc_id: object, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _problem_of(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is wrong with a line, "" when nothing is."""
+    """Return what is wrong with a line, "" if nothing is."""
     if not isinstance(text, str) or not text.strip():
         return f"query {query_id} has no text"
     if len({document["id"] for document in documents}) != len(documents):

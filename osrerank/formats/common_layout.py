@@ -40,7 +40,7 @@ def write_qrels(judgments: Iterable[Judgment], path: Path) -> int:
 
 
 def write_lines(lines: Iterable[str], path: Path) -> int:
-    """Write lines, a file whole or not at all, a pipe or device as they come; return how many."""
+    """Write lines: a file whole or not at all, a pipe or device line by line; return how many."""
     count = 0
 
     def counted() -> Iterator[str]:

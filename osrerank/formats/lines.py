@@ -1,13 +1,14 @@
-"""Lines of text and of JSON, numbered, with what is wrong with a line in its place."""
+"""Numbered lines of text and of JSON; a bad line comes as its error."""
 
 import codecs
 import itertools
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from osrerank.errors import FormatError
-from osrerank.formats.sources import Source, malformed
+from osrerank.formats.sources import Source, malformed, open_paths, readable
 
 Content = TypeVar("Content")
 _SHOWN = 60
@@ -23,7 +24,7 @@ def text_lines(source: Source) -> Iterator[tuple[int, str | FormatError]]:
 
 
 def json_lines(source: Source) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
-    """Yield each line's number and its JSON object; blank lines are passed over."""
+    """Yield each line's number and its JSON object; blank lines are skipped."""
     decode = json.JSONDecoder().decode
     for number, raw in enumerate(_without_mark(source.stream), 1):
         try:
@@ -44,7 +45,7 @@ def whole(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[
     """Yield the lines of a file that is read whole or not at all.
 
     Raises:
-        FormatError: the first line that is not what it should be.
+        FormatError: for the first bad line.
     """
     for number, line in lines:
         if isinstance(line, FormatError):
@@ -52,8 +53,31 @@ def whole(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[
         yield number, line
 
 
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file, compressed or not, with their numbers from 1 and without their ends.
+
+    Raises:
+        FormatError: a line is not UTF-8, or the file is truncated or damaged.
+    """
+    for source in open_paths(path):
+        with readable(source):
+            for number, line in whole(text_lines(source)):
+                yield number, line.removesuffix("\r")
+
+
+def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON lines file, compressed or not, with their line numbers; blank lines are skipped.
+
+    Raises:
+        FormatError: a line is not a JSON object in UTF-8, or the file is truncated or damaged.
+    """
+    for source in open_paths(path):
+        with readable(source):
+            yield from whole(json_lines(source))
+
+
 def _without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines, the first without the byte order mark that some editors put there."""
+    """Yield the lines, the first without the byte order mark that some editors write."""
     rest = iter(lines)
     yield from (first.removeprefix(codecs.BOM_UTF8) for first in itertools.islice(rest, 1))
     yield from rest
@@ -67,7 +91,7 @@ def not_utf8(source: Source, line: int, error: UnicodeDecodeError) -> FormatErro
 
 
 def shown(raw: bytes | str) -> str:
-    """Return the beginning of a record as a message may show it."""
+    """Return the beginning of a record, short enough for a message."""
     text = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
     text = text.rstrip("\n")
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

@@ -4,7 +4,7 @@ import html
 import re
 
 # A tag begins with a letter behind '<' or '</'. A bare '<', as in "n < 7 and m > 3", is text: a pattern for anything
-# between angle brackets swallows what follows it.
+# between angle brackets would remove what follows.
 _TAG = re.compile(r"<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>", re.DOTALL)
 
 

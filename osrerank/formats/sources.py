@@ -1,6 +1,6 @@
 """Opening what a user names: files, folders, archives and standard input, compressed or not, without unpacking to disk.
 
-Compression is told by the first bytes, never by the name. Memory stays constant however large the archive.
+The first bytes decide the compression, never the name. Memory stays constant, however large the archive.
 """
 
 import bz2
@@ -47,7 +47,7 @@ class Source:
 
 
 def malformed(source: Source, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
-    """Return the error for a bad record, its place at the front of the message."""
+    """Return the error for a bad record; the message starts with its place."""
     place = source.name
     if line is not None:
         place += f", line {line}"
@@ -58,7 +58,7 @@ def malformed(source: Source, reason: str, *, line: int | None = None, byte: int
 
 @contextlib.contextmanager
 def readable(source: Source) -> Iterator[None]:
-    """Name the file in what the decompressors raise while it is read.
+    """Turn the decompressors' errors into errors that name the file.
 
     Raises:
         FormatError: the file is truncated or damaged, so that nothing behind that place can be read.
@@ -74,14 +74,14 @@ def readable(source: Source) -> Iterator[None]:
 
 
 class Meter:
-    """Counts the bytes taken from disk, so that progress can be told before decompression."""
+    """Counts the bytes read from disk, so that progress can be shown before decompression."""
 
     def __init__(self) -> None:
         self.bytes_read = 0
 
 
 class _Raw(io.RawIOBase):
-    """The bytes of a stream with a head put back in front of it, counted on the way."""
+    """The bytes of a stream with its head put back, counted."""
 
     def __init__(self, stream: IO[bytes], head: bytes = b"", meter: Meter | None = None) -> None:
         self._stream = stream
@@ -106,7 +106,7 @@ class _Raw(io.RawIOBase):
 
 
 class _Zstandard(io.RawIOBase):
-    """A zstd stream decompressed; unlike the library's own reader it notices a truncated frame."""
+    """Decompresses a zstd stream; unlike the library's own reader it notices a truncated frame."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._library = require("zstandard", extra="loaders")
@@ -153,7 +153,7 @@ def files_of(paths: Sequence[str], patterns: Patterns = ANY) -> tuple[str, ...]:
     """List the files to read, in reading order: folders expanded and sorted, hidden files and other formats left out.
 
     Raises:
-        LoaderError: a path does not exist, or a folder holds nothing of these names.
+        LoaderError: a path does not exist, or a folder has no file of these names.
     """
     files: list[str] = []
     for path in paths:
@@ -191,7 +191,7 @@ def open_paths(paths: Path | str | Sequence[str], patterns: Patterns = ANY) -> I
 
     Args:
         paths: a single path is a file of any name.
-        patterns: names of the files that are wanted, within folders and archives.
+        patterns: names of the wanted files within folders and archives.
 
     Raises:
         LoaderError: one of several paths does not exist, or a folder holds nothing of these names.
@@ -209,7 +209,7 @@ def open_sources(
     Args:
         files: as `files_of` lists them.
         patterns: names of the files that hold documents, within archives.
-        meter: counts the bytes taken from disk.
+        meter: counts the bytes read from disk.
         taken: the first bytes of standard input, where they were read before; they are put back in front.
     """
     for name in files:
@@ -222,7 +222,7 @@ def open_sources(
 
 
 def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | None = None) -> Iterator[Source]:
-    """Take off compressions and archives, layer by layer, until the file itself is reached."""
+    """Unpack compressions and archives, layer by layer, down to the file itself."""
     try:
         head = _head(stream)
         buffered = io.BufferedReader(_Raw(stream, head, meter), BUFFER_BYTES)

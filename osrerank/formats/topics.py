@@ -1,4 +1,4 @@
-"""Query sets: TSV, JSON lines, TREC topics and CACM's form, told apart by how the file begins."""
+"""Query sets: TSV, JSON lines, TREC topics and CACM's form, recognised by how the file begins."""
 
 import codecs
 import re
@@ -14,7 +14,7 @@ from osrerank.types import Query
 
 TopicField = Literal["title", "desc", "narr"]
 FILES: Patterns = ("queries*", "*topics*", "*.tsv", "*.jsonl")
-"""Names of the files with queries, within folders and archives."""
+"""Names of files with queries, within folders and archives."""
 # Tags are parsed, not columns: some topics close <num> and <title>, some do not.
 _TOPIC = re.compile(r"<(top|DOC)>(.*?)(?=<\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</DOCNO>", re.IGNORECASE)
@@ -31,11 +31,11 @@ def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "titl
 
     Args:
         paths: a file, or files, folders and archives.
-        field: which part of a TREC topic is the query.
+        field: the part of a TREC topic that is the query.
 
     Raises:
         FormatError: a line or topic is malformed, an id appears twice, a text is blank, or there is no query.
-        LoaderError: one of several paths does not exist, or holds no file with queries.
+        LoaderError: one of several paths does not exist, or has no file with queries.
     """
     found = tuple(query for _line, query in numbered_queries(paths, field=field))
     if not found:
@@ -45,7 +45,7 @@ def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "titl
 
 
 def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> Iterator[tuple[int, Query]]:
-    """Yield the queries as `read_queries` reads them, each with the line that it begins on.
+    """Yield the queries of `read_queries`, each with the number of its first line.
 
     Raises:
         FormatError: as for `read_queries`, but none for a set without queries.
@@ -109,7 +109,7 @@ def _tagged(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]
 
 
 def _field(topic: str, field: TopicField) -> str:
-    """Return what stands between a field's tag and the next tag of the topic, without its label."""
+    """Return the text between a field's tag and the next tag of the topic, without its label."""
     found = re.search(rf"<(?:{_NAMES[field]})>(.*?)(?={_TAGS}|\Z)", topic, re.DOTALL | re.IGNORECASE)
     return _LABEL.sub("", strip_tags(found[1])) if found else ""
 

@@ -1,4 +1,4 @@
-"""TREC runs and judgments and MS MARCO's variants of them, read strictly and written so that every tool agrees.
+"""TREC runs and judgments and MS MARCO's variants, read strictly and written so that every tool finds the same order.
 
 ``trec_eval`` ignores the rank column: it sorts by score, ties by document id, both descending, and versions up to 9.0.8
 hold scores in 32 bits. Runs written here therefore have strictly decreasing scores that stay distinct in 32 bits.
@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.files import bad_line, numbered_lines, write_atomically
-from osrerank.formats.lines import text_lines, whole
+from osrerank.formats.files import bad_line, write_atomically
+from osrerank.formats.lines import numbered_lines, text_lines, whole
 from osrerank.formats.sources import Source, malformed, open_paths, readable
 from osrerank.types import Qrels, Run, ScoredDocument
 
@@ -157,7 +157,7 @@ def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
     """Return scores ``(n,)`` as 32-bit floats, each lowered just enough to stay below the one before it."""
     lowered: list[np.float32] = []
     ceiling = np.float32(np.inf)
-    with np.errstate(over="ignore"):  # below the least float lies -inf, refused at the end
+    with np.errstate(over="ignore"):  # below the least float is -inf, refused at the end
         for score in scores:
             if not abs(score) <= _FLOAT32_MAX:
                 raise EvaluationError(f"the score {score} does not fit in a run's 32 bits; rescale the scores")

@@ -16,14 +16,16 @@ PAIR_AGGREGATIONS: tuple[PairAggregation, ...] = ("sum", "binary", "min", "max",
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Which pairs are compared, and what a candidate gets of its probabilities.
+    """Which pairs are compared, and how a candidate's probabilities p_ij are aggregated.
+
+    J_i are the candidates that candidate i is compared with.
 
     Attributes:
-        aggregation: ``"sum"``: sum of p_ij over J_i. ``"binary"``: how many p_ij are above .5. ``"min"``, ``"max"``:
-            the least, the greatest p_ij. ``"sample"``: the sum over a draw of ``sample_size`` of J_i, without
-            replacement; no other pair is computed. As many as J_i has, or more, make it ``"sum"``.
-        sample_size: m of ``sample``.
-        seed: of the draw; the same candidates always get the same one, in whatever order they come.
+        aggregation: ``"sum"``: the sum of p_ij over J_i. ``"binary"``: how many p_ij are above .5. ``"min"``,
+            ``"max"``: the least, the greatest p_ij. ``"sample"``: the sum over ``sample_size`` of J_i, sampled without
+            replacement; the other pairs are not computed.
+        sample_size: m of ``sample``; as many as J_i has, or more, make it ``"sum"``.
+        seed: of the sample; the same candidates always get the same one, in whatever order they come.
     """
 
     aggregation: PairAggregation = "sum"

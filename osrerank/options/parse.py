@@ -10,7 +10,7 @@ Options = TypeVar("Options")
 
 
 def read_options(kind: type[Options], value: Any, option: str, *, first: str = "") -> Options | None:
-    """Read a group of options of a search; None means that it was not asked for.
+    """Read a group of options of a search; None if it was not requested.
 
     Args:
         kind: the dataclass that holds them.

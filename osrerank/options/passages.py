@@ -10,16 +10,16 @@ Policy = Literal["first", "sampled"]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How a document is cut.
+    """How a document is cut into passages.
 
     Attributes:
-        words: whole words of a passage.
-        stride: words from the beginning of a passage to that of the next; the last passage may lie wholly in the one
+        words: words of a passage.
+        stride: words from the start of a passage to the start of the next; the last passage may lie wholly in the one
             before it.
         limit: passages of a document at most.
-        policy: which are kept when there are more: the ``first``; or ``sampled``: the first, the last, and a draw of
-            the others, which seed and document id determine.
-        seed: of that draw.
+        policy: which passages stay when there are more: ``first``, or ``sampled``: the first, the last, and a sample of
+            the others that depends on seed and document id only.
+        seed: of that sample.
     """
 
     words: int = 150
@@ -35,20 +35,20 @@ PASSAGE_AGGREGATIONS = ("maxp", "firstp", "sump", "kmaxavgp")
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """How long documents are judged by their passages.
+    """How long documents are scored by their passages.
 
     Attributes:
-        aggregation: what a document gets of its passages: ``"maxp"`` its best passage's score; ``"firstp"`` its
-            first one's, no other is scored; ``"sump"`` the sum of their probabilities; ``"kmaxavgp"`` the mean of the
-            ``k`` highest probabilities, or of as many as there are.
+        aggregation: score of a document: ``"maxp"``: its best passage's; ``"firstp"``: its first passage's, and no
+            other is scored; ``"sump"``: the sum of their probabilities; ``"kmaxavgp"``: the mean of the ``k`` highest
+            probabilities, or of all where it has fewer.
         k: of ``kmaxavgp``.
-        words: whole words of a passage.
-        stride: words from the beginning of a passage to that of the next.
+        words: words of a passage.
+        stride: words from the start of a passage to the start of the next, at most ``words``.
         limit: passages of a document at most.
-        policy: which are kept when there are more: ``"first"``, or ``"sampled"``: the first, the last and a draw of the
-            others.
-        seed: of that draw; the same document always gets the same one.
-        title_fields: fields whose text is put in front of every passage instead of being cut into passages.
+        policy: which passages stay when there are more: ``"first"``, or ``"sampled"``: the first, the last and a sample
+            of the others.
+        seed: of that sample; the same document always gets the same one.
+        title_fields: fields whose text stands in front of every passage and is not cut.
     """
 
     aggregation: PassageAggregation = "maxp"

@@ -18,9 +18,9 @@ MONO_DUO = "mono-duo"
 PIPELINES = ("mono", MONO_DUO, NO_STAGES)
 BLENDS = ("card", "replace", "linear", "weighted", "rrf")
 INSTALLED = "osrerank"
-"""The search pipeline that ``osrerank pipeline install`` makes unless told another name."""
+"""Name of the search pipeline that ``osrerank pipeline install`` makes by default."""
 MAX_DEPTH = 10_000
-"""OpenSearch's default result window: no first pass brings more."""
+"""OpenSearch's default result window: no first pass returns more."""
 MAX_DUO_DEPTH = 1_000
 
 
@@ -29,38 +29,39 @@ class Rerank:
     """The options of one reranked search.
 
     Attributes:
-        query: the text that candidates are judged against; taken from the search itself when None.
-        pipeline: ``"mono"``; ``"mono-duo"``, with the best of mono compared in pairs; ``"none"`` for the first pass
-            alone; or a ``Pipeline`` of your own.
-        depth: candidates reranked by the first stage (k0).
-        duo_depth: candidates compared in pairs (k1), at most ``depth``; 0 and 1 leave the order before.
-        pairs: which pairs are compared and what a candidate gets of them: ``"sum"``, ``"binary"``, ``"min"``,
-            ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
+        query: text that candidates are judged against; None takes it from the search itself.
+        pipeline: ``"mono"``; ``"mono-duo"``, which compares the best of mono in pairs; ``"none"`` for the first pass
+            only; or a ``Pipeline`` of your own.
+        depth: candidates that the first stage reranks (k0), 1 to 10,000.
+        duo_depth: candidates that are compared in pairs (k1), at most ``depth``; n candidates are n(n - 1) pairs. 0
+            and 1 compare none.
+        pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,
+            ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
         mono_budget_ms: time for the first stage, in milliseconds; None for all that the deadline leaves.
-        duo_budget_ms: time for the pairs, likewise.
-        duo_skip_margin: the pairs are left out where the first candidate leads by at least this much; a heuristic
-            (``osrerank.stages.duo``), off when None.
-        fields: fields whose text the model reads, dotted paths allowed, joined in this order.
-        separator: what joins the fields' texts, and the values of a list.
-        query_fields: fields that a query given as text is matched against, ``name^boost`` allowed.
+        duo_budget_ms: time for the pairs, in milliseconds; None for all that the deadline leaves.
+        duo_skip_margin: skips the pairs where the first candidate's score leads by at least this much, in the unit of
+            the scores before; a heuristic (``osrerank.stages.duo``). None never skips.
+        fields: fields whose text the model reads, joined in this order; dotted paths are allowed.
+        separator: text between the fields, and between the values of a list.
+        query_fields: fields that a query given as text searches; ``name^boost`` is allowed.
         deadline_ms: time for the whole call, in milliseconds; None for no limit. It never cuts the first pass short.
-        on_failure: ``"first_pass"`` answers with the best order so far, marked; ``"raise"`` raises.
-        cache: whether the score cache is used, where there is one.
-        min_score: least probability, in [0, 1], that a hit must have to be returned; hits that no model scored have
-            none and are not. Totals stay the first pass's. It filters nothing where reranking was not applied.
-        explain: whether each hit says how it got its place, and each stage what it found of pairs.
-        blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model alone; ``"linear"``,
-            ``"weighted"`` and ``"rrf"`` blend in the first pass (``osrerank.stages.interpolate``).
-        blend_weight: of the first pass: logits for its best score in a linear blend (the card's when None), a share in
-            [0, 1] in a weighted one (half when None).
-        passages: None scores a document by its beginning, as far as the model reads; ``"maxp"``, ``"firstp"``,
+        on_failure: ``"first_pass"`` returns the best order so far and marks the response; ``"raise"`` raises.
+        cache: whether to use the score cache, if there is one.
+        min_score: returns only hits whose probability is at least this, in [0, 1]. Hits that no model scored are left
+            out. Totals stay the first pass's. A response that was not reranked is not filtered.
+        explain: adds to each hit how it got its place, and to each stage its values of pairs.
+        blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
+            ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
+        blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
+            the card's. In a weighted blend: its share in [0, 1], None for a half.
+        passages: None scores the beginning of a document, as much as the model reads; ``"maxp"``, ``"firstp"``,
             ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores its passages.
-        sentences: True, a dict of options or ``Sentences`` scores documents by their best sentences, as Birch does,
-            together with the first pass; in place of ``passages`` and ``blend``.
-        rm3: True, a dict of options or ``Rm3`` widens the first pass's query by feedback; for a query given as text.
-        via: ``"client"`` reranks here; ``"pipeline"``, or ``"pipeline:NAME"``, lets OpenSearch rerank by the search
-            pipeline that ``osrerank pipeline install`` made. That has the model, fields and order that it was made
-            with: of the other options ``query``, ``depth``, ``query_fields``, ``on_failure`` and ``rm3`` count.
+        sentences: True, a dict of options or ``Sentences`` combines a document's best sentences with the first pass, as
+            Birch does. Not together with ``passages`` or ``blend``.
+        rm3: True, a dict of options or ``Rm3`` expands the first pass's query by feedback; for a query given as text.
+        via: ``"client"`` reranks in the client; ``"pipeline"`` or ``"pipeline:NAME"`` lets OpenSearch rerank with the
+            search pipeline that ``osrerank pipeline install`` made. Its model, fields and order were fixed then: of
+            the other options only ``query``, ``depth``, ``query_fields``, ``on_failure`` and ``rm3`` count.
     """
 
     query: str | None = None
@@ -171,7 +172,7 @@ def _is_duration(value: Any) -> bool:
 
 
 _DURATION = "a positive number of milliseconds or None"
-# option that OpenSearch's own reranking does not know -> values that ask for nothing of it
+# option that OpenSearch's own reranking lacks -> values without effect
 _CLIENT_ONLY: dict[str, tuple[Any, ...]] = {
     "pipeline": ("mono",),
     "duo_skip_margin": (None,),

@@ -1,4 +1,4 @@
-"""How a first pass is widened by feedback; `osrerank.retrieval.rm3` does it."""
+"""How a query is expanded by pseudo-relevance feedback; `osrerank.retrieval.rm3` does it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,16 +8,16 @@ from osrerank.options.parse import is_count, is_name, is_share, read_options, un
 
 @dataclass(frozen=True, slots=True)
 class Rm3:
-    """How a query is widened.
+    """How a query is expanded.
 
     Attributes:
         documents: feedback documents.
         terms: terms kept of each feedback document, and of all of them together.
-        weight: share of the original query in the new one, in [0, 1].
-        field: the one field that is searched, and whose terms are taken; ``query_fields`` are not.
-        max_document_share: terms in more than this share of the documents, in [0, 1], are no feedback.
+        weight: weight of the original query in the new one, in [0, 1].
+        field: the field that is searched and gives the terms; ``query_fields`` is not used.
+        max_document_share: ignores terms that are in more than this share of the documents, in [0, 1].
         min_length: shortest feedback term, in characters.
-        max_length: longest.
+        max_length: longest feedback term, in characters.
     """
 
     documents: int = 10

@@ -8,14 +8,14 @@ from osrerank.options.parse import is_count, is_name, is_share, read_options, un
 
 @dataclass(frozen=True, slots=True)
 class Sentences:
-    """How documents are judged by their best sentences.
+    """How documents are scored by their best sentences.
 
     Attributes:
-        a: share of the first pass, in [0, 1]; ``osrerank tune`` finds it for a collection.
-        weights: of the best sentence, the second best and so on; the first is 1 in the paper.
-        scores: what is summed: ``"logit"``, as the released code does, or ``"probability"``, as the text says.
-        max_words: a longer sentence is cut into chunks of so many words.
-        drop_tail: whether a long sentence loses its last, shorter chunk, as in the released code.
+        a: weight of the first pass, in [0, 1]; ``osrerank tune`` finds it for a collection.
+        weights: of the best sentence, the second best and so on, in [0, 1]; the first is 1 in the paper.
+        scores: what is summed: ``"logit"``, as the released code does, or ``"probability"``, as the paper says.
+        max_words: words of a sentence; a longer one is split.
+        drop_tail: whether a split sentence loses its last, shorter part, as in the released code.
         limit: sentences of a document that are scored at most; None for all.
         language: of the documents, as a two-letter code.
     """

@@ -1,4 +1,4 @@
-"""What the first pass sends, so that any page of the reranked list can be cut from what comes back."""
+"""What the first pass requests, so that any page of the reranked list can be cut from its response."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from osrerank.response import Page
 
 DEFAULT_SIZE = 10
 SORTED = "the search is sorted by something else than score"
-"""Why hits in an order of the caller's own are not reranked."""
+"""Why hits that the caller sorts are not reranked."""
 
 _SOURCE_PARAMS = ("_source", "_source_includes", "_source_excludes", "_source_include", "_source_exclude")
 # request feature -> why its hits are not reranked
@@ -30,7 +30,7 @@ class FirstPass:
         body: of the request.
         params: of the request's URL.
         page: the part of the reranked list that the caller wants.
-        refusal: why the answer is not reranked; empty when it is. A refused request is sent as it came.
+        refusal: why the response is not reranked; empty when it is. Such a request is sent unchanged.
     """
 
     body: dict[str, Any]
@@ -65,7 +65,7 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
         wanted_params["search_pipeline"] = "_none"
     needed = tuple(
         name for name in options.fields if ":" not in name
-    )  # highlight: and inner_hits: are asked for anyway
+    )  # the request has highlight: and inner_hits: anyway
     borrowed = _borrow_fields(wanted_body, params, needed)
     page = Page(offset, size, borrowed, options.min_score, options.explain)
     return FirstPass(wanted_body, wanted_params, page)
@@ -80,7 +80,7 @@ def plan_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any], options
         body: the caller's request.
         params: the caller's URL parameters.
         options: of this search.
-        text: what the hits are to be judged against.
+        text: the query's text.
     """
     offset = _count(params, body, ("from", "from_"), 0)
     size = _count(params, body, ("size",), DEFAULT_SIZE)
@@ -100,7 +100,7 @@ def plan_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any], options
 
 
 def _refusal_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any]) -> str:
-    """Return what OpenSearch's rerank processor fails on, or reads no text with."""
+    """Return what in the request makes OpenSearch's rerank processor fail or read no text."""
     if str(params.get("track_total_hits", body.get("track_total_hits"))).lower() == "false":
         return "track_total_hits is false: OpenSearch's rerank processor fails without a total"
     if body.get("_source", True) not in (True, "true") or any(name in params for name in _SOURCE_PARAMS):
@@ -139,7 +139,7 @@ def _led_by_score(sort: Any) -> bool:
 
 
 def _count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str, ...], default: int) -> int | None:
-    """Return a count of the request; None for what is not one, which OpenSearch is left to refuse."""
+    """Return a count in the request; None if it is not a count, which OpenSearch will refuse."""
     given = (place[name] for place in (params, body) for name in names if place.get(name) is not None)
     try:
         count = int(next(given, default))
@@ -149,17 +149,17 @@ def _count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str,
 
 
 def _names_pipeline(body: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
-    """Return whether a search says which search pipeline it goes through."""
+    """Return whether a search names a search pipeline."""
     return "search_pipeline" in params or "search_pipeline" in body
 
 
 def _is_hybrid(query: Any) -> bool:
-    """Return whether a query's scores mean something only after the index's own pipeline has normalised them."""
+    """Return whether a query's scores need the index's own pipeline to be comparable."""
     return isinstance(query, Mapping) and "hybrid" in query
 
 
 def _drop_rerank_ext(body: dict[str, Any]) -> None:
-    """Take `ext.rerank` out of our copy: it is ours to read, and a cluster without the plugin refuses it."""
+    """Remove `ext.rerank` from our copy: a cluster without the plugin refuses it."""
     if "rerank" in (body.get("ext") or {}):
         rest = {name: value for name, value in body["ext"].items() if name != "rerank"}
         if rest:
@@ -169,7 +169,7 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
 
 
 def _borrow_fields(body: dict[str, Any], params: Mapping[str, Any], needed: tuple[str, ...]) -> tuple[str, ...]:
-    """Request through `fields` the text that the caller's `_source` may hide; return the names to take out again."""
+    """Request through `fields` the text that the caller's `_source` may hide; return the names to remove afterwards."""
     source = body.get("_source", True)
     hidden = source not in (True, "true") or any(name in params for name in _SOURCE_PARAMS)
     hidden = hidden or "stored_fields" in body or "stored_fields" in params

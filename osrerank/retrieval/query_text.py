@@ -1,4 +1,4 @@
-"""From a query text to what the first pass sends, and back: the text that a given query asks for."""
+"""From a query text to the first pass's query, and from a query back to its text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,12 +8,12 @@ from osrerank.errors import ConfigError
 TIE_BREAKER = 0.5
 """What the BEIR benchmark's Elasticsearch baseline uses over title and text."""
 
-# clause -> where in it the text stands, when the clause is {field: text} or {field: {"query": text}}
+# clause -> key of its text, when the clause is {field: text} or {field: {"query": text}}
 _FIELD_CLAUSES = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
 # clause -> the text is its "query" (or, for neural clauses, "query_text" under the field)
 _TEXT_CLAUSES = ("multi_match", "query_string", "simple_query_string", "combined_fields")
 _NEURAL_CLAUSES = ("neural", "neural_sparse")
-# clause -> keys under which scoring queries stand; filter and must_not do not score, so their texts are not the query
+# clause -> keys of its scoring queries; filter and must_not do not score, so their texts are not the query
 _COMPOUND_CLAUSES = {
     "bool": ("must", "should"),
     "dis_max": ("queries",),
@@ -35,10 +35,10 @@ def build_query(text: str, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def find_query_text(body: Mapping[str, Any]) -> str:
-    """Return the one text that a search body asks for.
+    """Return the one query text of a search body.
 
     It is `ext.rerank.query_context.query_text`, the same's `query_text_path`, or the text of the match, multi_match,
-    query_string or neural clauses of the query, when they agree on one. Clauses that do not score are not looked at.
+    query_string or neural clauses of the query, when they agree on one. Clauses that do not score are ignored.
 
     Raises:
         ConfigError: there is no such text, or there are several.

@@ -1,7 +1,7 @@
-"""RM3: a first pass whose query is widened by words of the documents that it finds at first.
+"""RM3: a first pass whose query is expanded with terms of the documents that a first search finds.
 
 Lavrenko, Croft: Relevance-based language models, SIGIR 2001; Abdul-Jaleel et al.: UMass at TREC 2004, section 3.1
-(RM3); the details are those of Anserini's ``RM3``, with which the baselines of this field are made. Written as a
+(RM3); the details are those of Anserini's ``RM3``, which made this field's baselines. Written as a
 generator of requests, so that the synchronous and the asynchronous client send the same.
 """
 
@@ -21,13 +21,13 @@ KEPT_PARAMS = ("routing", "preference", "search_type")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request to be sent before the search.
+class FeedbackRequest:
+    """A request that query expansion needs before the search.
 
     Attributes:
-        path: of the URL.
-        body: of the request.
-        params: of the URL.
+        path: the path of the URL.
+        body: the request's body.
+        params: the URL's parameters.
     """
 
     path: str
@@ -40,7 +40,7 @@ class Feedback:
     """A feedback document.
 
     Attributes:
-        score: what the first search gave it.
+        score: its score in the first search.
         frequencies: term -> occurrences in the document.
     """
 
@@ -48,16 +48,18 @@ class Feedback:
     frequencies: Mapping[str, int]
 
 
-def expand(text: str, index: Any, rm3: Rm3, params: Mapping[str, Any]) -> Generator[Ask, Any, dict[str, Any]]:
-    """Yield the requests that tell the feedback terms, and return the widened query.
+def expand(
+    text: str, index: Any, rm3: Rm3, params: Mapping[str, Any]
+) -> Generator[FeedbackRequest, Any, dict[str, Any]]:
+    """Yield the requests for the feedback terms, and return the expanded query.
 
-    Three requests at most: a search, the terms of what it found, the terms of the query. A text that finds nothing
-    stays as it is.
+    At most three requests: a search, the term vectors of its hits, the analysis of the query. A text without hits
+    stays unchanged.
 
     Args:
         text: the query's text.
-        index: where it is searched: a name, several, a pattern, or None for all.
-        rm3: how the query is widened.
+        index: the index searched: a name, several, a pattern, or None for all.
+        rm3: how the query is expanded.
         params: URL parameters of the caller's search.
     """
     names = index if isinstance(index, str) or index is None else ",".join(index)
@@ -65,24 +67,24 @@ def expand(text: str, index: Any, rm3: Rm3, params: Mapping[str, Any]) -> Genera
     kept = {name: params[name] for name in KEPT_PARAMS if name in params}
     body = {"query": plain, "size": rm3.documents, "_source": False}
     path = "/_search" if not names else f"/{_quoted(names)}/_search"
-    found = yield Ask(path, body, {**kept, "search_pipeline": "_none"})
+    found = yield FeedbackRequest(path, body, {**kept, "search_pipeline": "_none"})
     hits = found["hits"]["hits"]
     if not hits:
         return plain
-    vectors = yield Ask("/_mtermvectors", {"docs": [_vector_of(hit, rm3.field) for hit in hits]})
-    analysed = yield Ask(f"/{_quoted(hits[0]['_index'])}/_analyze", {"field": rm3.field, "text": text})
+    vectors = yield FeedbackRequest("/_mtermvectors", {"docs": [_vector_of(hit, rm3.field) for hit in hits]})
+    analysed = yield FeedbackRequest(f"/{_quoted(hits[0]['_index'])}/_analyze", {"field": rm3.field, "text": text})
     feedback = [
         Feedback(hit["_score"], _usable_terms(vector.get("term_vectors", {}).get(rm3.field, {}), rm3))
         for hit, vector in zip(hits, vectors["docs"], strict=True)
     ]
-    weights = widened([token["token"] for token in analysed["tokens"]], feedback, rm3)
-    # terms as they stand in the index: analysing them once more would change some
+    weights = expanded([token["token"] for token in analysed["tokens"]], feedback, rm3)
+    # index terms: analysing them again would change some
     clauses = [{"term": {rm3.field: {"value": term, "boost": weight}}} for term, weight in weights.items()]
     return {"bool": {"should": clauses}}
 
 
-def widened(query_terms: Sequence[str], feedback: Sequence[Feedback], rm3: Rm3) -> dict[str, float]:
-    """Return the terms of the widened query with their weights, which sum to 1, the heaviest first.
+def expanded(query_terms: Sequence[str], feedback: Sequence[Feedback], rm3: Rm3) -> dict[str, float]:
+    """Return the terms of the expanded query with their weights, which sum to 1, heaviest first.
 
     weight(t) = w q(t) + (1 - w) r(t), with q the query's term counts and r the relevance model, each summing to 1;
     r(t) is proportional to the sum over feedback documents of (frequency of t / frequencies of the document's kept
@@ -107,7 +109,7 @@ def widened(query_terms: Sequence[str], feedback: Sequence[Feedback], rm3: Rm3) 
 
 
 def _usable_terms(vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
-    """Return the terms of a term vector that may widen a query, with their frequencies."""
+    """Return the terms of a term vector that may expand a query, with their frequencies."""
     documents = (vector.get("field_statistics") or {}).get("doc_count", 0)
     return {
         term: counts["term_freq"]
@@ -119,14 +121,14 @@ def _usable_terms(vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
 
 
 def _vector_of(hit: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what asks for a hit's term vector."""
+    """Return the request for a hit's term vector."""
     asked = {"_index": hit["_index"], "_id": hit["_id"], "fields": [name], "term_statistics": True}
     asked |= {"positions": False, "offsets": False, "payloads": False}
     return {**asked, "routing": hit["_routing"]} if "_routing" in hit else asked
 
 
 def _heaviest(weights: Mapping[str, float], count: int) -> dict[str, float]:
-    """Return the terms of the highest weights, those of equal weight in the order of the alphabet."""
+    """Return the terms of the highest weights; equal weights in alphabetical order."""
     return dict(sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count])
 
 

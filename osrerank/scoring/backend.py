@@ -1,7 +1,7 @@
-"""What a scorer asks of a loaded network."""
+"""The interface between a scorer and a loaded network."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -9,12 +9,26 @@ import numpy.typing as npt
 from osrerank.scoring.inputs import Tokens
 
 
+class Compute(NamedTuple):
+    """How a backend computes.
+
+    Attributes:
+        threads: CPU threads; 0 means the cores that this process may use.
+        dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for the backend's own choice.
+        compiled: whether the network is compiled.
+    """
+
+    threads: int = 0
+    dtype: str = "auto"
+    compiled: bool = False
+
+
 class Backend(Protocol):
-    """A loaded network: token sequences in, the head's outputs out. Safe to call from ``lanes`` threads at once."""
+    """A loaded network: token sequences in, the head's outputs out. Safe to call from ``threads`` threads at once."""
 
     @property
     def precision(self) -> str:
-        """What the weights are computed in: ``int8``, ``fp32``, ``bf16``, ``fp16``."""
+        """The type that it computes in: ``int8``, ``fp32``, ``bf16``, ``fp16``."""
 
     @property
     def files(self) -> Sequence[str]:
@@ -22,19 +36,19 @@ class Backend(Protocol):
 
     @property
     def budget_tokens(self) -> int:
-        """How many tokens a batch may have; 1 for one sequence at a time."""
+        """The most tokens of a batch; 1 for one sequence at a time."""
 
     @property
     def packed(self) -> bool:
-        """Whether a batch costs the sum of its lengths; otherwise its longest times their number."""
+        """Whether a batch costs the sum of its lengths; otherwise their number times the longest."""
 
     @property
-    def lanes(self) -> int:
-        """How many batches are worth computing at once."""
+    def threads(self) -> int:
+        """How many threads should compute batches at the same time."""
 
     @property
     def parallel(self) -> bool:
-        """Whether lanes compute side by side: then no batch should take what leaves another lane idle."""
+        """Whether these threads compute in parallel; then a large batch must not leave another thread idle."""
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         """Return the head's outputs ``(n, labels)``.

@@ -25,7 +25,7 @@ Row = npt.NDArray[np.float32]
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
-    """Return how many leading sequences fit a batch, at least one where there is one.
+    """Return how many leading sequences fit into a batch, at least one if there is any.
 
     Args:
         lengths: tokens of each sequence, in order.
@@ -44,11 +44,11 @@ def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = Fal
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a call's sequences, by their place among those added; one in neither was not reached.
+    """The results of a call's sequences, by their place among those added. A sequence in neither field was not reached.
 
     Attributes:
         outputs: the head's outputs ``(labels,)``, all finite.
-        failures: why there are none.
+        failures: why a sequence has no output.
     """
 
     outputs: dict[int, Row] = field(default_factory=dict)
@@ -66,11 +66,11 @@ class _Item(NamedTuple):
 
 
 class Batcher:
-    """Computes sequences of any number of concurrent calls on a backend's lanes.
+    """Computes the sequences of concurrent calls on a backend's threads.
 
-    Calls take turns, so that a small one does not wait for a large one; a batch that one call does not fill is filled
-    up from the next. A sequence that fails is isolated by halving its batch. Once a call's deadline has passed, or its
-    next sequence cannot be expected to end in time, nothing more of it is begun.
+    Calls take turns, so that a small one does not wait for a large one; the next call fills up a batch that one call
+    leaves room in. A sequence that fails is isolated by halving its batch. No sequence of a call starts after its
+    deadline, or when it is not expected to end in time.
 
     Args:
         backend: computes a batch.
@@ -86,19 +86,19 @@ class Batcher:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Begin without calls and without threads, as a forked child must: the lanes are its parent's."""
+        """Start over without calls and threads in a forked child: the threads stay with the parent."""
         self._lock = threading.Lock()
         self._turns: deque[Call] = deque()
         self._halves: deque[list[_Item]] = deque()
         self._busy = 0
-        self._lanes = ThreadPoolExecutor(self._backend.lanes, thread_name_prefix="osrerank-lane")
+        self._executor = ThreadPoolExecutor(self._backend.threads, thread_name_prefix="osrerank-batch")
 
     def call(self, deadline: Deadline) -> "Call":
-        """Begin a call; use it in a ``with`` statement, which takes back what was not computed."""
+        """Open a call for a ``with`` statement, which withdraws what was not computed."""
         return Call(self, deadline, threading.Condition(self._lock))
 
     def close(self) -> None:
-        """Let what is being computed end, and refuse everything else."""
+        """Finish the batches in progress and refuse everything else."""
         with self._lock:
             self._closed = True
             for call in self._turns:
@@ -106,25 +106,25 @@ class Batcher:
                 call.waiting.clear()
                 call.ended.notify_all()
             self._turns.clear()
-        self._lanes.shutdown(wait=True)
+        self._executor.shutdown(wait=True)
 
     def admit(self, call: "Call", items: Sequence[_Item]) -> None:
-        """Take a call's sequences in.
+        """Add a call's sequences to those that wait.
 
         Raises:
-            InferenceError: this is closed.
+            InferenceError: the batcher is closed.
         """
         with self._lock:
             if self._closed:
                 raise self._refusal()
             call.waiting.extend(items)
-            if call.deadline.at_s is None:  # any order will do, and long ones last would leave lanes idle
+            if call.deadline.at_s is None:  # the order is free; long ones last would leave threads idle
                 call.waiting = deque(sorted(call.waiting, key=lambda item: -len(item.tokens.ids)))
             if call.waiting and call not in self._turns:
                 self._turns.append(call)
-            for _ in range(min(self._backend.lanes - self._busy, len(call.waiting))):
+            for _ in range(min(self._backend.threads - self._busy, len(call.waiting))):
                 self._busy += 1
-                self._lanes.submit(self._work)
+                self._executor.submit(self._work)
 
     def wait(self, call: "Call") -> None:
         """Return when no sequence of the call is being computed, and none waits or its deadline has passed."""
@@ -135,7 +135,7 @@ class Batcher:
             call.ended.wait_for(lambda: call.is_done)
 
     def withdraw(self, call: "Call") -> None:
-        """Take back the call's sequences that no batch has yet."""
+        """Remove the call's sequences that are in no batch yet."""
         with self._lock:
             call.waiting.clear()
 
@@ -147,7 +147,7 @@ class Batcher:
                     outputs = self._outputs(batch)
             except InferenceError as error:
                 self._isolate(batch, str(error))
-            except Exception as error:  # noqa: BLE001 - a lane that dies would leave its callers waiting
+            except Exception as error:  # noqa: BLE001 - a thread that dies would leave its callers waiting
                 self._abandon(batch, error)
             else:
                 self._settle(batch, outputs)
@@ -164,7 +164,7 @@ class Batcher:
         return outputs
 
     def _take(self) -> list[_Item]:
-        """Return the next batch; an empty one ends the lane."""
+        """Return the next batch; an empty one ends the thread."""
         with self._lock:
             batch = self._half() or self._gather()
             if not batch:
@@ -172,7 +172,7 @@ class Batcher:
             return batch
 
     def _half(self) -> list[_Item]:
-        """Return a part of a batch that failed, without what is past its deadline."""
+        """Return a part of a failed batch, without sequences that are past their deadline."""
         while self._halves:
             in_time: list[_Item] = []
             late: list[_Item] = []
@@ -191,7 +191,7 @@ class Batcher:
             size = self._fitting(batch, call)
             batch += [call.waiting.popleft() for _ in range(size)]
             call.running += size
-            if call.waiting and size == 0:  # it did not fit, and is the next
+            if call.waiting and size == 0:  # it did not fit; its turn is next
                 self._turns.appendleft(call)
                 break
             if call.waiting:
@@ -200,7 +200,7 @@ class Batcher:
         return batch
 
     def _fitting(self, batch: Sequence[_Item], call: "Call") -> int:
-        """Return how many sequences of a call join a batch; a call that is out of time loses those that wait."""
+        """Return how many sequences of a call join a batch; a call that is out of time loses its waiting ones."""
         lengths = [len(item.tokens.ids) for item in batch]
         if call.waiting and not self._pace.allows(sum(lengths) + len(call.waiting[0].tokens.ids), call.deadline):
             if not batch:
@@ -208,12 +208,12 @@ class Batcher:
                 call.notify()
             return 0
         most = min(self._most(one.deadline) for one in (call, *(item.call for item in batch)))
-        share = -(-len(call.waiting) // (self._backend.lanes if self._backend.parallel else 1))
+        share = -(-len(call.waiting) // (self._backend.threads if self._backend.parallel else 1))
         more = (len(item.tokens.ids) for item in islice(call.waiting, share))
         return max(0, batch_size(chain(lengths, more), most, packed=self._backend.packed) - len(batch))
 
     def _isolate(self, batch: Sequence[_Item], reason: str) -> None:
-        """Halve a batch that failed: one bad sequence must not fail its neighbours, nor one batch too large."""
+        """Halve a failed batch, so that neither one bad sequence nor a batch that is too large fails the others."""
         with self._lock:
             if len(batch) > 1:
                 HALVINGS.inc()
@@ -225,7 +225,7 @@ class Batcher:
             self._release(batch)
 
     def _abandon(self, batch: Sequence[_Item], error: Exception) -> None:
-        """Give an error that is no failure of the model to the callers."""
+        """Pass an error that is not the model's on to the callers."""
         with self._lock:
             for item in batch:
                 item.call.error = error
@@ -255,12 +255,12 @@ class Call:
     """The sequences of one caller.
 
     Attributes:
-        deadline: after it none is begun.
-        outcome: what has come of them so far.
-        waiting: those that no batch has.
-        running: how many are in a batch.
-        error: what went wrong beside the model.
-        ended: told, with the batcher's lock held, when nothing waits or runs any more.
+        deadline: no sequence starts after it.
+        outcome: the results so far.
+        waiting: sequences in no batch yet.
+        running: number of sequences in a batch.
+        error: an error that is not the model's.
+        ended: notified, with the batcher's lock held, when nothing waits or runs any more.
     """
 
     def __init__(self, batcher: Batcher, deadline: Deadline, ended: threading.Condition) -> None:
@@ -287,12 +287,12 @@ class Call:
         return not self.waiting and self.running == 0
 
     def notify(self) -> None:
-        """Wake the caller where there is nothing more to wait for; the lock is held."""
+        """Wake the caller if nothing waits or runs; the lock is held."""
         if self.is_done:
             self.ended.notify_all()
 
     def add(self, sequences: Iterable[Tokens]) -> None:
-        """Let sequences be computed, from now on, while more are being made.
+        """Add sequences; they are computed while the caller prepares more.
 
         Raises:
             InferenceError: the batcher is closed.
@@ -302,7 +302,7 @@ class Call:
         self._batcher.admit(self, items)
 
     def result(self) -> Outcome:
-        """Wait for all that was added, or as much of it as the deadline allowed."""
+        """Wait for all added sequences, or until the deadline."""
         self._batcher.wait(self)
         if self.error is not None:
             raise self.error

@@ -1,27 +1,26 @@
-"""The model card: how a model reads texts, and how its scores are meant."""
+"""The model card: how a model reads texts, and what its scores mean."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import ConfigError
+from osrerank.types import Advice
 
 CARD_VERSION = 1
 SLACK = 1e-3
-"""A quotient above a whole number by less counts as it, so that no rounding decides how many states there are."""
-POOLING = ("query_pool_factor", "pool_factor")
-"""Where a card's biases have its `PoolFactors`."""
+"""Subtracted before rounding up, so that rounding errors cannot change the number of states."""
 CLOSED = "closed"
 SEGMENTS = {"mono": 2, "duo": 3}
 """Segments of a sequence: the query, and one or two documents."""
 BLOCKED = -1e4
-"""Added to a logit that must not count: exp of it is 0 in float32 and float16, and it overflows in neither."""
+"""Added to logits that must not count: its exp is 0 in float32 and float16, and it overflows in neither."""
 BEYOND = 2.0
-"""More than any cosine: where pieces are sorted by theirs, it puts one last, and its negative first."""
+"""Greater than any cosine: as a sort key it puts a piece last, and its negative puts it first."""
 CHOICES = {
     "kind": ("mono", "duo"),
     "head": ("logit1", "logits2", "next-sentence", "cosine"),
@@ -45,49 +44,20 @@ class Calibration:
     def __post_init__(self) -> None:
         if not self.scale > 0:
             raise ValueError(
-                f"the calibration's scale is {self.scale}; it must be above 0, or the order would turn round"
+                f"the calibration's scale is {self.scale}; it must be above 0, or the order would be reversed"
             )
-
-
-class PoolFactors(NamedTuple):
-    """Pieces for each state of a query and of a document, on average; 1 where each piece has its own."""
-
-    query: float = 1.0
-    document: float = 1.0
-
-    @property
-    def pools(self) -> bool:
-        """Whether pieces share states."""
-        return max(self) > 1
-
-    def of_segments(self, segments: int) -> tuple[float, ...]:
-        """Return the factor of each of so many segments: the query, then the documents."""
-        return (self.query, *[self.document] * (segments - 1))
-
-    def states(self, segments: npt.NDArray[np.int64]) -> int:
-        """Return how many states a sequence of these segments ``(tokens,)`` gets: 0 a query's, 1 and 2 documents'."""
-        if not self.pools:
-            return len(segments)
-        pieces = np.bincount(segments)
-        parts = zip(pieces.tolist(), self.of_segments(len(pieces)), strict=True)
-        return sum(states_of(count, factor) for count, factor in parts if count)
-
-    def for_card(self) -> dict[str, float]:
-        """Return what a card's biases have of them."""
-        return {name: factor for name, factor in zip(POOLING, self, strict=True) if factor != 1}
 
 
 @dataclass(frozen=True, slots=True)
 class CrossBias:
-    """What the layout adds to a bi-encoder.
+    """What the layout ``cross-bias`` adds to a bi-encoder; the card's field ``biases``.
 
     Attributes:
-        query: added to the logits of query rows on document columns; ``closed`` for none of it.
-        document: added to the logits of document rows on query columns.
-        temperature: factor t of the cosine.
-        other: added to the logits of one document's rows on the other's columns; of no account for mono.
-        pool_factor: pieces of a document for each of its states, on average; 1 for a state each.
-        query_pool_factor: the same of the query.
+        query: added to the attention logits of query rows on document columns; ``closed``: they see none of it.
+        document: added to the logits of document rows on query columns, likewise.
+        temperature: factor t of the cosine, above 0.
+        other: added to the logits of one document's rows on the other's columns; a mono model has no such rows.
+        pool_factor: pieces of a document for each of its states, on average; 1 where each piece has its own.
     """
 
     query: float | str = -2.0
@@ -95,12 +65,47 @@ class CrossBias:
     temperature: float = 20.0
     other: float | str = -4.0
     pool_factor: float = 1.0
-    query_pool_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        for side in ("query", "document", "other"):
+            value = getattr(self, side)
+            if value != CLOSED and not _is_finite(value):
+                raise ValueError(f"biases: {side} is {value!r}; it must be a number or {CLOSED!r}")
+        if not (_is_finite(self.temperature) and self.temperature > 0):
+            raise ValueError(f"biases: temperature is {self.temperature!r}; it must be a number above 0")
+        if not (_is_finite(self.pool_factor) and self.pool_factor >= 1):
+            raise ValueError(f"biases: pool_factor is {self.pool_factor!r}; it must be 1 or above")
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Read a card's ``biases``.
+
+        Raises:
+            ValueError: a field is unknown, or a value is out of its range.
+        """
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(content) - known):
+            raise ValueError(f"biases: {unknown[0]} is unknown; the fields are {', '.join(sorted(known))}")
+        return cls(**content)
+
+    def to_json(self, kind: Kind) -> dict[str, Any]:
+        """Return the ``biases`` of a card of this kind."""
+        content: dict[str, Any] = {"query": self.query, "document": self.document, "temperature": self.temperature}
+        if self.pools:
+            content["pool_factor"] = self.pool_factor
+        return content | ({"other": self.other} if kind == "duo" else {})
 
     @property
-    def pool_factors(self) -> PoolFactors:
-        """Pieces of a query and of a document for each of their states."""
-        return PoolFactors(self.query_pool_factor, self.pool_factor)
+    def pools(self) -> bool:
+        """Whether pieces of a document share states."""
+        return self.pool_factor > 1
+
+    def states(self, segments: npt.NDArray[np.int64]) -> int:
+        """Return how many states a sequence of these segments ``(tokens,)`` gets: 0 a query's, 1 and 2 documents'."""
+        if not self.pools:
+            return len(segments)
+        query, *documents = np.bincount(segments).tolist()
+        return int(query) + sum(states_of(pieces, self.pool_factor) for pieces in documents if pieces)
 
     def amounts(self) -> tuple[float, float, float]:
         """Return the biases ``query``, ``document`` and ``other`` as numbers."""
@@ -109,15 +114,22 @@ class CrossBias:
         return query, document, other
 
     def seen_from(self, row: int, segments: int) -> list[tuple[int, float]]:
-        """Return which of so many segments the rows of one see beside their own, and what is added there."""
+        """Return the other segments that the rows of one segment see, and the bias added there."""
         others = [segment for segment in range(segments) if segment != row]
         sides = [self.query if row == 0 else self.document if segment == 0 else self.other for segment in others]
         return [(segment, float(side)) for segment, side in zip(others, sides, strict=True) if side != CLOSED]
 
-    def for_card(self, kind: Kind) -> dict[str, Any]:
-        """Return the biases that a card of this kind has."""
-        named = {"query": self.query, "document": self.document, "temperature": self.temperature}
-        return {**named, **self.pool_factors.for_card(), **({"other": self.other} if kind == "duo" else {})}
+    def as_duo(self, other: float | str) -> Self:
+        """Return a mono model's biases as a duo model's.
+
+        The query's bias falls by log 2: the two documents together then weigh what the one did, where they are alike,
+        because a softmax adds up exponentials.
+
+        Args:
+            other: the bias between the documents.
+        """
+        query = self.query if isinstance(self.query, str) else self.query - math.log(2)
+        return replace(self, query=query, other=other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +149,12 @@ class ModelCard:
             ``released`` does as the published codes: mono leaves one token unused, and duo's documents each get half of
             what their query leaves.
         segment_rows: rows of the token type table: two for mono, three for duo; 0 or 1 for models without segments.
-            ``cross-bias`` reads the first row alone, so that two do for duo.
+            ``cross-bias`` reads only the first row, so two are enough for duo.
         calibration: raw score -> logit.
-        first_pass_weight: what the best first-pass score is worth beside the logits, where the model orders better with
-            its help (`osrerank.stages.interpolate`, "linear"); 0 where it orders by itself, as the papers' models do.
-        prior_share: of a duo model, the share in a pair's logit of the difference of the mono model's, where it orders
-            better with their help (`osrerank.stages.duo`); 0 for duoBERT as the paper has it.
+        first_pass_weight: see `Advice`.
+        prior_share: see `Advice`.
         onnx: precision (``int8``, ``fp32``) -> file, relative to the directory.
-        biases: for ``cross-bias``, the numbers of `CrossBias`; ``other`` for duo alone.
+        cross_bias: what the layout ``cross-bias`` adds; the other layout ignores it. In the file: ``biases``.
         provenance: base model, training data, recipe, licence, measures.
     """
 
@@ -160,7 +170,7 @@ class ModelCard:
     first_pass_weight: float = 0.0
     prior_share: float = 0.0
     onnx: Mapping[str, str] = field(default_factory=dict)
-    biases: Mapping[str, Any] = field(default_factory=dict)
+    cross_bias: CrossBias = field(default_factory=CrossBias)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -169,24 +179,18 @@ class ModelCard:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
         if not 3 < self.max_query_tokens < self.max_tokens:
             raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and below max_tokens")
-        if not self.first_pass_weight >= 0:
-            raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
-        for name, factor in zip(POOLING, self.pool_factors, strict=True):
-            if not 1 <= factor < math.inf:
-                raise ValueError(f"biases: {name} is {factor}; it must be 1 or above")
-        if not 0 <= self.prior_share < 1:
-            raise ValueError(f"prior_share is {self.prior_share}; it must be 0 or above and below 1")
+        _ = self.advice  # checks its numbers
         if self.kind == "duo":
             self._check_duo()
 
     @property
-    def pool_factors(self) -> PoolFactors:
-        """Pieces of a query and of a document for each of their states."""
-        return PoolFactors(*(float(self.biases.get(name, 1.0)) for name in POOLING))
+    def advice(self) -> Advice:
+        """What the model recommends for ordering by its scores."""
+        return Advice(self.first_pass_weight, self.prior_share)
 
     @property
     def is_antisymmetric(self) -> bool:
-        """Whether a duo model's score changes its sign, and nothing else, where the documents change places."""
+        """Whether exchanging the two documents only changes the sign of a duo model's score."""
         return self.kind == "duo" and self.layout == "cross-bias"
 
     def _check_duo(self) -> None:
@@ -194,56 +198,48 @@ class ModelCard:
         if self.head not in heads:
             raise ValueError(f"head is {self.head!r}; a duo model has {' or '.join(heads)} in the layout {self.layout}")
         if self.max_tokens < self.max_query_tokens + 6:
-            raise ValueError(f"max_tokens is {self.max_tokens}: two documents have no room beside the query")
+            raise ValueError(f"max_tokens is {self.max_tokens}; that leaves two documents no room beside the query")
         if self.layout == "standard" and self.segment_rows == 2:
             fix = "osrerank export --kind duo adds the third"
-            raise ValueError(f"segment_rows is 2; a duo model tells query, first and second document apart; {fix}")
+            raise ValueError(f"segment_rows is 2; a duo model needs a row each for the query and both documents; {fix}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``osrerank.json``; `read_card` reads it back."""
-        content = {name: getattr(self, name) for name in self.__slots__ if name != "calibration"}
-        calibration = {"scale": self.calibration.scale, "offset": self.calibration.offset}
-        return {"version": CARD_VERSION, **content, "calibration": calibration}
+        content: dict[str, Any] = {"version": CARD_VERSION}
+        for name in self.__slots__:
+            if name == "cross_bias":
+                content["biases"] = self.cross_bias.to_json(self.kind) if self.layout == "cross-bias" else {}
+            elif name != "calibration":
+                content[name] = getattr(self, name)
+        return {**content, "calibration": {"scale": self.calibration.scale, "offset": self.calibration.offset}}
 
 
 def states_of(pieces: int, pool_factor: float) -> int:
-    """Return how many states a query or a document of so many pieces gets."""
+    """Return how many states a document of this many pieces gets."""
     return max(1, math.ceil(pieces / pool_factor - SLACK))
 
 
-def with_pool_factors(card: ModelCard, *, query: float | None = None, document: float | None = None) -> ModelCard:
-    """Return a card with other pool factors, without what was measured or fitted at the old ones.
+def with_pool_factor(card: ModelCard, factor: float | None) -> ModelCard:
+    """Return a card with another pool factor, without what was measured or fitted at the old one.
 
     Args:
         card: the card.
-        query: a query's pieces for each of its states; None for what the card says.
-        document: the same of a document.
+        factor: a document's pieces for each of its states; None for the card's own.
 
     Raises:
-        ConfigError: the layout knows none, or one is below 1.
+        ConfigError: the layout does not pool texts, or the factor is below 1.
     """
-    old = card.pool_factors
-    new = PoolFactors(old.query if query is None else query, old.document if document is None else document)
-    if new == old:
+    if factor is None or factor == card.cross_bias.pool_factor:
         return card
     if card.layout != "cross-bias":
-        raise ConfigError("texts are pooled in the layout cross-bias alone", setting="pool_factor")
-    kept = {name: value for name, value in card.biases.items() if name not in POOLING}
+        raise ConfigError("only models of the layout cross-bias can pool texts", setting="pool_factor")
     provenance = {name: value for name, value in card.provenance.items() if name != "measures"}
     try:
-        return replace(card, biases={**kept, **new.for_card()}, calibration=Calibration(), provenance=provenance)
+        cross_bias = replace(card.cross_bias, pool_factor=factor)
     except ValueError as error:
         raise ConfigError(str(error), setting="pool_factor") from None
+    return replace(card, cross_bias=cross_bias, calibration=Calibration(), provenance=provenance)
 
 
-def beside_another(query_bias: float | str) -> float | str:
-    """Return a mono model's bias of query rows on document columns as a duo model's: less by log 2.
-
-    So the two documents together weigh what the one did, where they are alike: a softmax adds up exponentials.
-    """
-    return query_bias if isinstance(query_bias, str) else query_bias - math.log(2)
-
-
-def as_duo(biases: Mapping[str, Any], other: float | str) -> dict[str, Any]:
-    """Return a mono model's biases as a duo model's, with the one between the documents."""
-    return {**biases, "query": beside_another(biases["query"]), "other": other}
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -3,8 +3,9 @@
 In the layout ``cross-bias`` each document has a [CLS] of its own, which has the document's segment.
 
 Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections 3.2 and 3.3):
-the query has at most 64 tokens with its two specials, the document is cut to fit 512, the query never again; of a pair
-each document has at most 223. Each text is tokenised once. Text that spells a special token, such as "[SEP]", is text.
+the query has at most 64 tokens with its two specials, and the document is cut so that the sequence has at most 512; of
+a pair, each document has at most 223. Each text is tokenised once. A special token spelled in a text, such as "[SEP]",
+is read as text.
 """
 
 from collections.abc import Sequence
@@ -21,9 +22,9 @@ from osrerank.scoring.card import LengthRule, ModelCard
 from osrerank.scoring.model_files import TOKENIZER_FILE
 
 CHARACTERS_PER_PIECE = 8
-"""First guess at how much text fills a budget; English has four to five."""
+"""First guess of characters per piece; English has four to five."""
 MOST_CHARACTERS = 1 << 18
-"""Nothing beyond is looked at; a text that needs more for its 512 pieces is white space or one endless word."""
+"""Most characters read of a text; one that needs more for 512 pieces is white space or one endless word."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -73,7 +74,7 @@ class Template:
     second_type: int = 0
 
     def specials(self, documents: int = 1) -> int:
-        """Return how many specials a sequence with so many documents has."""
+        """Return how many specials a sequence with this many documents has."""
         return len(self.head) + documents * len(self.middle) + len(self.tail)
 
 
@@ -92,7 +93,7 @@ class InputBuilder:
     Args:
         tokenizer: the model's; used as it is, so it must neither pad nor truncate.
         card: the model's lengths and layout.
-        length_rule: instead of the card's.
+        length_rule: replaces the card's.
     """
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard, *, length_rule: LengthRule | None = None) -> None:
@@ -112,7 +113,7 @@ class InputBuilder:
         """Read the directory's tokenizer.
 
         Raises:
-            ModelLoadError: it cannot be read, or does not join two texts.
+            ModelLoadError: the tokenizer cannot be read, or does not join two texts.
         """
         file = directory / TOKENIZER_FILE
         try:
@@ -157,12 +158,12 @@ class InputBuilder:
         return self.max_tokens - self._template.specials() - unused - len(query.ids)
 
     def _duo_room(self, query: Pieces) -> int:
-        """Return how many pieces each of two documents may have: 223 beside a query that may have 62, whatever it has.
+        """Return how many pieces each of two documents may have: 223 where queries may have 62.
 
         With a [CLS] for each document it is 222.
 
-        The released code gives each half of what the query with its two specials leaves, less two: 222 to 252. Neither
-        lends the other what it does not need.
+        The released code gives each document half of what the query with its two specials leaves, less two: 222 to 252.
+        A short document leaves no room to the other.
         """
         if self.length_rule == "released":
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
@@ -182,8 +183,8 @@ class InputBuilder:
     def _pieces_of_long(self, text: str, most: int, reach: int) -> Pieces:
         """Tokenise a beginning, longer until it has enough pieces.
 
-        Cutting a text changes pieces of the word it goes through and no others, because words are split before pieces
-        are; so all but the last word's are those of the whole text.
+        Cutting a text changes only the pieces of the word that it cuts, because the tokenizer splits words first. So
+        all pieces but the last word's are those of the whole text.
         """
         while reach < min(len(text), MOST_CHARACTERS):
             sure = _without_last_word(self._tokenizer.encode(text[:reach], add_special_tokens=False))

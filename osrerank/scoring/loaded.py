@@ -1,4 +1,4 @@
-"""One model of a process: loaded once, when it is first needed, with the cache of its scores."""
+"""A model that is loaded on first use, and the cache of its scores."""
 
 import threading
 import time
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import Kind
+from osrerank.scoring.registry import load
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
     from osrerank.scoring.cache.scorer import CachedScorer  # imported when a cache is configured: it brings Redis
 
 RETRY_LOAD_AFTER_S = 30.0
-"""A model that failed to load is not tried again sooner: every search would wait for it."""
+"""Seconds before a model that failed to load is tried again; otherwise every search would wait for it."""
 
 
 class LoadedModel:
-    """One model of a process, loaded once, when it is first needed, with the cache of its scores.
+    """A model that is loaded once, on first use, and the cache of its scores.
 
     Safe to use from many threads.
 
@@ -25,8 +26,8 @@ class LoadedModel:
         name: directory, hub id or shipped name.
         kind: ``mono`` or ``duo``.
         settings: backend, threads, Redis.
-        scorer: scores instead; stays the caller's to close.
-        fix: what to do where the model cannot be loaded, put behind the reason.
+        scorer: used in place of the named model; the caller closes it.
+        fix: advice that is added to the error when the model cannot be loaded.
     """
 
     def __init__(self, name: str, kind: Kind, settings: Settings, scorer: Scorer | None = None, fix: str = "") -> None:
@@ -42,7 +43,7 @@ class LoadedModel:
         self._failed_at_s = 0.0
 
     def scorer(self, *, cached: bool) -> Scorer:
-        """Return the model's scorer, behind the cache where there is one and it is asked for.
+        """Return the model's scorer, through the cache where one is configured and asked for.
 
         Raises:
             ModelLoadError: the model cannot be loaded.
@@ -59,7 +60,7 @@ class LoadedModel:
             return self._cached
 
     def close(self) -> None:
-        """Release the model where this loaded it, and the connections to the cache."""
+        """Release the model, unless the caller brought it, and the connections to the cache."""
         with self._lock:
             if self._cached is not None:
                 self._cached.disconnect()
@@ -73,26 +74,9 @@ class LoadedModel:
         if self._failure is not None and time.monotonic() - self._failed_at_s < RETRY_LOAD_AFTER_S:
             raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
         try:
-            self._loaded = _load_scorer(self._name, self._kind, self._settings)
+            self._loaded = load(self._settings, self._kind, model=self._name)
         except ModelLoadError as error:
-            told = ModelLoadError(f"{error}{self._fix}", model=error.model, path=error.path)
-            self._failure, self._failed_at_s = told, time.monotonic()
-            raise told from error
+            failure = ModelLoadError(f"{error}{self._fix}", model=error.model, path=error.path)
+            self._failure, self._failed_at_s = failure, time.monotonic()
+            raise failure from error
         return self._loaded
-
-
-def _load_scorer(name: str, kind: Kind, settings: Settings) -> Scorer:
-    if settings.backend == "workers":
-        from osrerank.scoring.remote.scorer import RemoteScorer  # noqa: PLC0415 - imports redis and celery
-
-        return RemoteScorer(settings.broker(), name, queue_chunks=settings.queue_chunks)
-    from osrerank.scoring.registry import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
-
-    return load_scorer(
-        name,
-        backend=settings.backend,
-        threads=settings.threads,
-        dtype=settings.dtype,
-        compiled=settings.torch_compile,
-        kind=kind,
-    )

@@ -17,15 +17,15 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.logistic import logistic
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, digest
-from osrerank.types import NEVER, Deadline, Scores
+from osrerank.types import NEVER, Advice, Deadline, Scores
 
 CHUNK = {"mono": 16, "duo": 128}
-"""So many sequences are made at a time, while those before them are being computed."""
+"""Sequences tokenised at a time, while those before them are being computed."""
 LARGE_CHUNK = 256
-"""Instead, for a backend whose batches have room for as many of ordinary length: a GPU that begins with few is idle."""
+"""The same for a backend with large batches: a GPU that starts with few sequences is idle."""
 ORDINARY_TOKENS = 128
 WINDOW = 4096
-"""So many sequences are held at once: 32 MiB of 512 tokens."""
+"""Most sequences held at once: 32 MiB at 512 tokens each."""
 
 
 class LocalScorer:
@@ -56,12 +56,8 @@ class LocalScorer:
         return self.card.name
 
     @property
-    def first_pass_weight(self) -> float:
-        return self.card.first_pass_weight
-
-    @property
-    def prior_share(self) -> float:
-        return self.card.prior_share
+    def advice(self) -> Advice:
+        return self.card.advice
 
     @property
     def backend(self) -> Backend:
@@ -76,7 +72,7 @@ class LocalScorer:
 
     @functools.cached_property
     def identity(self) -> str:
-        """What determines a pair's score beside its texts: model digest, precision and input policy."""
+        """All that a pair's score depends on except its texts: model digest, precision and input policy."""
         files = [name for name in (TOKENIZER_FILE, CARD_FILE, CONFIG_FILE) if (self._directory / name).exists()]
         backend = self.backend
         policy = f"{self.card.layout}/{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
@@ -84,7 +80,7 @@ class LocalScorer:
 
     @property
     def merges_calls(self) -> bool:
-        """Whether sequences of several calls are computed together: the more calls at once, the fuller the batches."""
+        """Whether sequences of several calls share batches; more concurrent calls then fill them better."""
         return self.backend.budget_tokens > 1
 
     def score(
@@ -129,17 +125,17 @@ class LocalScorer:
 
     def _check(self, tuples: Sequence[tuple[int, ...]]) -> None:
         if self.card.kind == "mono" and any(len(indices) != 1 for indices in tuples):
-            raise ValueError("a mono model scores tuples of one document; for pairs of documents a duo model is needed")
+            raise ValueError("a mono model scores single documents; pairs of documents need a duo model")
         if self.card.kind == "duo" and any(len(indices) != 2 for indices in tuples):
-            raise ValueError("a duo model scores pairs of documents; for single documents a mono model is needed")
+            raise ValueError("a duo model scores pairs of documents; single documents need a mono model")
 
     def _different(
         self, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]
     ) -> tuple[Sequence[tuple[int, ...]], list[tuple[int, int]]]:
         """Return the tuples to compute, and for each given one its place among them and its sign.
 
-        Of an antisymmetric model (j, i) is what (i, j) is, with the other sign. The order that is computed follows from
-        the texts, so that a score does not depend on what else is asked.
+        For an antisymmetric model, (j, i) has the score of (i, j) with the other sign. The texts decide which of the
+        two is computed, so that a score does not depend on what else is asked.
         """
         if not self.card.is_antisymmetric:
             return tuples, [(place, 1) for place in range(len(tuples))]

@@ -1,11 +1,12 @@
 """From a model's name to its directory: a folder, a shipped model, or a repository of the Hugging Face hub."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import ONNX_FILES
+from osrerank.scoring.model_files import GRAPHS, WEIGHTS
 
 SHIPPED = Path(__file__).parent.parent / "models"
 SHIPPED_PREFIX = "osrerank/"
@@ -18,20 +19,17 @@ DESCRIPTIONS = (
     "tokenizer_config.json",
     "vocab.txt",
 )
-WEIGHTS = ("*.safetensors", "model.safetensors.index.json")
-FORMS = {
-    "onnx": (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data")),
-    "torch": (WEIGHTS,),
-}
-"""What to fetch for a backend: the first form that a repository has, so that not every precision is downloaded."""
 
 
-def locate(model: str, *, backend: str = "auto") -> Path:
-    """Return the directory of a model, downloading it from the hub where it is nowhere else.
+Forms = Sequence[Sequence[str]]
+
+
+def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS)) -> Path:
+    """Return the directory of a model; download it from the hub if it is neither a directory nor shipped.
 
     Args:
         model: a directory, ``osrerank/NAME`` for a shipped model, or a hub id with an optional ``@revision``.
-        backend: for a hub id: ``onnx`` wants graphs, ``torch`` weights, ``auto`` graphs where there are some.
+        forms: for a hub id: lists of file patterns; the first list that the repository has is downloaded.
 
     Raises:
         ModelLoadError: there is no such model, or the hub cannot be reached; the message says how to bring the files.
@@ -44,13 +42,13 @@ def locate(model: str, *, backend: str = "auto") -> Path:
     matched = HUB_ID.match(model)
     if matched is None or model.startswith("."):
         raise ModelLoadError(
-            f"there is no directory {model}, and it is no hub id either", model=model, path=str(folder)
+            f"there is no directory {model}, and it is not a hub id either", model=model, path=str(folder)
         )
-    return _download(model, matched["repository"], matched["revision"], backend)
+    return _download(model, matched["repository"], matched["revision"], forms)
 
 
 def name_of(directory: Path) -> str:
-    """Return how the cards of others call a model: a shipped one by the name that `locate` takes, else its folder's."""
+    """Return the name of a model for other models' cards: a shipped one's as `locate` takes it, else its folder's."""
     return f"{SHIPPED_PREFIX}{directory.name}" if directory.parent == SHIPPED else directory.name
 
 
@@ -62,11 +60,10 @@ def _shipped(model: str) -> Path:
     return directory
 
 
-def _download(model: str, repository: str, revision: str | None, backend: str) -> Path:
-    """Fetch a repository's descriptions and one form of its weights; nothing that could run as code."""
+def _download(model: str, repository: str, revision: str | None, forms: Forms) -> Path:
+    """Download a repository's description files and one form of its weights; no file that could run as code."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - half a second
 
-    forms = FORMS["onnx"] + FORMS["torch"] if backend == "auto" else FORMS[backend]
     try:
         for form in forms:
             patterns = [*DESCRIPTIONS, *form]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
+from osrerank.scoring.card import CARD_VERSION, Calibration, CrossBias, Head, ModelCard
 
 CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
@@ -19,6 +19,9 @@ ONNX_FILES = {
     "fp32": ("onnx/model.onnx", "model.onnx"),
 }
 """Where exports of others keep their graphs, by precision; files for one processor only are not among them."""
+GRAPHS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
+WEIGHTS = (("*.safetensors", "model.safetensors.index.json"),)
+"""What to fetch from a hub repository: the first list that it has, so that not every precision is downloaded."""
 FIXED_SCALES = "osrerank.fixed_scales"
 """In the metadata of a graph whose activations have scales fixed at export (`osrerank.export.fixed_scales`)."""
 
@@ -27,7 +30,7 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
     """Return the directory's card: its ``osrerank.json``, or what its ``config.json`` says of a mono model.
 
     Raises:
-        ModelLoadError: it is no model that can rerank; the message says why.
+        ModelLoadError: the model cannot rerank; the message says why.
     """
     _refuse_unusable(directory)
     file = directory / CARD_FILE if (directory / CARD_FILE).exists() else directory / CONFIG_FILE
@@ -43,7 +46,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Return a JSON object.
 
     Raises:
-        ModelLoadError: the file is missing or no JSON object.
+        ModelLoadError: the file is missing or not a JSON object.
     """
     try:
         content = json.loads(file.read_bytes())
@@ -52,7 +55,7 @@ def read_json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{file} cannot be read as JSON: {error}", path=str(file)) from error
     if not isinstance(content, dict):
-        raise ModelLoadError(f"{file} holds no JSON object", path=str(file))
+        raise ModelLoadError(f"{file} is not a JSON object", path=str(file))
     return content
 
 
@@ -72,7 +75,7 @@ def digest(directory: Path, files: Iterable[str]) -> str:
 
 
 def weight_files(directory: Path) -> list[str]:
-    """Return the safetensors files of the directory's own level."""
+    """Return the safetensors files directly in the directory."""
     return sorted(file.name for file in directory.glob("*.safetensors"))
 
 
@@ -110,6 +113,7 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     if version != CARD_VERSION:
         raise ValueError(f"version is {version!r}; this osrerank reads version {CARD_VERSION}")
     card["calibration"] = Calibration(**card.pop("calibration", {}))
+    card["cross_bias"] = CrossBias.from_json(card.pop("biases", {}))
     return card
 
 

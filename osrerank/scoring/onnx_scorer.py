@@ -10,27 +10,33 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import InferenceError, ModelLoadError
+from osrerank.scoring.backend import Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Batch, Tokens, padded
 from osrerank.scoring.model_files import FIXED_SCALES
 
 PREFERRED = ("int8", "fp32")
 BUDGET_TOKENS = 1024
-"""Of a batch whose sequences may share passes: large enough to find some of one length in it."""
+"""Tokens of a batch whose sequences may share passes: large enough to contain some of equal length."""
 PASS_STATES = 256
-"""Rows of a pass: beyond it reading the weights is little beside computing, and what is computed leaves the cache."""
+"""Most states of a pass: beyond it, reading the weights takes little time, and the values overflow the cache."""
+
+
+def load(directory: Path, card: ModelCard, compute: Compute) -> "OnnxBackend":
+    """Return the backend, as `osrerank.scoring.registry` asks for it."""
+    return OnnxBackend.load(directory, card, threads=compute.threads)
 
 
 class OnnxBackend:
     """An ONNX Runtime session on the CPU: one pass at a time on each of as many threads as there are cores.
 
-    A pass has one sequence; where the graph's scales are fixed, those of one number of states, as far as they fit. So
-    no layer computes padding, and a score never depends on what else is being scored: sequences with scales of their
-    own have a pass of their own. It is as fast as batches on all cores, see docs/performance.md.
+    A pass has one sequence; where the graph's scales are fixed, sequences with equally many states share one. So no
+    layer computes padding, and a score never depends on what else is being scored. That is as fast as batches on all
+    cores, see docs/performance.md.
 
     Args:
         session: the ``onnxruntime.InferenceSession``, with one thread for a run.
-        lanes: how many runs go on at once.
+        threads: passes at the same time.
         card: the model's: its name for errors, and how many states its sequences have.
         precision: the graph's.
         file: the graph, relative to the model's directory.
@@ -39,11 +45,11 @@ class OnnxBackend:
     packed = True
     parallel = True
 
-    def __init__(self, session: Any, *, lanes: int, card: ModelCard, precision: str, file: str) -> None:
-        self.lanes = lanes
+    def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
+        self.threads = threads
         self._session: Any = session
         self._model = card.name
-        self._factors = card.pool_factors
+        self._cross_bias = card.cross_bias
         self._inputs = [entry.name for entry in session.get_inputs()]
         is_shared = FIXED_SCALES in session.get_modelmeta().custom_metadata_map
         self.budget_tokens = BUDGET_TOKENS if is_shared else 1
@@ -69,7 +75,7 @@ class OnnxBackend:
         file = card.onnx[precision]
         session = _open(directory / file, card.name)
         _check_signature(session, directory / file, card)
-        return cls(session, lanes=threads or usable_cores(), card=card, precision=precision, file=file)
+        return cls(session, threads=threads or usable_cores(), card=card, precision=precision, file=file)
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         try:
@@ -84,7 +90,7 @@ class OnnxBackend:
         if self.budget_tokens == 1:
             yield from ([place] for place in range(len(sequences)))
             return
-        states = [self._factors.states(tokens.segments) for tokens in sequences]
+        states = [self._cross_bias.states(tokens.segments) for tokens in sequences]
         for rows, equal in groupby(sorted(range(len(sequences)), key=states.__getitem__), key=states.__getitem__):
             places, size = [*equal], max(1, PASS_STATES // rows)
             yield from (places[start : start + size] for start in range(0, len(places), size))
@@ -100,7 +106,7 @@ class OnnxBackend:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use; not every system can restrict them."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -125,7 +131,7 @@ def _check_signature(session: Any, file: Path, card: ModelCard) -> None:
     unknown = {entry.name for entry in session.get_inputs()} - set(Batch.__slots__)
     if unknown:
         raise ModelLoadError(
-            f"{file} has inputs osrerank does not know: {', '.join(unknown)}", model=card.name, path=str(file)
+            f"{file} has inputs that osrerank does not know: {', '.join(unknown)}", model=card.name, path=str(file)
         )
     labels = 2 if card.head in {"logits2", "next-sentence"} else 1
     shape = session.get_outputs()[0].shape

@@ -1,4 +1,4 @@
-"""How fast a model has been lately, so that a deadline is not overrun by a batch that was never going to fit."""
+"""How fast a model has been lately, so that no batch starts that cannot end before the deadline."""
 
 import contextlib
 import math
@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from osrerank.types import Deadline
 
 WEIGHT = 0.3
-"""Of the newest batch in the moving average."""
+"""Weight of the newest batch in the moving average."""
 RELAXED = 0.8
-"""What a refusal makes of the estimate: a model that was slow once, while something else ran, is tried again soon."""
+"""Factor on the estimate when a batch is refused, so that a model that was slow once is soon tried again."""
 
 
 class Pace:
-    """A moving average of seconds a token.
+    """A moving average of seconds per token.
 
-    Threads share it without a lock: it is an estimate, and a lost update leaves it one.
+    Threads share it without a lock: a lost update does not matter to an estimate.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Pace:
 
     @contextlib.contextmanager
     def timed(self, tokens: int) -> Iterator[None]:
-        """Take the time of a batch of that many padded tokens into the average."""
+        """Add the time of a batch of this many padded tokens to the average."""
         started = time.perf_counter()
         yield
         newest = (time.perf_counter() - started) / max(tokens, 1)
@@ -32,13 +32,13 @@ class Pace:
         self.seconds_per_token = newest if known == 0 else (1 - WEIGHT) * known + WEIGHT * newest
 
     def budget_tokens(self, most: int, deadline: Deadline) -> int:
-        """Return how many tokens a batch may have: at most ``most``, and a quarter of the time that is left."""
+        """Return the tokens that a batch may have: at most ``most``, and what a quarter of the time left allows."""
         if deadline.at_s is None or self.seconds_per_token == 0:
             return most
         return max(1, min(most, int(deadline.remaining_s() / 4 / self.seconds_per_token)))
 
     def allows(self, tokens: int, deadline: Deadline) -> bool:
-        """Return whether a batch of that many tokens can be expected to end before the deadline."""
+        """Return whether a batch of this many tokens is expected to end before the deadline."""
         remaining_s = deadline.remaining_s()
         if remaining_s == math.inf:
             return True

@@ -1,96 +1,239 @@
-"""The one way to a scorer: from a model's name to something that scores."""
+"""The backends, and the one way to a scorer: `load` from settings, `load_scorer` from a model's name.
 
+A backend is one entry of `BACKENDS` and one module with a function ``load``. This module imports no backend before it
+is asked for.
+"""
+
+import difflib
+import importlib
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.scoring.backend import Backend
 from osrerank.scoring.card import Kind, ModelCard
-from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.local import LocalScorer
-from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import read_card, weight_files
+from osrerank.scoring.model_files import GRAPHS, WEIGHTS, read_card, weight_files
+from osrerank.settings import Settings
+from osrerank.types import Scorer
 
-BACKENDS = ("auto", "onnx", "torch")
+if TYPE_CHECKING:
+    from osrerank.scoring.backend import Backend
+    from osrerank.scoring.local import LocalScorer
+
+AUTO = "auto"
+DTYPES = (AUTO, "fp32", "bf16", "fp16")
 GPU = Path("/dev/nvidiactl")
-"""Is there where NVIDIA's driver is loaded."""
-DTYPES = ("auto", "fp32", "bf16", "fp16")
+"""Exists where NVIDIA's driver is loaded."""
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A backend.
+
+    Attributes:
+        name: its name, for ``--backend``.
+        module: the module whose ``load`` makes it. In this process ``load(directory, card, compute)`` returns a
+            `Backend`; elsewhere ``load(settings, model)`` returns a `Scorer`.
+        is_local: whether it computes in this process.
+        forms: what to fetch from a hub repository: the first of these lists of file patterns that the repository has.
+        dtypes: what it can compute in, on request.
+    """
+
+    name: str
+    module: str
+    is_local: bool = True
+    forms: Sequence[Sequence[str]] = ()
+    dtypes: Sequence[str] = (AUTO,)
+
+    def load(self, *arguments: Any) -> Any:
+        """Import the module and call its ``load``."""
+        return importlib.import_module(self.module).load(*arguments)
+
+
+BACKENDS = {
+    entry.name: entry
+    for entry in (
+        Entry("onnx", "osrerank.scoring.onnx_scorer", forms=GRAPHS),
+        Entry("torch", "osrerank.scoring.torch_scorer", forms=WEIGHTS, dtypes=DTYPES),
+        Entry("workers", "osrerank.scoring.remote.scorer", is_local=False),
+    )
+}
+NAMES = (AUTO, *BACKENDS)
+LOCAL_NAMES = (AUTO, *(entry.name for entry in BACKENDS.values() if entry.is_local))
+
+
+def load(settings: Settings, kind: Kind | None, *, model: str | None = None, local: bool = False) -> Scorer:
+    """Return the scorer that the settings describe, without a cache.
+
+    Args:
+        settings: model, backend, dtype, threads, broker.
+        kind: what the model must be; None takes either.
+        model: another model than ``settings.model``.
+        local: compute in this process even where the backend is ``workers``, as a worker does.
+
+    Raises:
+        ConfigError, ModelLoadError, MissingDependencyError: as `load_scorer`.
+    """
+    name = settings.model if model is None else model
+    if local or is_local(settings.backend):
+        return load_local(settings, kind, model=name)
+    scorer: Scorer = BACKENDS[settings.backend].load(settings, name)
+    return scorer
+
+
+def load_local(settings: Settings, kind: Kind | None, *, model: str | None = None) -> "LocalScorer":
+    """Return the settings' model in this process; the backend is ``auto`` where the settings name a remote one.
+
+    Raises:
+        ConfigError, ModelLoadError, MissingDependencyError: as `load_scorer`.
+    """
+    return load_scorer(
+        settings.model if model is None else model,
+        backend=settings.backend if is_local(settings.backend) else AUTO,
+        threads=settings.threads,
+        dtype=settings.dtype,
+        compiled=settings.torch_compile,
+        kind=kind,
+    )
 
 
 def load_scorer(
     model: str,
     *,
-    backend: str = "auto",
+    backend: str = AUTO,
     threads: int = 0,
-    dtype: str = "auto",
+    dtype: str = AUTO,
     compiled: bool = False,
     kind: Kind | None = None,
-) -> LocalScorer:
+) -> "LocalScorer":
     """Load a model into this process.
 
     Args:
         model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/mono``), or a hub id, with an
             optional ``@revision``.
-        backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed; a
-            GPU is used by ``torch`` alone, and ``auto`` warns where there is one.
+        backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed.
+            Only ``torch`` uses a GPU; ``auto`` warns where there is one.
         threads: CPU threads for scoring; 0 means the cores that this process may use.
         dtype: what torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the
-            CPU. Any but ``auto`` asks for the torch backend: what an ONNX graph computes in is in the graph.
-        compiled: whether torch compiles the network; its first batches take long, the later ones less.
+            CPU. Any but ``auto`` selects the torch backend: an ONNX graph has its own types.
+        compiled: whether torch compiles the network; its first batches are slow, later ones faster.
         kind: what the model must be: ``mono`` scores ``(i,)`` tuples, ``duo`` ``(i, j)``; None takes either.
 
     Raises:
-        ConfigError: the backend is ``onnx`` and the dtype is not ``auto``.
+        ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
         ModelLoadError: the model is not there, or is of another kind; the message says why and what to do.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}")
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
-    if dtype != "auto":
-        backend = _torch_only(backend, dtype)
-    directory = locate(model, backend=backend)
+    from osrerank.scoring.inputs import InputBuilder  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.local import LocalScorer  # noqa: PLC0415 - likewise
+    from osrerank.scoring.locate import locate  # noqa: PLC0415 - likewise
+
+    backend = _for_dtype(backend, dtype)
+    directory = locate(model, forms=forms_of(backend))
     card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
     if kind is not None and card.kind != kind:
         reason = f"{directory} is a {card.kind} model; a {kind} one is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
-    loaded = _load_backend(directory, card, backend, threads, dtype=dtype, compiled=compiled)
+    loaded = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype, compiled=compiled)
     return LocalScorer(directory, card, InputBuilder.load(directory, card), loaded)
 
 
-def _torch_only(backend: str, dtype: str) -> str:
-    if backend == "onnx":
-        reason = f"dtype {dtype} is the torch backend's; leave it out, or use --backend torch"
-        raise ConfigError(reason, setting="dtype", source="argument")
-    return "torch"
-
-
-def _load_backend(
-    directory: Path, card: ModelCard, backend: str, threads: int, *, dtype: str, compiled: bool
-) -> Backend:
-    if backend == "onnx" or (backend == "auto" and card.onnx):
-        from osrerank.scoring.onnx_scorer import OnnxBackend  # noqa: PLC0415 - keeps the choice of backend in one place
-
-        if backend == "auto" and GPU.exists():
-            logger.warning("%s is computed on the CPU, and this machine has a GPU: --backend torch uses it", card.name)
-        return OnnxBackend.load(directory, card, threads=threads)
-    if backend == "auto" and (find_spec("torch") is None or not weight_files(directory)):
-        reason = "has no ONNX graph, and torch or its safetensors are not here; either run osrerank export on it"
-        fix = "or pip install 'osrerank[torch]' and bring the safetensors"
-        raise ModelLoadError(f"{directory} {reason}, {fix}", model=card.name, path=str(directory))
-    from osrerank.scoring.torch_scorer import TorchBackend  # noqa: PLC0415 - torch is an extra
-
-    return TorchBackend.load(directory, card, threads=threads, dtype=dtype, compiled=compiled)
-
-
-def load_backend(directory: Path, card: ModelCard, *, backend: str = "auto", threads: int = 0) -> Backend:
-    """Load a model's network alone, for measurements.
+def load_backend(
+    directory: Path,
+    card: ModelCard,
+    *,
+    backend: str = AUTO,
+    threads: int = 0,
+    dtype: str = AUTO,
+    compiled: bool = False,
+) -> "Backend":
+    """Load a model's network without its tokenizer.
 
     Raises:
         ModelLoadError, MissingDependencyError: as `load_scorer`.
     """
-    return _load_backend(directory, card, backend, threads, dtype="auto", compiled=False)
+    from osrerank.scoring.backend import Compute  # noqa: PLC0415 - imports tokenizers
+
+    compute: Compute = Compute(threads, dtype, compiled)
+    entry = BACKENDS[_choose(directory, card) if backend == AUTO else backend]
+    loaded: Backend = entry.load(directory, card, compute)
+    return loaded
+
+
+def check_backend(name: str, *, local: bool = False) -> str:
+    """Return the name of a backend.
+
+    Args:
+        name: as it was given.
+        local: whether it must compute in this process.
+
+    Raises:
+        ConfigError: there is no such backend; the message has those that there are, and the nearest.
+    """
+    return _checked("backend", name, LOCAL_NAMES if local else NAMES)
+
+
+def check_settings(settings: Settings) -> None:
+    """Check the names that settings take as plain text.
+
+    Raises:
+        ConfigError: there is no such backend or dtype.
+    """
+    check_backend(settings.backend)
+    _checked("dtype", settings.dtype, DTYPES)
+
+
+def is_local(backend: str) -> bool:
+    """Return whether a backend computes in this process.
+
+    Raises:
+        ConfigError: there is no such backend.
+    """
+    return check_backend(backend) in LOCAL_NAMES
+
+
+def forms_of(backend: str) -> Sequence[Sequence[str]]:
+    """Return what to fetch from a hub repository for a backend; for ``auto`` what any local one can use, in order."""
+    if backend != AUTO:
+        return BACKENDS[backend].forms
+    return [form for entry in BACKENDS.values() for form in entry.forms]
+
+
+def _checked(setting: str, name: str, names: Sequence[str]) -> str:
+    if name in names:
+        return name
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    reason = f"{setting} is {name!r}; it must be one of {', '.join(names)}{hint}"
+    raise ConfigError(reason, setting=setting, source=f"--{setting} or OSRERANK_{setting.upper()}")
+
+
+def _for_dtype(backend: str, dtype: str) -> str:
+    """Return the backend; where ``auto`` is asked for another dtype than its own, one that can compute in it."""
+    check_backend(backend, local=True)
+    _checked("dtype", dtype, DTYPES)
+    able = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
+    if backend == AUTO:
+        return AUTO if dtype == AUTO else able[0]
+    if backend not in able:
+        reason = f"backend {backend} does not compute in {dtype}; leave dtype out, or use --backend {able[0]}"
+        raise ConfigError(reason, setting="dtype", source="argument")
+    return backend
+
+
+def _choose(directory: Path, card: ModelCard) -> str:
+    """Return what ``auto`` takes: ONNX where the model has a graph, else torch where it is installed."""
+    if card.onnx:
+        if GPU.exists():
+            logger.warning("%s is computed on the CPU, and this machine has a GPU: --backend torch uses it", card.name)
+        return "onnx"
+    if find_spec("torch") is None or not weight_files(directory):
+        reason = "has no ONNX graph, and torch or its safetensors are not here; either run osrerank export on it"
+        fix = "or pip install 'osrerank[torch]' and bring the safetensors"
+        raise ModelLoadError(f"{directory} {reason}, {fix}", model=card.name, path=str(directory))
+    return "torch"

@@ -11,6 +11,7 @@ from prometheus_client import Counter
 
 from osrerank._optional import require
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
+from osrerank.scoring.backend import Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, padding_id, parameter_files, read_json
@@ -19,21 +20,26 @@ if TYPE_CHECKING:
     from osrerank.scoring.networks.engine import Engine  # imports torch
 
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
-LANES = {"cpu": 1, "cuda": 2}
-"""On a GPU a second thread prepares a batch while the first one's is being computed."""
+THREADS = {"cpu": 1, "cuda": 2}
+"""On a GPU one thread prepares a batch while the GPU computes the other's."""
 
 OUT_OF_MEMORY = Counter(
-    "osrerank_torch_out_of_memory", "Batches that did not fit into the GPU's memory and were divided."
+    "osrerank_torch_out_of_memory", "Batches that did not fit into the GPU's memory and were split."
 )
 
 logger = logging.getLogger(__name__)
 
 
+def load(directory: Path, card: ModelCard, compute: Compute) -> "TorchBackend":
+    """Return the backend, as `osrerank.scoring.registry` asks for it."""
+    return TorchBackend.load(directory, card, threads=compute.threads, dtype=compute.dtype, compiled=compute.compiled)
+
+
 class TorchBackend:
     """A network in torch, on a CUDA device where there is one.
 
-    A batch that does not fit into the device's memory fails, for the caller to divide, and batches stay at half its
-    size from then on.
+    A batch that does not fit into the device's memory fails, so that the caller splits it, and later batches have at
+    most half its size.
 
     Args:
         engine: the network on its device.
@@ -53,7 +59,7 @@ class TorchBackend:
         self.precision = precision
         self.files = files
         self.packed = engine.packed
-        self.lanes = LANES[device]
+        self.threads = THREADS[device]
         self.parallel = False  # one device computes for all
         self.budget_tokens = BUDGET_TOKENS[device]
         self.description = description
@@ -62,13 +68,13 @@ class TorchBackend:
     def load(
         cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto", compiled: bool = False
     ) -> Self:
-        """Read the directory's safetensors, or where it has none the graph that osrerank drew of them.
+        """Read the directory's safetensors, or the weights in its ONNX graph where it has none.
 
         Args:
             directory: the model's.
             card: what the network looks like.
             threads: CPU threads for one batch; 0 leaves torch's own number.
-            dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto``: 16 bits on a GPU, fp32 on the CPU.
+            dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the CPU.
             compiled: whether ``torch.compile`` fuses what our own forward pass does around the attention.
 
         Raises:
@@ -109,7 +115,7 @@ class TorchBackend:
         self._engine = None
 
     def _shrink(self, sequences: Sequence[Tokens]) -> InferenceError:
-        """Halve the budget below a batch that did not fit, and return the error that says so."""
+        """Halve the budget after a batch that did not fit, and return the error."""
         longest = max(len(tokens.ids) for tokens in sequences)
         total = sum(len(tokens.ids) for tokens in sequences)
         tokens = total if self.packed else longest * len(sequences)
@@ -180,7 +186,7 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
     """Return all tensors of the directory's safetensors, or of the graph that it has instead (`parameter_files`).
 
     Raises:
-        ModelLoadError: there is only a graph, and osrerank did not draw it.
+        ModelLoadError: there is only a graph, and osrerank did not export it.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     files = parameter_files(directory)
@@ -191,22 +197,21 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
 
 
 def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
-    from osrerank.scoring.networks.onnx_weights import read_drawn  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.networks.onnx_weights import read_graph_weights  # noqa: PLC0415 - imports torch
 
     file = directory / graph
     try:
-        return read_drawn(file, read_json(directory / CONFIG_FILE))
+        return read_graph_weights(file, read_json(directory / CONFIG_FILE))
     except KeyError as error:
-        reason = f"{file} has no weight {error}, as graphs do that osrerank did not draw itself; bring the safetensors"
+        reason = f"{file} has no weight {error}, because osrerank did not export that graph; bring the safetensors"
         raise ModelLoadError(reason, path=str(file)) from error
 
 
 def _cross_bias(directory: Path, card: ModelCard) -> Any:
-    from osrerank.scoring.card import CrossBias  # noqa: PLC0415 - imports torch
     from osrerank.scoring.networks.cross_bias import from_bert  # noqa: PLC0415 - imports torch
 
     weights, config = read_weights(directory), read_json(directory / CONFIG_FILE)
-    return from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
+    return from_bert(weights, config, card.cross_bias, kind=card.kind)
 
 
 def _standard(directory: Path, card: ModelCard) -> Any:
@@ -229,7 +234,9 @@ def _standard(directory: Path, card: ModelCard) -> Any:
 
 
 def _lacking(directory: Path, card: ModelCard, names: str) -> ModelLoadError:
-    reason = f"{directory} lacks weights that its config.json asks for: {names}; it is perhaps no fine-tuned reranker"
+    reason = (
+        f"{directory} lacks weights that its config.json asks for: {names}; perhaps it is not a fine-tuned reranker"
+    )
     return ModelLoadError(reason, model=card.name, path=str(directory))
 
 

@@ -1,4 +1,4 @@
-"""The application in a server of its own process."""
+"""Run the application in this process."""
 
 import asyncio
 import socket
@@ -15,16 +15,16 @@ from osrerank.server.api.limits import Limits
 from osrerank.server.page.routes import Comparison, add_page
 
 MOST_CONNECTIONS = 2_000
-"""Those beyond are answered 503 at once."""
+"""Connections at a time; others get 503 at once."""
 KEEP_ALIVE_S = 30
-"""Longer than a search takes, so that OpenSearch's connector finds its connections open."""
+"""Keep-alive, longer than a search takes, so that OpenSearch's connector finds its connections open."""
 BACKLOG = 512
 HEAD_TIMEOUT_S = 10.0
-"""For a request's first line and headers to arrive; the time of its body is the application's to bound."""
+"""Time for a request's first line and headers; the application bounds the time of its body."""
 
 
 class PunctualProtocol(H11Protocol):
-    """uvicorn's protocol, which by itself waits for ever for the rest of a request's headers."""
+    """uvicorn's protocol with a timeout for a request's headers; uvicorn itself waits without end."""
 
     _closing: asyncio.TimerHandle | None = None
 
@@ -41,7 +41,7 @@ class PunctualProtocol(H11Protocol):
         self._stop_waiting()
 
     def _expect_request(self) -> None:
-        """Give a request that has not wholly begun its time, from its first byte on."""
+        """Start the timeout of a request's headers at its first byte."""
         cycle: Any = self.cycle  # None at first, whatever its annotation says
         is_waiting = cycle is None or cycle.response_complete
         if not is_waiting:
@@ -56,11 +56,11 @@ class PunctualProtocol(H11Protocol):
 
 
 def run(reranker: Reranker, limits: Limits, *, host: str, port: int, comparison: Comparison | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what was taken on.
+    """Serve until SIGTERM or SIGINT, then finish accepted requests.
 
     Args:
-        reranker: scores; stays the caller's to close.
-        limits: what is taken on; its timeout bounds the finishing too.
+        reranker: scores; the caller closes it.
+        limits: bounds of the work accepted; the timeout also bounds the finishing.
         host: address to listen on.
         port: port to listen on.
         comparison: what the comparison page searches; None for no page.
@@ -77,7 +77,7 @@ def run(reranker: Reranker, limits: Limits, *, host: str, port: int, comparison:
 
 
 def configuration(app: FastAPI, limits: Limits) -> uvicorn.Config:
-    """Return how the application is served: quietly, with bounded connections, and with an end that is waited for."""
+    """Return uvicorn's configuration: quiet, with bounded connections and a graceful end."""
     return uvicorn.Config(
         app,
         log_level="warning",
@@ -91,7 +91,7 @@ def configuration(app: FastAPI, limits: Limits) -> uvicorn.Config:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens, and sends answers at once: asyncio sees to that only on sockets of its own.
+    """Return a listening socket without Nagle's delay, which asyncio sets only on its own sockets.
 
     Raises:
         ConfigError: the address cannot be listened on.

@@ -1,7 +1,7 @@
 """Pairwise reranking: every candidate is compared with every other one.
 
-H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3. Leaving
-out a stage for an easy query is an early exit (Cambazoglu et al.: Early exit optimizations for additive machine learned
+H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3. Skipping a
+stage for an easy query is an early exit (Cambazoglu et al.: Early exit optimizations for additive machine learned
 ranking systems, WSDM 2010, cited there in section 2).
 """
 
@@ -19,7 +19,7 @@ from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
 from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
 
-STRANDED = "every candidate that it was to be compared with failed"
+STRANDED = "every candidate to compare it with failed"
 Matrix = npt.NDArray[np.float64]
 Vector = npt.NDArray[np.float64]
 
@@ -28,24 +28,23 @@ Vector = npt.NDArray[np.float64]
 class DuoStage:
     """duoBERT: k(k-1) forward passes for the top k = ``depth`` candidates, or k * m with Sample.
 
-    p_ij and p_ji are two forward passes, and need not add up to 1. Fewer than two candidates have no pair and stay as
-    they are. A candidate whose pairs cannot be scored is left out of the comparison and stays below the others, with
-    its ``failure`` set. When the deadline cuts the stage short, a prefix of the candidates is reordered among itself:
-    those that were all compared with each other, as a smaller depth would have done; with Sample those whose whole
-    draw was scored.
+    p_ij and p_ji are two forward passes and need not add up to 1. Fewer than two candidates have no pair and keep their
+    order. A candidate whose pairs cannot be scored is left out of the comparison and stays below the others, with its
+    ``failure`` set. When the deadline cuts the stage short, only a prefix of the candidates is reordered: those that
+    were all compared with each other, as with a smaller depth; with Sample, those whose whole sample was scored.
 
     Attributes:
         scorer: scores ``(i, j)`` tuples: the logit of p_ij.
         depth: how many candidates are compared (k1).
-        pairs: which pairs, and how their probabilities make an order.
+        pairs: which pairs are compared, and how their probabilities are aggregated.
         budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
-        skip_margin: the lead heuristic, off when None: the stage is skipped where the first candidate's score is ahead
-            of the second's by at least this much, in the unit of the stage before (monoBERT: logits).
-        prior_share: s in [0, 1): a pair's logit is (1 - s) times the model's and s times the difference of the two
-            candidates' scores before this stage, which must be logits: a log-linear pool of what was known and what the
-            comparison says. 0 is duoBERT as the paper has it.
-        judge: the stage whose scores are pooled with the model's logits, where a later one added something to them that
-            is no judgment of the texts: what was added stays whole. Empty for the last stage's scores.
+        skip_margin: a heuristic, off when None: skips the stage if the first candidate's score exceeds the second's by
+            at least this much, in the unit of the stage before (monoBERT: logits).
+        prior_share: weight s in [0, 1) of the mono logit difference in a pair's logit: (1 - s) times the model's logit
+            plus s times the difference of the two candidates' scores before this stage, which must be logits (a
+            log-linear pool). 0 is the paper's duoBERT.
+        judge: name of the stage whose scores are pooled with the model's logits; what later stages added to them, such
+            as BM25's part, keeps its whole weight. Empty for the last stage's scores.
         name: how the stage is called in traces and reports.
     """
 
@@ -62,7 +61,7 @@ class DuoStage:
         """Return the ranking with its top ``depth`` in the order of their aggregated pair probabilities.
 
         Raises:
-            ConfigError: no candidate passed the stage that is named as ``judge``.
+            ConfigError: no candidate passed the stage ``judge``.
             DeadlineExceeded: no two candidates could be compared in time.
             InferenceError: no two candidates could be compared at all, or a score is not a number.
         """
@@ -120,8 +119,8 @@ class DuoStage:
         Args:
             scores: the pairs' logits.
             plan: which pairs.
-            judged: the candidates' scores that are pooled with them ``(n,)``.
-            added: what the candidates were ordered by beside that ``(n,)``.
+            judged: the candidates' scores that are pooled with the logits ``(n,)``.
+            added: what later stages added to those scores ``(n,)``.
         """
         matrix: Matrix = np.full((plan.size, plan.size), np.nan)
         scored = [at for at in range(scores.reached) if at not in scores.failures]
@@ -160,18 +159,18 @@ class DuoStage:
         """Return the candidates that did not fail and have a rival that did not."""
         judged = []
         for place, candidate in enumerate(candidates):
-            drawn = [other for other in plan.rivals[place] if other < plan.reach(len(candidates))]
-            left = [other for other in drawn if other not in failures]
+            rivals = [other for other in plan.rivals[place] if other < plan.reach(len(candidates))]
+            left = [other for other in rivals if other not in failures]
             if left and place not in failures:
-                judged.append(self._judged(candidate, probabilities[place, left].tolist(), len(drawn)))
+                judged.append(self._judged(candidate, probabilities[place, left].tolist(), len(rivals)))
         return judged
 
-    def _judged(self, candidate: Candidate, probabilities: list[float], drawn: int) -> Judged:
+    def _judged(self, candidate: Candidate, probabilities: list[float], asked: int) -> Judged:
         how = self.pairs.aggregation
         score = aggregate(probabilities, how)
         most = 1 if how in ("min", "max") else len(probabilities)
-        if how == "sample":  # draws that lost a rival to a failure must stay comparable with those that did not
-            score, most = score * (drawn / len(probabilities)), drawn
+        if how == "sample":  # samples that lost a rival to a failure must stay comparable with the others
+            score, most = score * (asked / len(probabilities)), asked
         parts: dict[str, float] = {how: score, "rivals": len(probabilities)}
         return Judged(candidate, score=score, unit=min(score / most, BELOW_ONE), parts=parts)
 
@@ -215,7 +214,7 @@ def _scores_before(block: Sequence[Candidate], readable: Sequence[Candidate], st
     last = [candidate for candidate in block if len(candidate.trace) == passed]
     known = {one.doc_id: score for one in last if (score := _score_of(one, stage)) is not None}
     if not known:
-        reason = f"no candidate passed a stage {stage!r}, with whose scores the pairs' logits are to be pooled"
+        reason = f"no candidate passed the stage {stage!r}, whose scores the pairs' logits are pooled with"
         raise ConfigError(reason, setting="judge")
     least = min(known.values())
     return np.array([known.get(candidate.doc_id, least) for candidate in readable])

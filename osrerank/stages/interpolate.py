@@ -1,4 +1,4 @@
-"""Blending what a stage says with what the first pass said.
+"""Blending a stage's scores with the first pass's.
 
 Linear sums of a model's score and the first pass's, as Akkalyoncu Yilmaz et al.: Cross-domain modeling of
 sentence-level evidence for document retrieval, EMNLP 2019 (Birch), interpolate them; and reciprocal rank fusion,
@@ -20,9 +20,9 @@ Method = Literal["linear", "weighted", "rrf"]
 
 @dataclass(frozen=True, slots=True)
 class BlendStage:
-    """Reorders the candidates that the stage before scored by that score together with the first pass's.
+    """Reorders the candidates that the stage before scored, by that score and the first pass's.
 
-    It computes no inference. What is sorted by, for a candidate with first-pass score s and last score z:
+    It computes no inference. The score of a candidate with first-pass score s and last score z:
 
     - ``linear``: z + weight * s / (the best s of the ranking). Neither the depth nor a constant factor in BM25 changes
       it. Its map to [0, 1) is the logistic function of that less the weight: the model's own for the best s.
@@ -33,7 +33,7 @@ class BlendStage:
     Attributes:
         method: one of these.
         weight: of the first pass: in the unit of z for ``linear``, a share in [0, 1] for ``weighted``.
-        depth: how many candidates from the top are looked at.
+        depth: how many candidates from the top are blended.
         name: how the stage is called in traces and reports.
     """
 

@@ -19,9 +19,9 @@ from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores, 
 class MonoStage:
     """monoBERT: one forward pass for each of the top ``depth`` candidates.
 
-    A candidate without text, or that the model cannot score, stays below the scored ones in its old order, with its
-    ``failure`` set. When the deadline cuts the stage short, the candidates reached, a prefix and those with cached
-    scores, are reordered among themselves and the others stay below.
+    Candidates without text, and those that the model cannot score, stay below the scored ones in their old order, with
+    ``failure`` set. When the deadline cuts the stage short, the scored candidates (a prefix, and those with cached
+    scores) are reordered among themselves, and the others stay below.
 
     Attributes:
         scorer: scores ``(i,)`` tuples.

@@ -1,4 +1,4 @@
-"""What every stage does with the scores it got: sort, renumber, keep the rest below."""
+"""What every stage does with its scores: sort, renumber, keep the rest below."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,13 +31,13 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How far a stage came down the candidates that it was to score.
+    """How many of its candidates a stage attempted.
 
     Attributes:
-        block: the candidates asked for.
-        readable: those of them with text, in order.
-        judged: those that were scored.
-        reached: how many leading readable ones were attempted before the deadline; some behind them may be judged too.
+        block: the stage's candidates.
+        readable: candidates with text, in order.
+        judged: candidates that were scored.
+        reached: how many leading readable candidates were attempted before the deadline; later ones may be scored too.
         failures: doc_id -> why it could not be scored.
     """
 
@@ -49,12 +49,12 @@ class Attempt:
 
     @property
     def depth(self) -> int:
-        """How many leading candidates of the block were dealt with, those without text among them."""
+        """How many leading candidates of the block were attempted or have no text."""
         return len(self.block) if self.reached == len(self.readable) else self.readable[self.reached].rank - 1
 
     @property
     def unscored(self) -> list[Candidate]:
-        """Those that were dealt with and could not be scored, marked with why."""
+        """The attempted candidates that could not be scored, each with the reason."""
         judged = {item.candidate.doc_id for item in self.judged}
         return [
             replace(candidate, failure=self.failures.get(candidate.doc_id, NO_TEXT))
@@ -74,7 +74,7 @@ class Attempt:
 
 
 def settle(ranking: Ranking, stage: str, attempt: Attempt) -> tuple[Candidate, ...]:
-    """Return the scored candidates in order, below them those that failed, marked, then those not reached."""
+    """Return the scored candidates in order, then those that failed, marked, then those not reached."""
     unscored = attempt.unscored
     dealt_with = {item.candidate.doc_id for item in attempt.judged} | {candidate.doc_id for candidate in unscored}
     rest = [candidate for candidate in ranking.candidates if candidate.doc_id not in dealt_with]
@@ -98,5 +98,5 @@ def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequen
 
 def _placed(item: Judged, stage: str, rank: int, level: int) -> Candidate:
     entry = StageScore(stage, item.score, rank, item.unit, item.parts, item.passage, level)
-    before = item.candidate  # made anew rather than by `replace`, which takes thrice as long, a thousand times a search
+    before = item.candidate  # constructed: `replace` takes three times as long, a thousand times a search
     return Candidate(before.doc_id, before.text, item.score, rank, (*before.trace, entry), sections=before.sections)

@@ -13,13 +13,13 @@ from osrerank.options.pairs import PairAggregation, Pairs
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """The pairs of n candidates, in an order whose beginnings are of use.
+    """The pairs of n candidates, in an order in which each beginning is a comparison of fewer candidates.
 
     Attributes:
         doc_ids: of the candidates.
         rivals: for each place, the places that it is compared with.
         tuples: the pairs ``(i, j)``: all pairs of the first two candidates, then those that the third one adds, and so
-            on; of a draw, all pairs of the first candidate, then all of the second.
+            on; of a sample, all pairs of the first candidate, then all of the second.
         is_whole: whether everyone is compared with everyone.
     """
 
@@ -33,8 +33,8 @@ class PairPlan:
         """Return the plan for at least two candidates."""
         rivals = pairs.rivals(doc_ids)
         is_whole = len(rivals[0]) == len(rivals) - 1
-        drawn = [(place, other) for place, others in enumerate(rivals) for other in others]
-        return cls(tuple(doc_ids), rivals, list(_whole(len(rivals))) if is_whole else drawn, is_whole)
+        sampled = [(place, other) for place, others in enumerate(rivals) for other in others]
+        return cls(tuple(doc_ids), rivals, list(_whole(len(rivals))) if is_whole else sampled, is_whole)
 
     @property
     def size(self) -> int:
@@ -42,13 +42,13 @@ class PairPlan:
         return len(self.rivals)
 
     def done(self, reached: int) -> int:
-        """Return how many leading candidates are completely compared after so many pairs."""
+        """Return how many leading candidates are completely compared after this many pairs."""
         if self.is_whole:
             return (1 + math.isqrt(1 + 4 * reached)) // 2  # the greatest r with r(r - 1) pairs
         return reached // len(self.rivals[0])
 
     def reach(self, done: int) -> int:
-        """Return behind which place no rival of the candidates done counts."""
+        """Return the place from which on rivals of the ``done`` leading candidates do not count."""
         return done if self.is_whole else self.size
 
 

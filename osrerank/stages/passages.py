@@ -22,7 +22,7 @@ ABOVE_ZERO = np.finfo(np.float64).tiny
 
 @dataclass(frozen=True, slots=True)
 class DocumentScore:
-    """What a document gets of its passages.
+    """The score of a document from its passages'.
 
     Attributes:
         score: to sort by; comparable to a logit.
@@ -45,7 +45,7 @@ def max_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # no
 
 
 def k_max_avg_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
-    """Return the mean of the k highest probabilities, or of as many as there are; sorted by its log-odds."""
+    """Return the mean of the k highest probabilities, or of all if there are fewer; sorted by its log-odds."""
     mean = float(np.sort(probabilities)[-k:].mean())
     inside = min(max(mean, ABOVE_ZERO), BELOW_ONE)
     return DocumentScore(math.log(inside) - math.log1p(-inside), mean, mean)
@@ -66,12 +66,12 @@ _AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "
 class PassageStage:
     """monoBERT over passages: one forward pass for each passage of the top ``depth`` candidates, in one call.
 
-    The hit's ``passage`` is the one with the highest score. When the deadline cuts the stage short, first passages of
-    all candidates were scored before second ones; candidates of which no passage was scored stay below.
+    The hit's ``passage`` is the one with the highest score. First passages of all candidates are scored before second
+    ones; when the deadline cuts the stage short, candidates without a scored passage stay below.
 
     Attributes:
         scorer: scores ``(i,)`` tuples.
-        options: how documents are cut and their passages' scores put together.
+        options: how documents are cut and their passages' scores aggregated.
         depth: how many candidates are scored (k0).
         name: how the stage is called in traces and reports.
         separator: between the title and a passage.
@@ -109,7 +109,7 @@ class PassageStage:
         titles = [section for section in sections if section.field in self.options.title_fields]
         bodies = [section for section in sections if section.field not in self.options.title_fields]
         found = passage_spans(bodies, self.options.windows, candidate.doc_id)
-        if not found:  # a document that is nothing but its title, or empty
+        if not found:  # a document that is empty, or only a title
             alone = [(section, Span(section.field, 0, len(section.text), section.value)) for section in titles[:1]]
             found = alone or [(bodies[0], Span(bodies[0].field, 0, 0, bodies[0].value))]
             titles = titles[1:]

@@ -1,4 +1,4 @@
-"""Texts cleaned and cut into sentences, each with its place in the text as it came.
+"""Clean texts and split them into sentences, each with its place in the original text.
 
 The cleaning is Birch's (Akkalyoncu Yilmaz et al., EMNLP 2019, released code): markup and line ends become blanks.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from osrerank._optional import require
 
-# What is removed is one thing of markup at a time. A lone "<" is text: what follows it must not be swallowed.
+# Removes one piece of markup at a time. A single "<" is text, and what follows it must not be removed.
 MARKUP = re.compile(
     r"<(script|style)\b[^<>]*>.*?</\1\s*>|<!--.*?-->|</?[a-z][^<>]*>|&nbsp;|\s",
     re.IGNORECASE | re.DOTALL,
@@ -22,13 +22,13 @@ def cleaned(text: str) -> str:
 
 
 def sentence_spans(text: str, language: str, *, max_words: int, drop_tail: bool = False) -> list[tuple[int, int]]:
-    """Return where the sentences of a text begin and end, in characters of the text as it came.
+    """Return the start and end of each sentence, in characters of the original text.
 
     Args:
-        text: may hold markup.
+        text: may contain markup.
         language: a two-letter code.
-        max_words: a longer sentence is cut into chunks of so many words.
-        drop_tail: whether a chunk shorter than that is dropped at the end of a sentence that was cut.
+        max_words: words of a sentence; a longer one is split.
+        drop_tail: whether the last, shorter part of a split sentence is dropped.
 
     Raises:
         MissingDependencyError: the splitter is not installed.
@@ -43,7 +43,7 @@ def sentence_spans(text: str, language: str, *, max_words: int, drop_tail: bool 
 
 
 def _chunks(text: str, start: int, end: int, max_words: int, *, drop_tail: bool) -> Iterator[tuple[int, int]]:
-    """Yield a sentence without the blanks around it, in as many chunks as its length needs."""
+    """Yield a sentence without surrounding blanks, split where it is too long."""
     words = [match.span() for match in WORD.finditer(text, start, end)]
     count = len(words)
     if drop_tail and count > max_words:

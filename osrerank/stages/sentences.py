@@ -1,9 +1,9 @@
-"""Reranking documents by their best sentences, beside the first pass.
+"""Reranking documents by their best sentences and the first pass.
 
 Akkalyoncu Yilmaz, Yang, Zhang, Lin: Cross-domain modeling of sentence-level evidence for document retrieval, EMNLP 2019
 (Birch), section 3: s_f = a s_doc + (1 - a) sum_i w_i s_i, with s_doc the first pass's score and s_i that of the i-th
-best sentence. Neither side is normalised. The released code sums logits, the text speaks of probabilities: both can be
-had.
+best sentence. Neither side is normalised. The released code sums logits, the paper says probabilities; both are
+options.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from osrerank.stages.splitting import readable
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
 
 KEPT = 3
-"""The best sentences whose values are kept beside the score: as many as Birch weighs."""
+"""How many of the best sentences' values are kept beside the score: as many as Birch weighs."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -47,7 +47,7 @@ class SentenceStage:
 
     Attributes:
         scorer: scores ``(i,)`` tuples.
-        options: how documents are cut and the scores put together.
+        options: how documents are split and the scores combined.
         depth: how many candidates are scored.
         name: how the stage is called in traces and reports.
         budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
@@ -104,6 +104,6 @@ class SentenceStage:
             number = f"_{place + 1}" if place else ""
             parts[f"logit{number}"] = float(best[place])
             parts[f"probability{number}"] = float(probabilities[place])
-        # softsign: unlike the logistic function it still tells large sums apart
+        # softsign: unlike the logistic function it does not round large sums to 1
         unit = (1 + key / (1 + abs(key))) / 2
         return Judged(candidate, score=key, unit=unit, parts=parts, passage=spans[int(order[0])])

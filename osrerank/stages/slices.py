@@ -19,13 +19,13 @@ Judge = Callable[[Candidate, list[Span], npt.NDArray[np.float32]], Judged]
 
 @dataclass(frozen=True, slots=True)
 class SliceScores:
-    """What a scorer made of the parts of several documents.
+    """The scores of the parts of several documents.
 
     Attributes:
         logits: for each document float32 ``(n_parts,)``, NaN where a part failed or was not reached.
         failures: document -> why none of its parts could be scored, among those reached.
         reached: how many leading documents had at least one part attempted; some behind them may have too.
-        asked: parts of all documents.
+        asked: number of parts of all documents.
         failed: parts that could not be scored.
         scores: the scorer's own answer.
     """
@@ -54,14 +54,14 @@ def rank_by_slices(
     unit: str,
     deadline: Deadline,
 ) -> Ranking:
-    """Return the ranking with its top ``depth`` in the order that their parts' scores give.
+    """Return the ranking with its top ``depth`` ordered by their parts' scores.
 
     Args:
         scorer: scores ``(i,)`` tuples.
         ranking: the ranking so far.
-        parts_of: what of a candidate is scored.
-        judge: what is made of the scores.
-        stage: the name of the stage that does it.
+        parts_of: returns the parts of a candidate.
+        judge: turns the parts' scores into the candidate's.
+        stage: the stage's name.
         depth: how many candidates are scored.
         unit: what the parts are called: ``passages``, ``sentences``.
         deadline: as for ``Scorer.score``.
@@ -102,7 +102,7 @@ def score_slices(
 ) -> SliceScores:
     """Score the parts of documents, the first of every document before the second of any.
 
-    A deadline then costs the documents their later parts before it costs a document its score.
+    So a deadline cuts off later parts before it leaves a document without a score.
 
     Args:
         scorer: scores ``(i,)`` tuples.
@@ -149,7 +149,7 @@ def report_of(
     Args:
         scorer: whose model it was.
         stage: its name.
-        parts: what the scorer made of them.
+        parts: the scores of the parts.
         unit: what the parts are called: ``passages``, ``sentences``.
         candidates: documents that the stage was asked to order.
         failed: documents that could not be scored.

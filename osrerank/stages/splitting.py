@@ -17,13 +17,13 @@ LONG_HYPHENS = re.compile(r"-{3,}")
 
 
 def window_spans(text: str, words: int, stride: int, at_most: int | None = None) -> list[tuple[int, int]]:
-    """Return where the windows of a text begin and end, in characters: ceil(n / stride) windows of n words.
+    """Return the start and end of each window, in characters: ceil(n / stride) windows of a text of n words.
 
     Args:
         text: words separated by whitespace.
         words: of a window.
         stride: words from one window to the next.
-        at_most: windows after which the text is not read further.
+        at_most: number of windows; the rest of the text is not read.
     """
     end = None if at_most is None else (at_most - 1) * stride + words
     spans = [match.span() for match in islice(WORD.finditer(text), end)]
@@ -34,13 +34,13 @@ def window_spans(text: str, words: int, stride: int, at_most: int | None = None)
 def passage_spans(sections: Iterable[Section], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:
     """Return a document's passages, in order, each with the section that it stands in.
 
-    A field's only value is cut into windows. Of a field with several values each is a passage as it is, and is cut
-    only where it has more words than a window.
+    A field's only value is cut into windows. Each value of a field with several is a passage, and is cut only if it has
+    more words than a window.
 
     Args:
         sections: the document's texts.
         windows: how they are cut.
-        doc_id: with the seed determines a draw.
+        doc_id: determines the sample, together with the seed.
     """
     at_most = windows.limit if windows.policy == "first" else None
     found: list[tuple[Section, Span]] = []

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors as safetensors, everything else as JSON, never a pickle; the newest is whole or not there."""
+"""Checkpoints: tensors as safetensors, everything else as JSON, never a pickle; the newest is complete or absent."""
 
 import json
 import shutil
@@ -21,13 +21,13 @@ PREFIX = "step-"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
         step: steps done.
         best: the best measure on the development set so far; None before the first.
         best_step: steps done when it was measured.
-        fingerprint: of what the training depends on: recipe, data, start.
+        fingerprint: hash of what the training depends on: recipe, data, start.
     """
 
     step: int
@@ -41,7 +41,7 @@ class Checkpoints:
 
     Args:
         folder: of the training.
-        fingerprint: of what it depends on.
+        fingerprint: hash of what the training depends on.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -71,10 +71,10 @@ class Checkpoints:
             shutil.rmtree(before)
 
     def restore(self, trained: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> State | None:
-        """Put the newest checkpoint's weights and running means back, and return its state; None where there is none.
+        """Restore the newest checkpoint's weights and running means and return its state; None if there is none.
 
         Raises:
-            ConfigError: it is of another training.
+            ConfigError: the checkpoint is of another training.
         """
         newest = self.newest()
         if newest is None:
@@ -94,13 +94,13 @@ class Checkpoints:
         return state
 
     def save_best(self, trained: Mapping[str, nn.Parameter]) -> None:
-        """Keep these weights as the best so far."""
+        """Save these weights as the best so far."""
         unfinished = self._folder / "best.unfinished"
         save_file(_copied(trained), unfinished)
         unfinished.replace(self._folder / "best.safetensors")
 
     def restore_best(self, trained: Mapping[str, nn.Parameter]) -> None:
-        """Put the best weights back."""
+        """Restore the best weights."""
         restore_weights(self._folder / "best.safetensors", trained)
 
 

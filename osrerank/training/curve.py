@@ -1,4 +1,4 @@
-"""The curve of a training: a CSV with a row a step, cut back where a training that was killed goes on."""
+"""The curve of a training: a CSV with a row for each step; a resumed training removes rows after its checkpoint."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ CURVE_FILE = "curve.csv"
 
 
 class Curve:
-    """Rows of step, rate, loss, the loss's parts and the measure on the development set, where it was taken.
+    """Rows of step, rate, loss, the loss's parts and, where measured, the measure on the development set.
 
     Args:
         path: of the CSV.
-        done: steps that a resumed training has behind it; later rows are taken out.
+        done: steps that a resumed training has done; later rows are removed.
     """
 
     def __init__(self, path: Path, done: int) -> None:
@@ -29,7 +29,7 @@ class Curve:
         values = {name: str(value) if isinstance(value, int) else f"{value:.9g}" for name, value in row.items()}
         self._rows.append(values)
         names = [*FIXED, *sorted(values.keys() - {*FIXED, "measure"}), "measure"]
-        if not self._written:  # once a run of the program: what a killed one left behind the checkpoint goes
+        if not self._written:  # once per process: removes the rows that a killed one wrote after its checkpoint
             write_atomically(self._path, _lines(names, self._rows))
             self._written = True
             return

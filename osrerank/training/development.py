@@ -1,4 +1,4 @@
-"""Score with a network that is being trained, and measure it on a development set."""
+"""Score with a network during training, and measure it on a development set."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +15,7 @@ from osrerank.stages.splitting import readable, window_spans
 from osrerank.training.examples.batches import WIDTHS, parts, plan
 from osrerank.training.examples.lists import Example
 from osrerank.training.losses import raw_scores
-from osrerank.training.objective import on
+from osrerank.training.objective import to_device
 from osrerank.training.weights.models import Trainee
 
 MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank}
@@ -23,7 +23,7 @@ MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank}
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How a network in training is run to score.
+    """How to score with a network during training.
 
     Attributes:
         device: where it is.
@@ -36,7 +36,7 @@ class Scoring:
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def scores(self, trainee: Trainee, sequences: Sequence[Tokens]) -> list[float]:
-        """Return one raw score a sequence, without dropout; higher is better."""
+        """Return one raw score per sequence, without dropout; higher is better."""
         found = np.zeros(len(sequences))
         was_training = trainee.network.training
         trainee.network.eval()
@@ -44,7 +44,7 @@ class Scoring:
             for places in plan([[tokens] for tokens in sequences], self.budget_tokens, multiple=WIDTHS):
                 some = [sequences[place] for place in places]
                 batch = padded(some, trainee.pad_id, multiple=WIDTHS, most=trainee.card.max_tokens)
-                logits = trainee.network(**on(self.device, batch)).float()
+                logits = trainee.network(**to_device(self.device, batch)).float()
                 found[places] = raw_scores(logits, trainee.card.head).cpu().numpy()
         trainee.network.train(was_training)
         return [float(score) for score in found]
@@ -81,7 +81,7 @@ class Development:
         examples: each query's candidates, in the first pass's order, with their relevance.
         measure: ``nDCG@k`` or ``RR@k``.
         depth: candidates that are reordered, from the top; those below keep their places.
-        windows: how long documents are cut, each getting its best passage's score; None for short ones.
+        windows: how long documents are cut, each with its best passage's score; None for short ones.
     """
 
     examples: Sequence[Example]
@@ -127,7 +127,7 @@ class Development:
 
 
 def passages_of(text: str, windows: Windows | None) -> list[str]:
-    """Return a text's passages, or the text itself where it is not to be cut or has no words."""
+    """Return a text's passages, or the text itself if it is not cut or has no words."""
     if windows is None:
         return [text]
     spans = window_spans(text, windows.words, windows.stride, windows.limit)

@@ -2,7 +2,7 @@
 
 Chen, He, Hui, Sun, Sun: Simplified TinyBERT: Knowledge distillation for document retrieval (arXiv 2009.07531): in one
 step L = L_att + L_hid + L_soft + L_hard with unit weights, after Jiao et al.: TinyBERT (arXiv 1909.10351, eq. 7 to 11).
-Or the logits alone: Hinton, Vinyals, Dean: Distilling the knowledge in a neural network (arXiv 1503.02531).
+Or only the logits: Hinton, Vinyals, Dean: Distilling the knowledge in a neural network (arXiv 1503.02531).
 """
 
 import torch
@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError
 from osrerank.scoring.card import ModelCard
 from osrerank.training import losses
 from osrerank.training.examples.batches import Lot
-from osrerank.training.objective import Objective, Parts, ends, on
+from osrerank.training.objective import Objective, Parts, output_loss, to_device
 from osrerank.training.probe import Probe, forward
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import Trainee
@@ -24,11 +24,10 @@ METHODS = ("simplified-tinybert", "logits")
 class DistillationObjective(Objective):
     """A student's distance to its teacher, and to the labels where the recipe says ``hard``.
 
-    Of the parts ``attention``, ``hidden``, ``soft`` and ``hard`` the method ``logits`` has the last two, and the recipe
-    can leave out either of the first. ``soft`` is
-    the cross-entropy of each sequence with the teacher's, or the divergence of each list where the loss is listwise.
-    The hidden states' projection W is one for all states, the identity to begin with where widths are equal; it is
-    trained beside the student and not part of it.
+    The parts are ``attention``, ``hidden``, ``soft`` and ``hard``. The method ``logits`` has only the last two, and a
+    recipe can leave out either of the first two. ``soft`` is the cross-entropy of each sequence with the teacher's, or
+    the divergence of each list if the loss is listwise. All hidden states share one projection W, which starts as the
+    identity where widths are equal; it is trained with the student but not part of it.
 
     Args:
         student: to be trained.
@@ -60,21 +59,21 @@ class DistillationObjective(Objective):
 
     def forward(self, lot: Lot) -> Parts:
         device = next(self.network.parameters()).device
-        teacher_inputs = on(device, lot.teacher or lot.inputs)
-        inputs = on(device, lot.inputs)
+        teacher_inputs = to_device(device, lot.teacher or lot.inputs)
+        inputs = to_device(device, lot.inputs)
         if next(self.teacher.parameters()).device != device:
             self.teacher.to(device)
         if not self.watches:
             with torch.no_grad():
                 wanted = self.teacher(**teacher_inputs).float()
-            return ends(self.network(**inputs).float(), wanted, lot, self._heads, self._recipe)
+            return output_loss(self.network(**inputs).float(), wanted, lot, self._heads, self._recipe)
         wanted = forward(self.teacher, self._teacher_probe, teacher_inputs, learn=False).float()
         found = forward(self.network, self._probe, inputs, learn=torch.is_grad_enabled()).float()
         pooled = self._probe.pooled
         mask = (inputs["attention_mask"] if pooled is None else pooled.attention_mask).float()
         compared = {"attention": self._attention, "hidden": self._hidden}
         parts = {name: distance(mask) for name, distance in compared.items() if getattr(self._recipe, name)}
-        return {**parts, **ends(found, wanted, lot, self._heads, self._recipe)}
+        return {**parts, **output_loss(found, wanted, lot, self._heads, self._recipe)}
 
     def _compare(self, student: Trainee, teacher: Trainee, watched: tuple[int, ...] | None) -> None:
         self._probe, self._teacher_probe = Probe(student.network), Probe(teacher.network)
@@ -93,13 +92,12 @@ class DistillationObjective(Objective):
         nn.init.zeros_(self.projection.bias)
 
     def _check_pooling(self, student: ModelCard, teacher: ModelCard) -> bool:
-        """Return whether the student alone pools its texts; raise where rows cannot be compared."""
-        own, wanted = student.pool_factors, teacher.pool_factors
-        if wanted.pools and wanted != own:
-            factors = [f"{factors.document:g} (query {factors.query:g})" for factors in (wanted, own)]
-            reason = f"the teacher's pool factor is {factors[0]}, the student's {factors[1]}; they must be equal"
+        """Return whether only the student pools its documents; raise if rows cannot be compared."""
+        own, wanted = student.cross_bias.pool_factor, teacher.cross_bias.pool_factor
+        if wanted not in (1, own):
+            reason = f"the teacher's pool factor is {wanted:g}, the student's {own:g}; they must be equal"
             raise ConfigError(reason, setting="pool_factor")
-        if wanted.pools and self._recipe.freeze != "embeddings":
+        if wanted > 1 and self._recipe.freeze != "embeddings":
             reason = "teacher and student share states by their embeddings; set freeze=embeddings"
             raise ConfigError(reason, setting="recipe.freeze")
         if own != wanted and self._recipe.attention:

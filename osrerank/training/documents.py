@@ -1,4 +1,4 @@
-"""Long documents as training data: passages of relevant documents beside passages of others, and the filter of them.
+"""Long documents as training data: passages of relevant and of other documents, and the filter of them.
 
 Chen et al.: ICIP at TREC-2020 Deep Learning Track, sections 2.1 and 3: for each passage of a relevant document one of
 the query's other documents; then only the five passages of a relevant document that a passage-trained model likes best.
@@ -27,9 +27,9 @@ def passage_triples(
     """Yield triples of a relevant document's passage and a passage of the query's other documents.
 
     Args:
-        examples: documents whole; a title stands in front of the text where there is one.
+        examples: whole documents, a title in front of the text.
         windows: how documents are cut.
-        keep: passages of each relevant document, its best by the scorer; without a scorer all stay.
+        keep: how many passages of each relevant document stay, the best by the scorer; all without a scorer.
         scorer: a model trained on passages; None for no filter.
         seed: of the draws.
     """
@@ -44,7 +44,7 @@ def passage_triples(
 
 
 def best(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:
-    """Return the passages of the highest scores, in the document's order; one that failed is not among them."""
+    """Return the passages with the highest scores, in the document's order, without failed ones."""
     if len(passages) <= keep:
         return list(passages)
     return [passages[place] for place in sorted(descending(_values(scorer, query, passages))[:keep])]
@@ -62,7 +62,7 @@ def with_hardest(example: Example, others: Sequence[int], values: npt.ArrayLike,
 
     Args:
         example: any.
-        others: where the scored documents are.
+        others: places of the scored documents.
         values: their scores ``(others,)``.
         keep: how many of them stay.
     """

@@ -41,18 +41,18 @@ DATA_FILE = "data.json"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be trained, from what.
+    """A training: what, from what and on what.
 
     Attributes:
         source: the checkpoint that the training starts from; of a distillation, the teacher.
         output: the model directory to make.
         recipe: how.
-        data: what is learnt from.
-        development: candidates that the best weights are chosen by; None to keep the last ones.
+        data: the examples.
+        development: candidates that choose the best weights; None to keep the last ones.
         depth: candidates of the development set that are reordered.
         windows: how the development set's documents are cut; None for short ones.
-        max_minutes: after so long it stops, and the same request goes on; None for never.
-        say: is told the progress, one line at a time.
+        max_minutes: time after which the training stops, to be resumed by the same request; None for no limit.
+        report: called with each line of progress.
     """
 
     source: Path
@@ -63,11 +63,11 @@ class Request:
     depth: int = 100
     windows: Windows | None = None
     max_minutes: float | None = None
-    say: Callable[[str], None] = logger.info
+    report: Callable[[str], None] = logger.info
 
     @property
     def folder(self) -> Path:
-        """Where the training keeps its checkpoints until it is done."""
+        """The folder of the checkpoints until the training is done."""
         return self.output.with_name(f"{self.output.name}.training")
 
 
@@ -85,17 +85,17 @@ class Amount:
 
 
 def train(request: Request, kind: Kind = "mono") -> Path | None:
-    """Train a mono or duo model; return its directory, or None when the time was over: the same call then goes on.
+    """Train a mono or duo model; return its directory, or None when time ran out: the same call then resumes.
 
     Raises:
         ConfigError: the output exists, or recipe, data and start do not fit together.
         FormatError: the data is malformed; the message names file and line.
-        EvaluationError: there is nothing to learn from, or the loss is no number any more.
+        EvaluationError: there is nothing to learn from, or the loss is not a number.
         ModelLoadError: the start cannot be read.
     """
     refuse_existing(request.output)
     machine = Machine(request.recipe.precision)
-    request = replace(request, say=machine.heard(request.say))
+    request = replace(request, report=machine.on_main_process(request.report))
     trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
     if request.recipe.compiled:
         trainee.network.compile(dynamic=True)
@@ -108,52 +108,44 @@ def distill(
     request: Request,
     *,
     layers: int | Sequence[int] = 0,
-    inner: int = 0,
     pool_factor: float | None = None,
-    query_pool_factor: float | None = None,
     student: Path | None = None,
 ) -> Path | None:
-    """Train a student, smaller or not, from the teacher ``request.source`` and of its kind; otherwise as `train`.
+    """Train a student of the teacher ``request.source`` and of its kind; otherwise as `train`.
 
     Args:
         request: the training.
-        layers: of the student, which starts as the teacher's last layers of each block of N / M; or the teacher's
-            layers themselves, from 1, in order, of which each then learns to do the dropped ones' work behind it.
-        inner: width of the student's feed-forward products, of which the teacher's strongest units stay; 0 for all.
-        pool_factor: a document's pieces for each of the student's states of it, on average, see
+        layers: number of the student's layers, which start as the teacher's last layers of each block of N / M; or the
+            teacher's layers to keep, from 1, each of which learns to do the work of the dropped ones after it.
+        pool_factor: pieces of a document for each of the student's states, on average, see
             `osrerank.scoring.networks.cross_bias`; None for the teacher's.
-        query_pool_factor: the same of a query.
-        student: a checkpoint that the student starts from instead; with layers named one by one it is to give their
-            states, as a student that was made of them and learns on.
+        student: a checkpoint that the student starts from instead; if layers are listed, it learns their states.
 
     Raises:
-        ConfigError: also where the layers are not the student's in number.
+        ConfigError: also if the student has another number of layers.
     """
     refuse_existing(request.output)
-    factors = {"pool_factor": pool_factor, "query_pool_factor": query_pool_factor}
-    pooled = {name: factor for name, factor in factors.items() if factor is not None}
-    made = (["inner"] if inner else []) + [*pooled]
-    if student is not None and made:
-        setting = made[0]
-        raise ConfigError(f"{setting} is for a student that is made of its teacher's layers", setting=setting)
+    if student is not None and pool_factor is not None:
+        reason = "pool_factor is for a student that is made of its teacher's layers"
+        raise ConfigError(reason, setting="pool_factor")
     if request.recipe.soft:
         reason = "soft=true is for train: a distillation's soft labels are its teacher's own"
         raise ConfigError(reason, setting="recipe.soft")
     layers = layers if isinstance(layers, int) else tuple(layers)
     machine = Machine(request.recipe.precision)
-    request = replace(request, say=machine.heard(request.say))
+    request = replace(request, report=machine.on_main_process(request.report))
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
     count = int(teacher.config["num_hidden_layers"])
-    made_of = {"layers": layers, "inner": inner, "student": _weights(student) if student else ""}
-    fingerprint = _fingerprint(request, json.dumps({**made_of, **pooled}))
+    made_of = {"layers": layers, "student": _weights(student) if student else "", "pool_factor": pool_factor}
+    fingerprint = _fingerprint(request, json.dumps(made_of))
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
     kept: tuple[int, ...] = ()
     if student is not None:
         trainee = load_trainee(student, request.recipe, kind=kind, name=request.output.name)
     else:
         kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
-        trainee = select_layers(teacher, kept, request.output.name, inner=inner, **pooled)
+        trainee = select_layers(teacher, kept, request.output.name, pool_factor=pool_factor)
     steps = _steps(request.recipe, trainee, machine, teacher)
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, watched)
@@ -165,7 +157,7 @@ def distill(
 
 
 def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amount:
-    """Read all data once, so that what is malformed is found before the training begins.
+    """Read all data once, so that malformed lines are found before the training begins.
 
     Raises:
         FormatError: a line is malformed.
@@ -194,7 +186,7 @@ def _as_it_is(recipe: Recipe) -> Recipe:
 
 
 def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee | None = None) -> Steps:
-    """Return the maker of steps for a model, and its teacher where that reads its texts differently."""
+    """Return the steps for a model, and for its teacher if that reads texts differently."""
 
     def assembly(builder: InputBuilder) -> Assembly:
         if trainee.card.kind == "mono":
@@ -215,7 +207,7 @@ def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee 
 
 
 def _reading(trainee: Trainee) -> tuple[Any, ...]:
-    """Return what determines the sequences that a model's builder makes."""
+    """Return the values that determine a builder's sequences."""
     card = trainee.card
     tokenizer = hashlib.sha256((trainee.source / "tokenizer.json").read_bytes()).hexdigest()
     return tokenizer, card.layout, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
@@ -229,8 +221,8 @@ def _fit(
     check_loss(trainee.card, recipe)
     amount = _counted(request, steps.assembly, fingerprint, machine)
     total = recipe.steps or math.ceil(recipe.epochs * amount.sequences / recipe.batch)
-    request.say(f"{sum(amount.examples)} examples, {amount.sequences} sequences a pass, {total} steps")
-    plan = Plan(recipe, total, request.folder, fingerprint, request.max_minutes, say=request.say)
+    request.report(f"{sum(amount.examples)} examples, {amount.sequences} sequences a pass, {total} steps")
+    plan = Plan(recipe, total, request.folder, fingerprint, request.max_minutes, report=request.report)
     training = Training(objective, plan, machine)
     scoring = Scoring(machine.device, 4 * steps.budget_tokens, machine.autocast)
     measure = _measure(request, trainee, scoring, training, machine)
@@ -250,7 +242,7 @@ def _fit(
             return None
         mined = mined or Mined(request.folder / MINED_FILE, known)
         sources, counts = [mined.read], (mined.count,)
-        request.say(f"ordered the documents of {mined.count} examples by the model")
+        request.report(f"ordered the documents of {mined.count} examples by the model")
     stream = passes(sources, counts, recipe)
     if not training.run(steps.made(stream, training.state.step - mine_at), total, measure):
         return None
@@ -263,14 +255,14 @@ def _fit(
 def _measure(
     request: Request, trainee: Trainee, scoring: Scoring, training: Training, machine: Machine
 ) -> Callable[[], float] | None:
-    """Return what measures the model on the development set, None where there is none; say how it begins."""
+    """Return the measure of the model on the development set, None without one; report its first value."""
     if request.development is None:
         return None
     examples = tuple(request.development.read())
     development = Development(examples, request.recipe.measure, request.depth, request.windows)
     if not training.state.step and machine.is_first:
         before, first_pass = development.value(trainee, scoring), development.first_pass()
-        request.say(f"before: {request.recipe.measure} {before:.4f}; the candidates' own order: {first_pass:.4f}")
+        request.report(f"before: {request.recipe.measure} {before:.4f}; the candidates' own order: {first_pass:.4f}")
     return lambda: development.value(trainee, scoring)
 
 
@@ -290,11 +282,11 @@ def _counted(request: Request, assembly: Assembly, fingerprint: str, machine: Ma
 
 
 def _fingerprint(request: Request, student: str = "") -> str:
-    """Return what the outcome depends on, hashed; where it is computed is not among it.
+    """Return a hash of what the outcome depends on, without where it is computed.
 
     Args:
         request: the training.
-        student: what a distillation's student is made of beside the teacher, as JSON.
+        student: what a distillation's student is made of besides the teacher, as JSON.
     """
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]

@@ -1,9 +1,9 @@
 """The training loop: one for everything that is trained, in one page.
 
-A training is determined by its recipe, its data and its start: step t draws its dropout from the seed and t alone, and
-the data's order from the seed and the pass. So one that was killed goes on from its last checkpoint as if it had not
-been, on a CPU to the last bit. Several processes that Accelerate or torchrun started divide each step's lots among them
-and add up their gradients; the first one measures, writes and says when the time is over.
+Recipe, data and start determine a training: the dropout of step t depends only on the seed and t, the order of the data
+only on the seed and the pass. So a killed training resumes from its last checkpoint with the same result, on a CPU to
+the last bit. Several processes started by Accelerate or torchrun divide each step's lots and add up their gradients;
+the first one measures, writes and decides when time is over.
 """
 
 import logging
@@ -35,23 +35,24 @@ SEED_SPACE = 1_000_003
 """Distance between the seeds of two trainings' steps."""
 SAVE_EVERY_S = 120.0
 LONGEST_WAIT = timedelta(hours=12)
-"""Of a process for the first one, which measures and mines alone."""
+"""How long processes wait for the first one, which measures and mines by itself."""
 MOST_PARTS = 16
 """Parts of a loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the loop needs beside the objective.
+    """What the loop needs besides the objective.
 
     Attributes:
         recipe: of the optimiser.
         total: steps of the whole training.
         folder: of checkpoints and curve.
-        fingerprint: of what the training depends on.
-        max_minutes: after so long the training stops with a checkpoint, to go on in another call; None for never.
+        fingerprint: hash of what the training depends on.
+        max_minutes: time after which the training stops with a checkpoint, to be resumed by another call; None for no
+            limit.
         save_every_s: time between checkpoints.
-        say: is told the progress, one line at a time.
+        report: called with each line of progress.
     """
 
     recipe: Recipe
@@ -60,7 +61,7 @@ class Plan:
     fingerprint: str
     max_minutes: float | None = None
     save_every_s: float = SAVE_EVERY_S
-    say: Callable[[str], None] = logger.info
+    report: Callable[[str], None] = logger.info
 
     @property
     def evaluate_every(self) -> int:
@@ -74,7 +75,7 @@ class Plan:
 
 
 class Machine:
-    """The device, the precision and the processes that train together, as Accelerate finds them.
+    """The device, the precision and the processes of a training, as Accelerate finds them.
 
     Args:
         precision: of the matrix products.
@@ -98,7 +99,7 @@ class Machine:
         self.budget_tokens = BUDGET_TOKENS.get(self.device.type, BUDGET_TOKENS["cpu"])
 
     def autocast(self) -> Any:
-        """Return the context in which a forward pass is computed."""
+        """Return the context for a forward pass."""
         return self.accelerator.autocast() if self.accelerator.mixed_precision != "no" else nullcontext()
 
     @property
@@ -107,13 +108,13 @@ class Machine:
         return self.number == 0
 
     def first_before_others(self) -> AbstractContextManager[None]:
-        """Return a context that the others enter when the first process has left it."""
+        """Return a context that the other processes enter when the first one has left it."""
         context: AbstractContextManager[None] = self.accelerator.main_process_first()
         return context
 
-    def heard(self, say: Callable[[str], None]) -> Callable[[str], None]:
-        """Return what is told the progress: nobody in the other processes, which would repeat the first one's."""
-        return say if self.is_first else _unheard
+    def on_main_process(self, report: Callable[[str], None]) -> Callable[[str], None]:
+        """Return the function in the first process, and one that does nothing in the others."""
+        return report if self.is_first else _silent
 
     def wait(self) -> None:
         """Return when every process is here."""
@@ -132,13 +133,13 @@ class Machine:
         return lots[self.number :: self.processes]
 
     def start_alike(self, parameters: Iterable[Tensor]) -> None:
-        """Give every process the first one's parameters."""
+        """Copy the first process's parameters to the others."""
         if self.processes > 1:
             for parameter in parameters:
                 distributed.broadcast(parameter.data, 0)
 
     def add_up(self, parameters: Sequence[Tensor]) -> None:
-        """Give every process the sum of all gradients; what no process has one of keeps none."""
+        """Give every process the sum of all gradients; parameters without any keep none."""
         if self.processes == 1:
             return
         has = torch.tensor([float(one.grad is not None) for one in parameters], device=self.device)
@@ -149,7 +150,7 @@ class Machine:
                 distributed.all_reduce(parameter.grad)
 
     def summed(self, parts: dict[str, float]) -> dict[str, float]:
-        """Return the sums of all processes' parts of the loss; only those that had any know their names."""
+        """Return the sums of all processes' parts of the loss; processes without lots do not know their names."""
         if self.processes == 1:
             return parts
         values = [parts[name] for name in sorted(parts)]
@@ -159,12 +160,12 @@ class Machine:
         return dict(zip(names, shared.tolist(), strict=False))
 
 
-def _unheard(_line: str) -> None:
+def _silent(_line: str) -> None:
     """Say nothing."""
 
 
 class Training:
-    """A training under way.
+    """A training in progress.
 
     Args:
         objective: what is optimised.
@@ -194,15 +195,15 @@ class Training:
         self._sequences = self._tokens = 0
 
     def run(self, steps: Iterator[Step], until: int, measure: Callable[[], float] | None) -> bool:
-        """Train until a number of steps is done; return False when the time was over before.
+        """Train until a number of steps is done; return False if time ran out before.
 
         Args:
             steps: those that are not done yet, in order.
             until: how many steps are done at the end.
-            measure: measures the network as it is, higher is better.
+            measure: measures the current network, higher is better.
 
         Raises:
-            EvaluationError: the loss is no number any more, or the data ended.
+            EvaluationError: the loss is not a number, or the data ended.
         """
         every = self.plan.evaluate_every
         made = prefetched(steps)
@@ -235,7 +236,7 @@ class Training:
         self._saved_s = time.monotonic()
 
     def restore_best(self) -> None:
-        """Put the best weights back, where any were measured."""
+        """Restore the best weights, if any were measured."""
         if self.state.best is not None:
             self._checkpoints.restore_best(self._trained)
 
@@ -303,4 +304,4 @@ class Training:
         elapsed_s = time.monotonic() - self._started_s
         measured = f", {self.plan.recipe.measure} {row['measure']:.4f}" if "measure" in row else ""
         pace = f"{self._sequences / elapsed_s:.1f} sequences and {self._tokens / elapsed_s:.0f} tokens a second"
-        self.plan.say(f"step {step} of {self.plan.total}: loss {row['loss']:.4f}{measured}; {pace}")
+        self.plan.report(f"step {step} of {self.plan.total}: loss {row['loss']:.4f}{measured}; {pace}")

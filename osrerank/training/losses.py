@@ -1,4 +1,4 @@
-"""What training makes small. Logits come as a head gives them; every loss is a mean over its sequences or lists.
+"""The losses. Logits are a head's output; every loss is a mean over its sequences or lists.
 
 Pointwise cross-entropy: Nogueira and Cho 2019 (arXiv 1901.04085, eq. 1), and over pairs of documents Nogueira et al.
 2019 (arXiv 1910.14424, eq. 2). Listwise softmax cross-entropy: Gao, Dai, Callan: Rethink training of BERT rerankers in
@@ -15,11 +15,11 @@ from torch.nn import functional
 from osrerank.scoring.card import Head
 
 SMALLEST_LOGIT = -100.0
-"""Attention logits at or below are masked ones, and count as 0 on both sides."""
+"""Attention logits at or below this are masked, and count as 0 on both sides."""
 
 
 def raw_scores(logits: Tensor, head: Head) -> Tensor:
-    """Return one score a sequence ``(n,)``, higher is better: z1 - z0 of two logits, else the last logit."""
+    """Return one score per sequence ``(n,)``, higher is better: z1 - z0 of two logits, else the last logit."""
     return logits[:, 1] - logits[:, 0] if head == "logits2" else logits[:, -1]
 
 
@@ -33,7 +33,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
     Args:
         logits: ``(n, 1)`` or ``(n, 2)``.
-        targets: int64 ``(n,)``, 1 relevant; for pairs of documents, 1 where the first one is the relevant one.
+        targets: int64 ``(n,)``, 1 relevant; for pairs of documents, 1 if the first one is relevant.
     """
     return functional.cross_entropy(two_logits(logits), targets)
 

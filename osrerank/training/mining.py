@@ -1,4 +1,4 @@
-"""Hard negatives: a model orders each example's documents, so that what is drawn next are its own mistakes."""
+"""Hard negatives: a model orders each example's documents, so that the next samples are its own mistakes."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from osrerank.training.weights.models import Trainee
 
 MINED_FILE = "mined.jsonl"
 KEPT = 2
-"""Hardest others that are kept, as a multiple of those drawn at a time."""
+"""How many of the hardest others stay, as a multiple of those sampled at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ def mine(
     """Order each example's first ``depth`` others by the model and keep the hardest, 2 x ``negatives`` of them.
 
     Args:
-        folder: gets the file; one that was begun is gone on with.
+        folder: for the file; an incomplete one is resumed.
         examples: as they were read.
         trainee: scores.
         scoring: where.
         recipe: depth and negatives.
-        is_over: whether to stop; the next call goes on.
+        is_over: whether to stop; the next call resumes.
 
     Returns:
         The mined examples; None when it was stopped.
@@ -77,7 +77,7 @@ def _hardest(example: Example, trainee: Trainee, scoring: Scoring, recipe: Recip
 
 
 def _whole_lines(path: Path) -> int:
-    """Return how many whole lines a file has, and cut off one that a killed process left unfinished."""
+    """Return how many complete lines a file has, and cut off an incomplete one."""
     if not path.exists():
         return 0
     content = path.read_bytes()

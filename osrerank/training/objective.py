@@ -1,4 +1,4 @@
-"""The thing that is optimised: a network with its loss, whatever the loss is."""
+"""What is optimised: a network with its loss."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ class Objective(nn.Module, ABC):
 
 
 class RankingObjective(Objective):
-    """Cross-entropy with the labels, of single sequences or of lists, or with scores that the examples bring, or both.
+    """Cross-entropy with the labels, of single sequences or of lists, or with scores in the examples, or both.
 
     Args:
         network: gives logits ``(n, labels)``.
@@ -53,21 +53,21 @@ class RankingObjective(Objective):
 
     def forward(self, lot: Lot) -> Parts:
         device = next(self.network.parameters()).device
-        logits = self.network(**on(device, lot.inputs)).float()
+        logits = self.network(**to_device(device, lot.inputs)).float()
         if not self._recipe.soft:
             return {"hard": hard_loss(logits, lot, self._head, self._recipe.loss)}
         wanted = torch.from_numpy(lot.scores).to(device).unsqueeze(1)
-        return ends(logits, wanted, lot, (self._head, "logit1"), self._recipe)
+        return output_loss(logits, wanted, lot, (self._head, "logit1"), self._recipe)
 
 
-def ends(found: Tensor, wanted: Tensor, lot: Lot, heads: tuple[Head, Head], recipe: Recipe) -> Parts:
-    """Return the parts of the loss that the last layer has: ``soft``, and ``hard`` where the recipe says so.
+def output_loss(found: Tensor, wanted: Tensor, lot: Lot, heads: tuple[Head, Head], recipe: Recipe) -> Parts:
+    """Return the parts of the loss at the output: ``soft``, and ``hard`` if the recipe has it.
 
     Args:
         found: logits.
         wanted: a teacher's.
         lot: of the sequences.
-        heads: what either means.
+        heads: of both.
         recipe: loss, temperature, hard.
     """
     if recipe.loss == "listwise":
@@ -88,6 +88,6 @@ def hard_loss(logits: Tensor, lot: Lot, head: Head, loss: Loss) -> Tensor:
     return losses.list_cross_entropy(losses.raw_scores(logits, head), targets, lot.sizes)
 
 
-def on(device: torch.device, batch: Batch) -> dict[str, Any]:
+def to_device(device: torch.device, batch: Batch) -> dict[str, Any]:
     """Return a batch's arrays as tensors on a device, by the model's input names."""
     return {name: torch.from_numpy(getattr(batch, name)).to(device, non_blocking=True) for name in Batch.__slots__}

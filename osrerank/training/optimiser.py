@@ -1,4 +1,4 @@
-"""The papers' optimiser and learning rate, and the usual ones of today.
+"""The papers' optimiser and learning rate, and today's usual ones.
 
 Devlin et al. 2018 (arXiv 1810.04805) as released, which Nogueira and Cho 2019 (arXiv 1901.04085, section 4) train
 with: Adam (Kingma, Ba 2014) with decoupled weight decay, without bias correction, and a rate that decays from step 0.

@@ -1,7 +1,8 @@
-"""Masked language modelling: go on with a model's pre-training on the collection that it will rank, or begin one.
+"""Masked language modelling: pre-train a model further on the collection that it will rank, or from scratch.
 
-Devlin et al. 2018 (arXiv 1810.04805, section 3.1): 15% of the pieces are hidden, of these 80% as [MASK], 10% as any
-piece, 10% as they are. Before fine-tuning, on the target corpus: Nogueira et al. 2019 (arXiv 1910.14424, section 4).
+Devlin et al. 2018 (arXiv 1810.04805, section 3.1): 15% of the pieces are hidden: 80% of these become [MASK], 10% a
+random piece, and 10% stay. Before fine-tuning, on the target corpus: Nogueira et al. 2019 (arXiv 1910.14424, section
+4).
 Next-sentence prediction is left out.
 """
 
@@ -22,14 +23,15 @@ from torch.nn import functional
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.export.export_model import new_directory, refuse_existing
-from osrerank.formats.files import bad_line, numbered_lines
+from osrerank.formats.files import bad_line
+from osrerank.formats.lines import numbered_lines
 from osrerank.scoring.inputs import Ids, Tokens, padded
 from osrerank.scoring.model_files import TOKENIZER_FILE, digest, parameter_files
 from osrerank.training.examples.batches import Lot, Step, plan
 from osrerank.training.examples.lists import text_of
 from osrerank.training.examples.sampling import shuffled
 from osrerank.training.loop import Machine, Plan, Training
-from osrerank.training.objective import Objective, Parts, on
+from osrerank.training.objective import Objective, Parts, to_device
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import build_network, put_weights, read_checkpoint, write_encoder
 from osrerank.training.weights.readme import finish_encoder
@@ -71,7 +73,7 @@ class MaskedObjective(Objective):
 
     def forward(self, lot: Lot) -> Parts:
         device = next(self.network.parameters()).device
-        inputs = on(device, lot.inputs)
+        inputs = to_device(device, lot.inputs)
         targets = torch.from_numpy(lot.targets).to(device)
         hidden = targets != IGNORED
         states = self._encoder[0](**inputs).last_hidden_state  # (n, tokens, hidden)
@@ -81,7 +83,7 @@ class MaskedObjective(Objective):
 
 @dataclass(frozen=True, slots=True)
 class MaskedSteps:
-    """Makes steps of a corpus: each text is one or several sequences ``[CLS] pieces [SEP]``.
+    """Turns a corpus into steps: each text is one or several sequences ``[CLS] pieces [SEP]``.
 
     Attributes:
         tokenizer: of the model.
@@ -96,7 +98,7 @@ class MaskedSteps:
     pad_id: int = 0
 
     def sequences(self, texts: Iterable[str]) -> Iterator[Ids]:
-        """Yield the texts' sequences, those of fewer than four pieces left out."""
+        """Yield the texts' sequences of at least four pieces."""
         first, last = (self.tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
         room = self.recipe.max_tokens - 2
         for text in texts:
@@ -160,17 +162,17 @@ def pretrain(
     recipe: Recipe,
     *,
     max_minutes: float | None = None,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Path | None:
-    """Train a checkpoint on texts; return the directory, or None when the time was over: the same call then goes on.
+    """Train a checkpoint on texts; return the directory, or None when time ran out: the same call then resumes.
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors.
         output: the directory to make.
         corpora: JSON lines with ``text`` and perhaps ``title``, or plain text, a document a line.
         recipe: of the training.
-        max_minutes: after so long it stops.
-        say: is told the progress.
+        max_minutes: time after which the training stops.
+        report: called with each line of progress.
 
     Raises:
         ConfigError: the output exists.
@@ -179,15 +181,15 @@ def pretrain(
     """
     refuse_existing(output)
     machine = Machine(recipe.precision)
-    say = machine.heard(say)
+    report = machine.on_main_process(report)
     network, steps = _start(source, recipe, machine)
     count = sum(1 for _ in steps.sequences(_texts(corpora)))
     if count < recipe.batch:
         raise EvaluationError(f"the corpora have {count} sequences; a step needs {recipe.batch}: lower the batch")
     total = recipe.steps or math.ceil(recipe.epochs * count / recipe.batch)
-    say(f"{count} sequences a pass, {total} steps")
+    report(f"{count} sequences a pass, {total} steps")
     folder = output.with_name(f"{output.name}.training")
-    settled = Plan(recipe, total, folder, _fingerprint(source, corpora, recipe), max_minutes, say=say)
+    settled = Plan(recipe, total, folder, _fingerprint(source, corpora, recipe), max_minutes, report=report)
     training = Training(MaskedObjective(network), settled, machine)
     if not training.run(steps.made(lambda: _texts(corpora), training.state.step), total, None):
         return None
@@ -201,7 +203,7 @@ def pretrain(
 
 
 def _start(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedSteps]:
-    """Return the network that is trained, and what makes its steps."""
+    """Return the network to train, and its steps."""
     torch.manual_seed(recipe.seed)
     config, weights = read_checkpoint(source)
     rates = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
@@ -215,14 +217,14 @@ def _start(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedS
 
 
 def _fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) -> str:
-    """Return what the outcome depends on."""
+    """Return a hash of what the outcome depends on."""
     files = [(str(path), path.stat().st_size) for path in corpora]
     changing = {name: value for name, value in recipe.as_json().items() if name != "budget_tokens"}
     return json.dumps([changing, digest(source, parameter_files(source)), files], sort_keys=True)
 
 
 def new_encoder(corpora: Sequence[Path], output: Path, shape: Shape, seed: int = 1) -> Path:
-    """Write an untrained BERT with a vocabulary learnt from the corpora: something that `pretrain` starts from.
+    """Write an untrained BERT with a vocabulary learnt from the corpora, for `pretrain` to start from.
 
     Raises:
         ConfigError: the output exists.

@@ -1,6 +1,6 @@
-"""What a network computes on the way: its states and attention logits, of both layouts and whatever attention it uses.
+"""A network's states and attention logits, for both layouts and any attention.
 
-Libraries give attention after the softmax, if at all; the logits before it are made here from the projections.
+Libraries return attention after the softmax, if at all; here the logits before it are computed from the projections.
 """
 
 import math
@@ -14,9 +14,9 @@ from osrerank.scoring.networks.cross_bias import CrossBiasEncoder, Pooled, share
 
 
 class Probe:
-    """Keeps the states and attention logits of a network's last pass by `forward`; of other passes it keeps nothing.
+    """Keeps the states and attention logits of a network's last pass by `forward`, and nothing of other passes.
 
-    Of the layout ``cross-bias`` it keeps what the network pooled, too: the states are of those rows.
+    For the layout ``cross-bias`` it also keeps the pooling: the states are those of the pooled rows.
 
     Args:
         network: a `Classifier` of the BERT family, or a `CrossBiasEncoder`.
@@ -39,11 +39,11 @@ class Probe:
             self._watch_bert(network)
 
     def clear(self) -> None:
-        """Forget the last forward pass."""
+        """Drop the last forward pass."""
         self.states, self.attention, self.pooled, self._projected = [], [], None, []
 
     def pool(self, states: Tensor) -> Tensor:
-        """Return states of another network ``(n, tokens, hidden)`` pooled as this one's were in its last pass."""
+        """Return another network's states ``(n, tokens, hidden)`` pooled as this one's in its last pass."""
         return shared(None if self.pooled is None else self.pooled.shares, states)
 
     def _watch_cross_bias(self, network: CrossBiasEncoder) -> None:
@@ -100,7 +100,7 @@ class Probe:
             self.states.append(made)
 
     def _logits(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return scaled logits ``(n, heads, tokens, tokens)``; padding is not masked here, it counts for nothing."""
+        """Return scaled logits ``(n, heads, tokens, tokens)``; padding is not masked, because losses ignore it."""
         shape = (*query.shape[:2], self.heads, self.width)
         rows, columns = (states.reshape(shape).transpose(1, 2) for states in (query, key))
         return rows @ columns.transpose(2, 3) * (1 / math.sqrt(self.width))

@@ -1,6 +1,6 @@
-"""How a model is trained, in one value; the papers' ways and ours, by name.
+"""How a model is trained, as one value; the papers' recipes and ours, by name.
 
-``docs/training.md`` says where each number is from, and where papers and released code differ.
+``docs/training.md`` has the origin of each number, and where papers and released code differ.
 """
 
 from collections.abc import Mapping
@@ -18,44 +18,44 @@ ThirdRow = Literal["zeros", "frozen", "copy"]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything about a training but the data and the model that it starts from.
+    """Everything about a training except its data and its start.
 
     Attributes:
         name: of the preset.
         loss: cross-entropy of single sequences, or of a list's softmax.
-        draw: what of an example is learnt from: ``balanced``, each relevant document with one other; ``list``, each
-            with ``negatives`` others; ``top``, the first ``depth`` documents as they are labelled; ``all`` of them.
+        draw: which documents of an example to train on: ``balanced``: each relevant one with one other; ``list``: each
+            relevant one with ``negatives`` others; ``top``: the first ``depth`` documents with their labels; ``all``.
         negatives: of ``list``.
-        depth: documents that others are drawn from, from the top.
-        mine_at: share of the steps after which the model orders each example's others by itself, so that ``depth``
-            counts its own hardest; 0 for never.
-        head: what a new model gives: "logits2", "logit1", "next-sentence"; empty for what the start has. The layout
-            "cross-bias" has a head of its own.
-        layout: "standard" or "cross-bias"; empty for what the start has.
-        third_row: of a duo model's token type table, where the start has two rows: "zeros" that learn, "frozen" ones as
-            the released duoBERT has in effect, or a "copy" of the second; none is needed in the layout "cross-bias".
+        depth: documents that others are sampled from, from the top.
+        mine_at: share of the steps after which the model itself orders each example's others, so that ``depth`` counts
+            its hardest ones; 0 for never.
+        head: of a new model: "logits2", "logit1", "next-sentence"; empty for the start's. The layout "cross-bias" has
+            its own.
+        layout: "standard" or "cross-bias"; empty for the start's.
+        third_row: of a duo model's token type table, if the start has two rows: "zeros" that are trained, "frozen"
+            zeros as in the released duoBERT, or a "copy" of the second row. The layout "cross-bias" needs none.
         max_tokens, max_query_tokens, length_rule: as in a model's card.
         batch: sequences of a step.
         steps: of the training; 0 to follow ``epochs``.
         epochs: passes over the data, where ``steps`` is 0.
         rate: highest learning rate.
         warmup: steps of warm-up, or below 1 their share of all steps.
-        decay_from: as `optimiser.learning_rate` has it.
+        decay_from: see `optimiser.learning_rate`.
         weight_decay, beta1, beta2, eps, bias_correction: of Adam.
         clip: largest norm of the gradient.
-        dropout: where the layout has any.
+        dropout: if the layout has any.
         freeze: "embeddings" keeps the three tables as they are; empty trains everything.
-        shuffle: examples that are shuffled among themselves as the data streams by.
-        seed: of every draw.
+        shuffle: size of the shuffle buffer, in examples.
+        seed: of all random choices.
         precision: of the matrix products; weights stay fp32.
-        compiled: whether torch.compile makes the network's code, which takes a minute or two at the beginning.
+        compiled: whether torch.compile compiles the network, which takes a minute or two at the start.
         budget_tokens: padded tokens of a forward pass; a step that has more takes several.
-        measure: that the best weights are chosen by.
+        measure: chooses the best weights.
         evaluate_every: steps between measurements on the development set; 0 for the tenth part of all.
-        method: of distillation: "simplified-tinybert", or "logits" alone.
+        method: of distillation: "simplified-tinybert", or only "logits".
         attention, hidden: whether Simplified TinyBERT compares attention, and states.
-        soft: whether training learns from the scores that the examples bring, as distillation does from its teacher's.
-        hard: whether what learns from scores, a teacher's or the examples', learns from the labels too.
+        soft: whether training learns from the scores in the examples, as distillation does from its teacher's.
+        hard: whether training from scores, a teacher's or the examples', also learns from the labels.
         temperature: of soft labels.
         mask: share of the pieces that pre-training hides.
     """

@@ -139,12 +139,12 @@ def test_workers_scaling_of_a_stand_in(redis_url, tmp_path):
     rates = {}
     for workers in (1, 2, 4, 8):
         folder = tmp_path / str(workers)
-        with crew_of(redis_url, folder, workers, model=STAND_IN, module="tests.workers") as crew:
+        with crew_of(redis_url, folder, workers, model=STAND_IN, module="tests.workers") as group:
             scorer = RemoteScorer(redis_url, STAND_IN, queue_chunks=64)
             time.sleep(1.0)
             rates[workers], cpu = stand_in_rate(scorer, 3 * workers, 6.0)
             scorer.close()
-            crew.stop()
+            group.stop()
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         print(
             f"\n{workers} stand-in workers: {rates[workers]:.0f} pairs/s, client {cpu * 1e6:.0f} us of CPU a pair, "

@@ -2,15 +2,15 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from osrerank.export.export_model import ExportOptions, export_model, write_card
-from osrerank.export.graph import can_draw
+from osrerank.export.graph import can_build
 from osrerank.export.quantise import Recipe
+from osrerank.scoring.card import with_pool_factor
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 
 DATA = Path(__file__).parents[1] / "data"
 CLASSIFIERS = ("one-label", "two-labels", "next-sentence", "duo")
-FORMS = (*CLASSIFIERS, "cross-bias", "cross-bias-duo", "pooled", "pooled-both", "pooled-duo")
+FORMS = (*CLASSIFIERS, "cross-bias", "cross-bias-duo", "pooled", "pooled-duo")
 QUERY = "what causes low blood pressure"
 DOCUMENTS = ["blood pressure is low when the heart is slow", "", "wing flow " * 40, "water & heat: 1,000!"]
 TUPLES = {"mono": [(0,), (1,), (2,), (3,)], "duo": [(0, 1), (1, 0), (2, 3), (3, 2)]}
@@ -48,13 +48,12 @@ def cross_bias_duo(folder: Path) -> Path:
 
 
 def pooled(folder: Path) -> Path:
-    """Write a model of the layout cross-bias, of the tiny bi-encoder, that pools documents, and perhaps queries."""
+    """Write a model of the layout cross-bias, of the tiny bi-encoder, that pools documents."""
     options = ExportOptions(
         kind="duo" if folder.name.endswith("duo") else "mono", layout="cross-bias", keep_weights=True
     )
     card = export_model(DATA / "tiny-bert-cross-bias", folder, options)
-    factors = {"pool_factor": 2.5, **({} if folder.name == "pooled" else {"query_pool_factor": 1.5})}
-    write_card(folder, replace(card, biases={**card.biases, **factors}))
+    write_card(folder, with_pool_factor(card, 2.5))
     return folder
 
 
@@ -62,7 +61,6 @@ MADE = {
     "next-sentence": next_sentence,
     "cross-bias-duo": cross_bias_duo,
     "pooled": pooled,
-    "pooled-both": pooled,
     "pooled-duo": pooled,
 }
 
@@ -168,7 +166,7 @@ def test_equal_lengths_may_share_a_batch(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(together, alone, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("form", ["pooled", "pooled-both", "pooled-duo"])
+@pytest.mark.parametrize("form", ["pooled", "pooled-duo"])
 @pytest.mark.parametrize("segment", [0, 1])
 def test_padding_of_any_kind_changes_nothing_where_texts_are_pooled(tmp_path: Path, form: str, segment: int) -> None:
     import onnxruntime
@@ -212,5 +210,5 @@ def test_a_padded_graph_is_made_on_request(tmp_path: Path, form: str) -> None:
 )
 def test_what_is_not_plain_bert_is_traced(changed: dict[str, object]) -> None:
     config = json.loads((DATA / "tiny-bert-one-label" / "config.json").read_bytes())
-    assert can_draw(config)
-    assert not can_draw({**config, **changed})
+    assert can_build(config)
+    assert not can_build({**config, **changed})

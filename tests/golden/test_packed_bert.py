@@ -140,7 +140,6 @@ BIASES = [
     CrossBias(-2.0, "closed"), CrossBias("closed", -1.5), CrossBias(-2.0, 0.5), CrossBias(0.0, 0.0),
     CrossBias("closed", "closed"), CrossBias(-30.0, 12.0, temperature=5.0),
     CrossBias(pool_factor=2.5), CrossBias(-2.0, 0.5, pool_factor=1.2), CrossBias(pool_factor=1000.0),
-    CrossBias(query_pool_factor=1.5), CrossBias(-2.0, 0.5, pool_factor=1.2, query_pool_factor=1000.0),
 ]  # fmt: skip
 
 
@@ -148,7 +147,7 @@ BIASES = [
 @pytest.mark.parametrize("bias", BIASES, ids=str)
 def test_cross_bias_equals_the_padded_module(attention: Callable[[], Attention], bias: CrossBias) -> None:
     directory = DATA / "tiny-bert-cross-bias"
-    card = ModelCard("tiny", "cosine", layout="cross-bias", biases=bias.for_card("mono"))
+    card = ModelCard("tiny", "cosine", layout="cross-bias", cross_bias=bias)
     batch = sequences((*LENGTHS, 2), 278)
     packed = load_packed(
         read_weights(directory), read_json(directory / "config.json"), card, attention=attention(), dtype=torch.float32
@@ -159,7 +158,7 @@ def test_cross_bias_equals_the_padded_module(attention: Callable[[], Attention],
 
 def duo_cross_bias(bias: CrossBias, attention: Attention, dtype: torch.dtype = torch.float32) -> PackedNetwork:
     directory = DATA / "tiny-bert-cross-bias"
-    card = ModelCard("tiny", "cosine", kind="duo", layout="cross-bias", biases=bias.for_card("duo"))
+    card = ModelCard("tiny", "cosine", kind="duo", layout="cross-bias", cross_bias=bias)
     config = read_json(directory / "config.json")
     return load_packed(read_weights(directory), config, card, attention=attention, dtype=dtype)
 
@@ -167,7 +166,7 @@ def duo_cross_bias(bias: CrossBias, attention: Attention, dtype: torch.dtype = t
 DUO_BIASES = [
     CrossBias(), CrossBias(other="closed"), CrossBias("closed", "closed", other="closed"),
     CrossBias(0.5, -1.0, other=0.0), CrossBias("closed", 1.0, other=-2.0), CrossBias(-30.0, 12.0, 5.0, other=3.0),
-    CrossBias(0.5, -1.0, other=0.0, pool_factor=1.7), CrossBias(pool_factor=3.0, query_pool_factor=1.5),
+    CrossBias(0.5, -1.0, other=0.0, pool_factor=1.7), CrossBias(pool_factor=3.0),
 ]  # fmt: skip
 DUO_LENGTHS = (*LENGTHS[:-1], 4, 3)
 
@@ -185,7 +184,7 @@ def test_pairs_in_cross_bias_equal_the_padded_module(attention: Callable[[], Att
 @attentions
 @pytest.mark.parametrize("factor", [1.0, 2.5])
 def test_a_pair_in_cross_bias_depends_on_no_neighbour(attention: Callable[[], Attention], factor: float) -> None:
-    bias = CrossBias(pool_factor=factor, query_pool_factor=factor)
+    bias = CrossBias(pool_factor=factor)
     engine = PackedEngine(duo_cross_bias(bias, attention()), CPU)
     batch = sequences((*DUO_LENGTHS, *range(3, 30)), 278, segments=3)
     alone = np.concatenate([engine([tokens]) for tokens in batch])

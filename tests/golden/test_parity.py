@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.scoring.card import CrossBias
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
 from tests.cross_bias import defined
@@ -24,7 +25,7 @@ DOCUMENTS = [
     "water & heat: 1,000!",
 ] * 3
 TUPLES = [(index,) for index in range(len(DOCUMENTS))]
-BIASES = {"query": -2.0, "document": "closed", "temperature": 20.0}
+CROSS_BIAS = CrossBias(-2.0, "closed", temperature=20.0)
 
 
 @pytest.fixture(params=FORMS)
@@ -66,7 +67,7 @@ def test_standard_layout_equals_transformers_own_pairs(form: str) -> None:
 
 def test_cross_bias_equals_its_definition() -> None:
     directory = DATA / "tiny-bert-cross-bias"
-    expected = [defined(directory, QUERY, [document], BIASES) for document in DOCUMENTS[:5]]
+    expected = [defined(directory, QUERY, [document], CROSS_BIAS) for document in DOCUMENTS[:5]]
     np.testing.assert_allclose(values(directory, "onnx")[:5], expected, atol=1e-4, rtol=0)
 
 
@@ -76,7 +77,7 @@ def test_pairs_in_cross_bias_equal_their_definition(tmp_path: Path, biases: dict
     options = ExportOptions(kind="duo", layout="cross-bias", keep_weights=True, **biases)
     card = export_model(source, tmp_path / "duo", options)
     pairs = [(0, 1), (1, 0), (2, 3), (4, 2)]
-    expected = [defined(source, QUERY, [DOCUMENTS[i], DOCUMENTS[j]], card.biases) for i, j in pairs]
+    expected = [defined(source, QUERY, [DOCUMENTS[i], DOCUMENTS[j]], card.cross_bias) for i, j in pairs]
     assert np.ptp(expected) > 0.1
     for backend in ("onnx", "torch"):
         scorer = load_scorer(str(tmp_path / "duo"), backend=backend, threads=1, kind="duo")

@@ -21,7 +21,7 @@ import pytest
 
 from osrerank import Client, connect
 from tests import servers
-from tests.workers import TINY, Crew
+from tests.workers import TINY, WorkerGroup
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -70,9 +70,9 @@ class World:
         with self.stack:
             self.start_redis()
             self.start_opensearch()
-            self.crew = Crew(self.redis_url, self.folder / "crew", options=("--threads", "1"))
-            self.stack.callback(self.crew.stop)
-            self.crew.start(WORKERS)
+            self.group = WorkerGroup(self.redis_url, self.folder / "group", options=("--threads", "1"))
+            self.stack.callback(self.group.stop)
+            self.group.start(WORKERS)
             self.stack = self.stack.pop_all()
         return self
 
@@ -88,9 +88,9 @@ class World:
         self.url, self.opensearch = self.stack.enter_context(starting)
 
     def kill_worker(self, rng: random.Random) -> None:
-        self.crew.kill(rng.choice(self.crew.processes))
+        self.group.kill(rng.choice(self.group.processes))
         self.killed_at.append(time.monotonic())
-        self.crew.start(1, wait=False)
+        self.group.start(1, wait=False)
 
     def restart_redis(self) -> None:
         self.redis.kill()

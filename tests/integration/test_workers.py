@@ -27,7 +27,7 @@ from osrerank.scoring.remote.messages import Request
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import Deadline, Scorer
 from tests import servers, tls
-from tests.workers import STAND_IN, TINY, Crew, crew_of
+from tests.workers import STAND_IN, TINY, WorkerGroup, crew_of
 
 pytestmark = pytest.mark.integration
 
@@ -51,14 +51,14 @@ def own_broker(broker: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def crew(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with crew_of(broker, tmp_path_factory.mktemp("crew"), 2) as crew:
-        yield crew
+def group(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerGroup]:
+    with crew_of(broker, tmp_path_factory.mktemp("group"), 2) as group:
+        yield group
 
 
 @pytest.fixture
-def remote(broker: str, crew: Crew) -> Iterator[RemoteScorer]:
-    crew.wait_for(2)
+def remote(broker: str, group: WorkerGroup) -> Iterator[RemoteScorer]:
+    group.wait_for(2)
     scorer = RemoteScorer(broker, TINY, queue_chunks=64)
     yield scorer
     scorer.close()
@@ -75,15 +75,15 @@ def expected(local: Scorer) -> np.ndarray:
 
 
 @pytest.fixture
-def stand_in(broker: str, tmp_path: Path) -> Iterator[Crew]:
+def stand_in(broker: str, tmp_path: Path) -> Iterator[WorkerGroup]:
     """One worker that needs a hundredth of a second for a pair, one pair at a time."""
     options = ("--seconds-per-pair", "0.01")
-    with crew_of(broker, tmp_path, model=STAND_IN, module="tests.workers", options=options) as crew:
-        yield crew
+    with crew_of(broker, tmp_path, model=STAND_IN, module="tests.workers", options=options) as group:
+        yield group
 
 
 @pytest.fixture
-def slow(broker: str, stand_in: Crew) -> Iterator[RemoteScorer]:
+def slow(broker: str, stand_in: WorkerGroup) -> Iterator[RemoteScorer]:
     scorer = RemoteScorer(broker, STAND_IN, queue_chunks=4)
     yield scorer
     scorer.close()
@@ -94,7 +94,7 @@ def test_workers_score_as_this_process_does(remote: RemoteScorer, local: Scorer,
     scores = remote.score(QUERY, DOCUMENTS, TUPLES)
     assert scores.values.tobytes() == expected.tobytes()
     assert (scores.inferences, scores.reached, scores.failures) == (len(TUPLES), len(TUPLES), {})
-    assert (remote.identity, remote.first_pass_weight) == (local.identity, local.first_pass_weight)
+    assert (remote.identity, remote.advice) == (local.identity, local.advice)
     np.testing.assert_array_equal(remote.probabilities(expected), local.probabilities(expected))
 
 
@@ -110,7 +110,7 @@ def test_pairs_of_a_duo_model_are_divided_too(broker: str, tmp_path: Path) -> No
     assert found.inferences == len(pairs)
 
 
-def test_a_search_is_reranked_by_workers(broker: str, crew: Crew, tmp_path: Path) -> None:
+def test_a_search_is_reranked_by_workers(broker: str, group: WorkerGroup, tmp_path: Path) -> None:
     options = {"fields": ["text"], "depth": 40, "blend": "replace"}
     responses = []
     for backend in ("onnx", "workers"):
@@ -165,17 +165,17 @@ def test_a_client_works_on_both_sides_of_a_fork(remote: RemoteScorer, expected: 
     )
 
 
-def test_a_killed_worker_loses_nothing(remote: RemoteScorer, crew: Crew, expected: np.ndarray) -> None:
+def test_a_killed_worker_loses_nothing(remote: RemoteScorer, group: WorkerGroup, expected: np.ndarray) -> None:
     with ThreadPoolExecutor(8) as threads:
         calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
         time.sleep(0.2)
-        crew.kill(crew.processes[0])
+        group.kill(group.processes[0])
         found = [call.result(30) for call in calls]
-    crew.start(1, wait=False)
+    group.start(1, wait=False)
     assert all(scores.values.tobytes() == expected.tobytes() for scores in found)
 
 
-def test_the_chunk_of_a_killed_worker_goes_to_another(stand_in: Crew, slow: RemoteScorer) -> None:
+def test_the_chunk_of_a_killed_worker_goes_to_another(stand_in: WorkerGroup, slow: RemoteScorer) -> None:
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
         time.sleep(0.4)  # a worker has it, and needs a second
@@ -185,7 +185,7 @@ def test_the_chunk_of_a_killed_worker_goes_to_another(stand_in: Crew, slow: Remo
     assert (scores.reached, scores.failures) == (100, {})
 
 
-def test_without_any_worker_left_a_search_says_so(stand_in: Crew, slow: RemoteScorer, tmp_path: Path) -> None:
+def test_without_any_worker_left_a_search_says_so(stand_in: WorkerGroup, slow: RemoteScorer, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
         time.sleep(0.4)
@@ -209,7 +209,7 @@ def test_a_search_without_workers_keeps_its_first_pass(broker: str, tmp_path: Pa
     client.close()
 
 
-def test_a_worker_that_is_told_to_stop_finishes_what_it_has(stand_in: Crew, slow: RemoteScorer) -> None:
+def test_a_worker_that_is_told_to_stop_finishes_what_it_has(stand_in: WorkerGroup, slow: RemoteScorer) -> None:
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
         time.sleep(0.4)
@@ -231,15 +231,15 @@ def test_a_deadline_gives_what_came_in_time(slow: RemoteScorer) -> None:
 
 def test_a_chunk_past_its_deadline_is_dropped_unscored(own_broker: str, tmp_path: Path) -> None:
     port = servers.free_port()
-    with crew_of(own_broker, tmp_path, options=("--metrics-port", str(port))) as crew:
+    with crew_of(own_broker, tmp_path, options=("--metrics-port", str(port))) as group:
         scorer = RemoteScorer(own_broker, TINY, queue_chunks=64)
-        card = scorer.crew().one
-        late = Request("late", "nobody", card.identity, 0.0, 1.0, QUERY, DOCUMENTS, TUPLES).encode()
-        scorer._app.send_task(TASK, args=(late,), task_id="late", queue=card.queue)
+        worker = scorer.group().one
+        late = Request("late", "nobody", worker.identity, 0.0, 1.0, QUERY, DOCUMENTS, TUPLES).encode()
+        scorer._app.send_task(TASK, args=(late,), task_id="late", queue=worker.queue)
         assert scorer.score(QUERY, DOCUMENTS[:1], [(0,)]).reached == 1
         metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
         scorer.close()
-        assert crew.stop() == [0]
+        assert group.stop() == [0]
     assert 'osrerank_worker_chunks_total{outcome="dropped"} 1.0' in metrics
     assert 'osrerank_worker_chunks_total{outcome="scored"} 1.0' in metrics
     assert "osrerank_worker_queue_wait_seconds_count 2.0" in metrics
@@ -267,24 +267,24 @@ def test_an_upgrade_never_mixes_models(broker: str, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(TINY, model)
     old, new = (load_scorer(path, backend="onnx", threads=1).score(QUERY, DOCUMENTS, TUPLES) for path in (TINY, OTHER))
-    crew = Crew(broker, tmp_path / "logs", model=str(model))
+    group = WorkerGroup(broker, tmp_path / "logs", model=str(model))
     scorer = RemoteScorer(broker, str(model), queue_chunks=64)
     try:
-        crew.start(1)
+        group.start(1)
         before = scorer.score(QUERY, DOCUMENTS, TUPLES)
-        first = crew.processes[0]
+        first = group.processes[0]
         shutil.rmtree(model)
         shutil.copytree(OTHER, model)
-        crew.start(1)
+        group.start(1)
         both = [scorer.score(QUERY, DOCUMENTS, TUPLES) for _ in range(3)]
-        crew.processes.remove(first)
+        group.processes.remove(first)
         first.send_signal(signal.SIGTERM)
         assert first.wait(30) == 0
         time.sleep(1.2)
         after = scorer.score(QUERY, DOCUMENTS, TUPLES)
     finally:
         scorer.close()
-        crew.stop()
+        group.stop()
     for scores in (before, *both):
         assert scores.values.tobytes() == old.values.tobytes()
     assert after.values.tobytes() == new.values.tobytes()
@@ -313,9 +313,9 @@ def garbage(rng: random.Random, queue: str) -> bytes:
 def test_a_worker_survives_whatever_lies_in_its_queue(own_broker: str, tmp_path: Path, expected: np.ndarray) -> None:
     rng = random.Random(0)
     redis = connect_redis(own_broker)
-    with crew_of(own_broker, tmp_path) as crew:
+    with crew_of(own_broker, tmp_path) as group:
         scorer = RemoteScorer(own_broker, TINY, queue_chunks=64)
-        queue = scorer.crew().one.queue
+        queue = scorer.group().one.queue
         whole = Request("c", "m", "i", 0.0, None, "secret words", ["secret words"], [(0,)]).encode()
         app = celery_app(own_broker)
         for _ in range(100):
@@ -331,27 +331,27 @@ def test_a_worker_survives_whatever_lies_in_its_queue(own_broker: str, tmp_path:
             time.sleep(0.1)
         assert redis.llen(queue) == 0
         assert scorer.score(QUERY, DOCUMENTS, TUPLES).values.tobytes() == expected.tobytes()
-        assert len(crew.processes) == 1
-        assert crew.processes[0].poll() is None
+        assert len(group.processes) == 1
+        assert group.processes[0].poll() is None
         scorer.close()
-        log = crew.log()
+        log = group.log()
     redis.close()
     assert "secret" not in log
     assert "Traceback" not in log
 
 
 def test_a_chunk_that_cannot_be_scored_is_answered_without_its_text_in_the_log(
-    remote: RemoteScorer, crew: Crew
+    remote: RemoteScorer, group: WorkerGroup
 ) -> None:
     with pytest.raises(TaskFailed, match="duo"):
         remote.score("confidential question", ["confidential answer"] * 2, [(0, 1)])
     remote.score("confidential question", ["confidential answer"], [(0,)])
-    assert "could not be scored" in crew.log()
-    assert "confidential" not in crew.log()
+    assert "could not be scored" in group.log()
+    assert "confidential" not in group.log()
 
 
-def test_check_tells_whether_a_worker_is_ready(broker: str, crew: Crew) -> None:
-    crew.wait_for(2)
+def test_check_tells_whether_a_worker_is_ready(broker: str, group: WorkerGroup) -> None:
+    group.wait_for(2)
 
     def check(model: str, url: str = broker) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "osrerank_workers", "--model", model, "--broker-url", url, "--check"]
@@ -371,7 +371,7 @@ def test_celerys_own_command_starts_the_same_worker(broker: str, tmp_path: Path,
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=servers.ROOT)
     try:
-        Crew(broker, tmp_path, model=OTHER).wait_for(1)
+        WorkerGroup(broker, tmp_path, model=OTHER).wait_for(1)
         scorer = RemoteScorer(broker, OTHER, queue_chunks=64)
         assert scorer.score(QUERY, DOCUMENTS, TUPLES).reached == len(TUPLES)
         scorer.close()
@@ -408,7 +408,7 @@ def test_tls_and_passwords_to_redis_and_opensearch(opensearch_url: str, tmp_path
     basic = "Basic " + base64.b64encode(b"admin:sesame").decode()
     with (
         tls.tls_redis(tmp_path / "redis", password="open-sesame") as redis_url,
-        crew_of(redis_url, tmp_path / "crew") as crew,
+        crew_of(redis_url, tmp_path / "group") as group,
     ):
         with tls.tls_http(opensearch_url, cert, key, basic) as port:
             url = f"https://admin:sesame@127.0.0.1:{port}"
@@ -420,7 +420,7 @@ def test_tls_and_passwords_to_redis_and_opensearch(opensearch_url: str, tmp_path
             client.indices.delete(index=index)
             client.close()
         assert [(stage["inferences"], stage["cached"]) for stage in found] == [(1, 0), (0, 1)]
-        assert "sesame" not in crew.log()
+        assert "sesame" not in group.log()
         untrusted = redis_url.split("?")[0]
         with pytest.raises(WorkerError):
             RemoteScorer(untrusted, TINY, queue_chunks=64).score("q", ["d"], [(0,)])
@@ -443,8 +443,8 @@ def test_redis_may_restart_under_way(tmp_path: Path, expected: np.ndarray) -> No
                 time.sleep(0.05)
 
     with servers.start_redis(str(binary), tmp_path, port=port) as (url, process):
-        crew = Crew(url, tmp_path / "crew")
-        crew.start(1)
+        group = WorkerGroup(url, tmp_path / "group")
+        group.start(1)
         scorer = RemoteScorer(url, TINY, queue_chunks=64)
         threads = [threading.Thread(target=search, args=(scorer,)) for _ in range(4)]
         for thread in threads:
@@ -453,14 +453,14 @@ def test_redis_may_restart_under_way(tmp_path: Path, expected: np.ndarray) -> No
         process.kill()
         process.wait()
     with servers.start_redis(str(binary), tmp_path, port=port):
-        crew.wait_for(1, seconds=10)
+        group.wait_for(1, seconds=10)
         time.sleep(5)
         ended.set()
         for thread in threads:
             thread.join(20)
         last = scorer.score(QUERY, DOCUMENTS, TUPLES)
         scorer.close()
-        assert crew.stop() == [0]
+        assert group.stop() == [0]
     assert last.values.tobytes() == expected.tobytes()
     whole = [scores for scores in outcomes if not isinstance(scores, WorkerError) and scores.reached == len(TUPLES)]
     assert len(whole) > 10

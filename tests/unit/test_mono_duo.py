@@ -10,6 +10,7 @@ from osrerank.reranker import Reranker
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_DUO_MODEL, Settings
 from osrerank.testing import CannedTransport, FunctionScorer
+from osrerank.types import Advice
 from tests.rankings import response_of
 from tests.servers import ROOT
 
@@ -53,7 +54,7 @@ class Pooling(FunctionScorer):
     """As its card says, nine tenths of a pair's logit are what was known before."""
 
     __slots__ = ()
-    prior_share = 0.9
+    advice = Advice(prior_share=0.9)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_the_shipped_duo_model_changes_its_sign_with_the_order():
     assert all(values[i, j] == -values[j, i] for i, j in pairs)
     assert values[0, 1] > 1
     assert values[0, 2] > 0
-    assert 0 < scorer.prior_share < 1
+    assert 0 < scorer.advice.prior_share < 1
 
 
 def test_a_mono_model_is_no_duo_model():

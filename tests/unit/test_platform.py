@@ -1,10 +1,25 @@
+import subprocess
+import sys
+
 import pytest
 
 from osrerank import _platform
+
+WITHOUT_FCNTL = """
+import sys, tempfile
+sys.modules["fcntl"] = None
+import osrerank.embedded.storage.lock, osrerank.evaluation.side_file
+from osrerank import _platform, connect
 from osrerank.errors import OsrerankError
+with tempfile.TemporaryFile() as file:
+    try:
+        _platform.try_lock(file.fileno())
+    except OsrerankError as error:
+        print(error)
+"""
 
 
-def test_a_lock_is_one_holders_until_it_is_closed(tmp_path):
+def test_a_lock_has_one_holder_until_its_file_is_closed(tmp_path):
     path = tmp_path / "lock"
     with path.open("w") as first:
         assert _platform.try_lock(first.fileno())
@@ -14,7 +29,26 @@ def test_a_lock_is_one_holders_until_it_is_closed(tmp_path):
         assert _platform.try_lock(third.fileno())
 
 
-def test_a_system_without_such_locks_is_told_in_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(_platform, "HAS_FILE_LOCKS", False)
-    with (tmp_path / "lock").open("w") as file, pytest.raises(OsrerankError, match="this system has no flock"):
-        _platform.try_lock(file.fileno())
+def test_another_process_sees_the_lock_and_gets_it_when_its_holder_is_killed(tmp_path):
+    path = tmp_path / "lock"
+    script = (
+        "import sys, time; from osrerank import _platform; file = open(sys.argv[1], 'w');"
+        "print(_platform.try_lock(file.fileno()), flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "True\n"
+        with path.open("w") as file:
+            assert not _platform.try_lock(file.fileno())
+            holder.kill()
+            holder.wait()
+            assert _platform.try_lock(file.fileno())
+
+
+def test_other_errors_of_the_system_come_through(tmp_path):
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        _platform.try_lock(10_000)
+
+
+def test_without_fcntl_everything_imports_and_one_sentence_says_what_is_missing():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_FCNTL], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("this Python cannot lock files")

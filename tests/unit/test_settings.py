@@ -1,10 +1,14 @@
 """Settings: precedence, unknown names, secrets."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from osrerank import Rerank, connect
+from osrerank.cli import main
 from osrerank.errors import ConfigError
 from osrerank.reranker import Reranker
 from osrerank.settings import Settings
@@ -19,7 +23,7 @@ def test_argument_wins_over_environment_over_default(monkeypatch):
 
 def test_unknown_variable_is_an_error_that_names_it(monkeypatch):
     monkeypatch.setenv("OSRERANK_REDIS", "x")
-    with pytest.raises(ConfigError, match=r"OSRERANK_REDIS is no setting.*OSRERANK_REDIS_URL") as caught:
+    with pytest.raises(ConfigError, match=r"OSRERANK_REDIS is not a setting.*OSRERANK_REDIS_URL") as caught:
         Settings.load()
     assert caught.value.source == "environment"
 
@@ -49,11 +53,34 @@ def test_a_token_that_lets_nobody_or_everybody_in_is_refused(token, monkeypatch,
 
 
 def test_bad_value_names_setting_and_source(monkeypatch):
-    with pytest.raises(ConfigError, match=r"backend \(argument\)"):
-        Settings.load(backend="abacus")
-    monkeypatch.setenv("OSRERANK_BACKEND", "abacus")
-    with pytest.raises(ConfigError, match=r"backend \(OSRERANK_BACKEND\)"):
+    with pytest.raises(ConfigError, match=r"cache_mb \(argument\)"):
+        Settings.load(cache_mb=-1)
+    monkeypatch.setenv("OSRERANK_CACHE_MB", "many")
+    with pytest.raises(ConfigError, match=r"cache_mb \(OSRERANK_CACHE_MB\)"):
         Settings.load()
+
+
+def test_a_backend_that_is_not_registered_is_refused_before_the_first_search(monkeypatch, tmp_path):
+    reason = "backend is 'worker'; it must be one of auto, onnx, torch, workers; did you mean workers?"
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        connect(f"embedded:{tmp_path}", backend="worker")
+    monkeypatch.setenv("OSRERANK_BACKEND", "worker")
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        connect(f"embedded:{tmp_path}")
+
+
+def test_the_command_line_refuses_a_backend_that_is_not_registered(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--backend", "tpu", "search", "low pressure", "--index", "notes"])
+    assert stop.value.code == 2
+    assert "Error: backend is 'tpu'; it must be one of auto, onnx, torch, workers" in capsys.readouterr().err
+
+
+def test_the_registry_imports_no_backend():
+    script = "import sys, osrerank.scoring.registry; print([name for name in sys.argv[1:] if name in sys.modules])"
+    heavy = ("onnxruntime", "tokenizers", "torch", "redis", "celery")
+    done = subprocess.run([sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_secret_files_come_after_the_environment(monkeypatch, tmp_path):
@@ -71,7 +98,7 @@ def test_secret_files_come_after_the_environment(monkeypatch, tmp_path):
 
 def test_absent_folder_of_secrets_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path / "absent"))
-    with pytest.raises(ConfigError, match=r"OSRERANK_SECRETS_DIR: .*absent is no folder"):
+    with pytest.raises(ConfigError, match=r"OSRERANK_SECRETS_DIR: .*absent is not a folder"):
         Settings.load()
 
 
@@ -99,8 +126,8 @@ def test_dtype_reaches_the_scorer(monkeypatch):
         for given in ({}, {"dtype": "fp32"})
     ]
     assert [identity.split("/")[1] for identity in identities] == ["bf16", "fp32"]
-    with pytest.raises(ConfigError, match=r"dtype \(argument\)"):
-        Settings.load(dtype="int4")
+    with pytest.raises(ConfigError, match="dtype is 'int4'; it must be one of auto, fp32, bf16, fp16"):
+        Reranker(Settings.load(dtype="int4"))
 
 
 def test_workers_meet_where_the_broker_is_or_else_the_cache():

@@ -37,7 +37,7 @@ def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
 
     Args:
         settings: broker, model, tasks at a time.
-        scorer: scores instead of the model that the settings name.
+        scorer: used in place of the settings' model.
 
     Raises:
         ConfigError: no broker is configured.
@@ -51,7 +51,7 @@ def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
 
 
 def _configure(made: Celery) -> None:
-    """Set what holds for workers only.
+    """Set the options that only workers need.
 
     A message is acknowledged when its chunk is begun. On Redis an unacknowledged one would come back after the
     visibility timeout, an hour, when nobody waits for it; the client, who does, sends it again instead.
@@ -69,7 +69,7 @@ def _configure(made: Celery) -> None:
 
 
 def _follow(service: Service, settings: Settings) -> None:
-    """Tie a service to the life of this process' worker, as Celery's signals tell it."""
+    """Start and stop a service with this process' worker, by Celery's signals."""
 
     def load(conf: Any, **_rest: Any) -> None:
         configure_logs(settings.log_format)
@@ -107,7 +107,7 @@ def _follow(service: Service, settings: Settings) -> None:
 
 
 def _or_exit(step: Callable[[], None]) -> None:
-    """Take a step; end the process when it fails, as Celery would only log what a signal's receiver raises."""
+    """Run a step; end the process if it fails, because Celery only logs errors of a signal's receiver."""
     try:
         step()
     except OsrerankError as error:

@@ -4,12 +4,13 @@ from typing import Any
 
 import click
 
+from osrerank.scoring.registry import LOCAL_NAMES
 from osrerank.settings import Settings
 
 
 @click.command()
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
-@click.option("--backend", type=click.Choice(["auto", "onnx", "torch"]), help="What computes.  [env: OSRERANK_BACKEND]")
+@click.option("--backend", help=f"What computes: {', '.join(LOCAL_NAMES)}.  [env: OSRERANK_BACKEND]")
 @click.option("--broker-url", help="Redis where clients and workers meet.  [env: OSRERANK_BROKER_URL]")
 @click.option("--threads", type=click.IntRange(0), help="CPU threads; 0: all cores.  [env: OSRERANK_THREADS]")
 @click.option("--tasks", "worker_tasks", type=click.IntRange(0), help="Chunks at a time; 0 picks.")
@@ -20,7 +21,7 @@ from osrerank.settings import Settings
 def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -> None:
     """Score for clients with --backend workers, until stopped by SIGTERM or SIGINT.
 
-    A worker that is told to stop finishes what it has taken. On a machine with several GPUs start one for each, with
+    A stopping worker finishes the chunks that it holds. On a machine with several GPUs start one worker for each, with
     CUDA_VISIBLE_DEVICES.
     """
     inherited = {name: (defaults or {}).get(name) for name in ("redis_url", "model", "backend", "dtype")}

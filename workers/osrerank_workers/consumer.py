@@ -1,4 +1,4 @@
-"""Celery's consumer, made safe against whatever lies in the queue, and silent about texts.
+"""Celery's consumer, safe against any entry in the queue, and silent about texts.
 
 Celery logs the body of a message that it cannot use, and one that is not even JSON ends its worker.
 """
@@ -43,7 +43,7 @@ class Transport(redis.Transport):
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]
-    """A consumer that names what it refuses without showing it, and soon finds a broker that is back."""
+    """A consumer that logs the kind of what it refuses but not its content, and reconnects soon."""
 
     def ensure_connected(self, conn: Any) -> Any:
         conn.ensure_connection = partial(conn.ensure_connection, **SOON)

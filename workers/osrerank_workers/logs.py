@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 NOISY = ("celery.worker.strategy", "celery.app.trace", "celery.worker.consumer.connection", "kombu")
-"""These have a line for every message."""
+"""Loggers with a line for every message."""
 
 
 class JsonFormatter(logging.Formatter):

@@ -12,7 +12,7 @@ from osrerank.types import Scorer
 from osrerank_workers.app import create_app
 
 PATIENCE_S = 60.0
-"""How long a worker waits for a Redis that is being started beside it."""
+"""How long a worker waits for a Redis that starts at the same time."""
 PAUSE_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -42,13 +42,13 @@ def await_broker(url: str, patience_s: float) -> None:
 
     Args:
         url: the broker's.
-        patience_s: how long it is tried again.
+        patience_s: how long to retry, in seconds.
 
     Raises:
-        WorkerError: it did not in that time.
+        WorkerError: the broker did not answer in that time.
     """
     ends_s = time.monotonic() + patience_s
-    told = False
+    warned = False
     while True:
         try:
             with connect(url) as redis:
@@ -57,7 +57,7 @@ def await_broker(url: str, patience_s: float) -> None:
         except RedisError as error:
             if time.monotonic() >= ends_s:
                 raise WorkerError(no_broker(error)) from error
-            if not told:
+            if not warned:
                 logger.warning("the broker does not answer (%s), waiting for it", type(error).__name__)
-            told = True
+            warned = True
         time.sleep(PAUSE_S)

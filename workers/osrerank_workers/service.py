@@ -1,4 +1,4 @@
-"""What a worker process holds: the model, the chunks it has taken, and its card in the roster."""
+"""The state of a worker process: its model, the chunks that it holds, and its heartbeat in the registry."""
 
 import logging
 import os
@@ -15,37 +15,38 @@ from redis import RedisError
 from osrerank.errors import InferenceError, OsrerankError, PayloadError
 from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WORKER_SECONDS, serve_metrics
 from osrerank.scoring.card import Kind
+from osrerank.scoring.registry import load_local
 from osrerank.scoring.remote.broker import connect
-from osrerank.scoring.remote.messages import Reply, Request, WorkerCard
-from osrerank.scoring.remote.worker_registry import BEAT_S, Roster, queue_of
+from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
+from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry, queue_of
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline, Scorer, Scores
 
 logger = logging.getLogger(__name__)
 
 PROBE_S = 10.0
-"""How often a worker scores a pair to try itself."""
+"""How often a worker scores a pair to check its model."""
 REPLY_LIVES_S = 60
-"""A reply that nobody takes, because its client is gone."""
+"""How long an unread reply is kept; its client is gone."""
 REPLY_PATIENCE_S = 5.0
-"""A reply that Redis does not take is tried again for so long."""
+"""How long a worker retries a reply while Redis is away."""
 WEIGHT = 0.2
-"""Of the newest chunk in the moving average of their cost."""
+"""Weight of the newest chunk in the moving average of their cost."""
 MERGING_TASKS, SINGLE_TASKS = 16, 4
-"""Chunks at a time: enough to fill batches, or only that the next one is at hand."""
+"""Chunks at a time: enough to fill shared batches, or just enough to keep the next one at hand."""
 
 PROBES: Mapping[Kind, tuple[int, ...]] = {"mono": (0,), "duo": (0, 1)}
-"""What a model of each kind is tried with."""
+"""The tuple that a model of each kind is checked with."""
 
 
 class Loaded(NamedTuple):
-    """A model that is ready.
+    """A loaded model.
 
     Attributes:
-        scorer: scores chunks, behind the cache where there is one.
-        model: computes; no cache answers in its place.
-        tasks: chunks to work on at a time.
-        kind: the model's.
+        scorer: scores chunks, through the cache where one is configured.
+        model: the same model without a cache.
+        tasks: how many chunks to score at a time.
+        kind: the model's kind.
     """
 
     scorer: Scorer
@@ -55,7 +56,7 @@ class Loaded(NamedTuple):
 
 
 class Service:
-    """Scores chunks in whatever thread brings them; all share one scorer, which merges their sequences into batches.
+    """Scores chunks in the threads that bring them; all share one scorer, which merges their sequences into batches.
 
     Args:
         settings: model, backend, cache, broker.
@@ -68,7 +69,7 @@ class Service:
         self._scorer = scorer
         self._tried = scorer
         self._redis = connect(settings.broker())
-        self.roster = Roster(self._redis, settings.model)
+        self.registry = WorkerRegistry(self._redis, settings.model)
         self._held: set[str] = set()
         self._lock = threading.Lock()
         self._taking = True
@@ -103,7 +104,7 @@ class Service:
         logger.info("%s is loaded: %s", self.scorer.model, self.scorer.identity)
 
     def begin(self) -> None:
-        """Show the metrics, and tell clients from now on that this worker takes chunks."""
+        """Serve the metrics and send heartbeats, so that clients find this worker."""
         serve_metrics(self.settings.metrics_port)
         for step in (self._keep_renewing, self._keep_probing):
             thread = threading.Thread(target=step, name=f"osrerank{step.__name__}", daemon=True)
@@ -112,16 +113,16 @@ class Service:
         logger.info("worker %s takes chunks of %s from %s", self.worker, self.settings.model, self.queue)
 
     def stop_taking(self) -> None:
-        """Tell clients that no more chunks are taken; those that are held are finished."""
+        """Take no more chunks; those that are held are finished."""
         self._taking = False
 
     def close(self) -> None:
-        """Sign off. What is held is finished by now."""
+        """Leave the registry and release the model; no chunk is held any more."""
         self._ended.set()
         for thread in self._threads:
             thread.join(BEAT_S * 4)
         try:
-            self.roster.leave(self.worker)
+            self.registry.remove(self.worker)
         except RedisError as error:
             logger.warning("the worker could not sign off: %s", type(error).__name__)
         if self._scorer is not None:
@@ -129,12 +130,12 @@ class Service:
         self._redis.close()
 
     def hold(self, chunk: str) -> None:
-        """Note that a chunk is here, so that its client need not send it to another worker."""
+        """Note that this worker holds a chunk, so that its client does not send it again."""
         with self._lock:
             self._held.add(chunk)
 
     def handle(self, chunk: str, message: object) -> None:
-        """Score a chunk and answer it; one that nobody waits for any more is dropped unscored."""
+        """Score a chunk and reply; a chunk past its deadline is dropped unscored."""
         self.hold(chunk)
         started = time.monotonic()
         try:
@@ -147,7 +148,7 @@ class Service:
         WORKER_CHUNKS.labels(outcome).inc()
 
     def probe(self) -> None:
-        """Compute a pair's score; a cached one would say nothing of the model.
+        """Compute the score of a pair, without the cache.
 
         Raises:
             OsrerankError: it could not be scored.
@@ -158,18 +159,17 @@ class Service:
             raise InferenceError(next(iter(scores.failures.values())), model=self.scorer.model)
         self._probed_at = time.monotonic()
 
-    def card(self) -> WorkerCard:
-        """Return what this worker says of itself."""
+    def heartbeat(self) -> Heartbeat:
+        """Return the worker's state as clients need it."""
         with self._lock:
             held = tuple(self._held)
-        return WorkerCard(
+        return Heartbeat(
             worker=self.worker,
             host=socket.gethostname(),
             queue=self.queue,
             model=self.scorer.model,
             identity=self.scorer.identity,
-            first_pass_weight=self.scorer.first_pass_weight,
-            prior_share=self.scorer.prior_share,
+            advice=self.scorer.advice,
             taking=self._taking,
             held=held,
             seconds_per_chunk=self._seconds_per_chunk,
@@ -178,9 +178,9 @@ class Service:
         )
 
     def _handle(self, message: object, started: float) -> str:
-        """Return what became of a chunk: scored, failed or dropped."""
+        """Return the outcome of a chunk: scored, failed, dropped or unanswered."""
         request = Request.decode(message)
-        waited_s = max(0.0, self.roster.clock.at(started) - request.sent_s)
+        waited_s = max(0.0, self.registry.clock.at(started) - request.sent_s)
         QUEUE_WAIT_SECONDS.observe(waited_s)
         deadline = self._deadline(request)
         if deadline.passed:
@@ -188,7 +188,7 @@ class Service:
         scores, error = self._score(request, deadline)
         spent_s = time.monotonic() - started
         reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, waited_s, spent_s)
-        if not self._answer(request.mailbox, reply, deadline):
+        if not self._answer(request.reply_queue, reply, deadline):
             return "unanswered"
         if scores is None:
             return "failed"
@@ -204,22 +204,22 @@ class Service:
         except OsrerankError as error:
             logger.warning("a chunk could not be scored: %s", type(error).__name__)
             return None, str(error)
-        except Exception as error:  # noqa: BLE001 - whatever happened, the client must not wait for it
+        except Exception as error:  # noqa: BLE001 - the client must not wait, whatever happened
             logger.warning("a chunk could not be scored: %s", type(error).__name__)
             return None, f"{type(error).__name__}: {error}"
 
     def _deadline(self, request: Request) -> Deadline:
         if request.deadline_s is None:
             return NEVER
-        return Deadline(self.roster.clock.local(request.deadline_s))
+        return Deadline(self.registry.clock.local(request.deadline_s))
 
-    def _answer(self, mailbox: str, reply: Reply, deadline: Deadline) -> bool:
-        """Put a reply into its client's mailbox; try again for a while when Redis is away."""
+    def _answer(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
+        """Put a reply into its client's queue; retry for a while when Redis is away."""
         pipeline = self._redis.pipeline(transaction=False)
         give_up = min(time.monotonic() + REPLY_PATIENCE_S, deadline.at_s or float("inf"))
         while True:
-            pipeline.rpush(mailbox, reply.encode())
-            pipeline.expire(mailbox, REPLY_LIVES_S)
+            pipeline.rpush(reply_queue, reply.encode())
+            pipeline.expire(reply_queue, REPLY_LIVES_S)
             try:
                 pipeline.execute()
             except RedisError as error:
@@ -231,7 +231,7 @@ class Service:
                 return True
 
     def _account(self, scores: Scores, spent_s: float) -> None:
-        """Count what was scored; chunks that are worked on together share the time."""
+        """Count the scores; chunks that are scored together share the time."""
         WORKER_PAIRS.inc(scores.inferences)
         WORKER_SECONDS.observe(spent_s)
         with self._lock:
@@ -244,11 +244,11 @@ class Service:
             self._held.discard(chunk)
 
     def _keep_renewing(self) -> None:
-        """Renew the card until the end; an absent Redis is tried again."""
+        """Send heartbeats until the worker ends; retry when Redis is away."""
         is_away = False
         while not self._ended.is_set():
             try:
-                self.roster.renew(self.card())
+                self.registry.renew(self.heartbeat())
             except RedisError as error:
                 if not is_away:
                     logger.warning("the broker is away: %s", type(error).__name__)
@@ -258,7 +258,7 @@ class Service:
             self._ended.wait(BEAT_S)
 
     def _keep_probing(self) -> None:
-        """Try the model now and then; a worker whose model scores no more ends itself, before it eats the queue."""
+        """Check the model now and then; stop the worker when it fails, so that it does not drain the queue."""
         while not self._ended.wait(PROBE_S):
             try:
                 self.probe()
@@ -274,15 +274,7 @@ class Service:
 def _load(settings: Settings) -> Loaded:
     """Return the scorer, behind the score cache where one is configured."""
     from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only when a worker starts
-    from osrerank.scoring.registry import load_scorer  # noqa: PLC0415 - imports onnxruntime or torch
 
-    backend = "auto" if settings.backend == "workers" else settings.backend
-    local = load_scorer(
-        settings.model,
-        backend=backend,
-        threads=settings.threads,
-        dtype=settings.dtype,
-        compiled=settings.torch_compile,
-    )
+    local = load_local(settings, None)
     scorer = local if settings.redis_url is None else behind_cache(local, settings)
     return Loaded(scorer, local, MERGING_TASKS if local.merges_calls else SINGLE_TASKS, local.card.kind)

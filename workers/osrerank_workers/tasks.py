@@ -1,4 +1,4 @@
-"""The one task: a chunk in, its scores to the client's mailbox."""
+"""The worker's only task: score a chunk and put the scores into its client's reply queue."""
 
 from celery import Celery
 
@@ -11,5 +11,5 @@ def register(app: Celery, service: Service) -> None:
 
     @app.task(name=TASK, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]
     def score(task: object, *arguments: object) -> None:
-        """Score one chunk; whatever is not exactly one message is refused."""
+        """Score one chunk; refuse anything but exactly one message."""
         service.handle(str(task.request.id), arguments[0] if len(arguments) == 1 else None)  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""What a loader is: a reader of one published format, and how its documents are searched.
+"""A loader: a reader of one published format, and how its documents are searched.
 
-A reader yields its records in the order of the file. A record that is not what the format says is yielded as the error
-that describes it, not raised: whoever asked for the records decides whether one bad record ends the reading. What
-cannot be read past (a truncated archive, damaged CBOR) is raised.
+A reader yields its records in the order of the file. A bad record is yielded as the error that describes it, not
+raised: the caller decides whether one bad record ends the reading. Errors that nothing can be read past (a truncated
+archive, damaged CBOR) are raised.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,12 +24,12 @@ class Loader:
         name: as on the command line.
         about: one line for the help.
         read: source -> its records, in order.
-        files: patterns of the file names that hold documents; applied inside folders and archives, never to a file
-            given by name.
+        files: name patterns of files with documents; applied inside folders and archives, never to a file given by
+            name.
         k1: BM25's term frequency saturation, as published for this collection.
         b: BM25's length normalisation, as published for this collection.
         fields: mappings of the metadata fields.
-        open_fields: whether fields unknown here may occur and are mapped as they come.
+        open_fields: whether other fields may occur and are mapped dynamically.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Loader:
 
 
 def read_records(loader: Loader, sources: Iterable[Source]) -> Iterator[Record]:
-    """Read the records of every source in turn; a source without any is a bad record itself.
+    """Read the records of every source in turn; an empty source counts as a bad record.
 
     Raises:
-        CorpusFormatError: a file is truncated or damaged, so that nothing after that place can be read.
+        CorpusFormatError: a file is truncated or damaged, and nothing after that place can be read.
     """
     try:
         for record in _records(loader, sources):

@@ -1,7 +1,7 @@
 """JSON lines, a document each: our own common layout, and BEIR's ``corpus.jsonl``.
 
 The id is under ``id``, ``_id``, ``doc_id`` or ``docid``; the text under ``text``, ``contents`` or ``body``; ``title``
-is optional. Whatever else is there is kept as metadata; an object under ``metadata`` (BEIR's) is unfolded.
+is optional. Other fields become metadata; an object under ``metadata`` (BEIR's) is flattened.
 """
 
 from collections.abc import Iterator, Mapping

@@ -39,7 +39,7 @@ def _read_tsv(source: Source) -> Iterator[Record]:
 
 
 def _read_trec(source: Source) -> Iterator[Record]:
-    """Read ``<DOC>`` records whose text holds the url, the title and the body, in lines; the text is no markup."""
+    """Read ``<DOC>`` records whose text has url, title and body, one a line; the text is not markup."""
     for number, block in doc_blocks(source):
         if isinstance(block, FormatError):
             yield block

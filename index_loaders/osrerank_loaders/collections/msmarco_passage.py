@@ -38,8 +38,7 @@ def _read_tsv(source: Source) -> Iterator[Record]:
 def read_passages_v2(source: Source) -> Iterator[Record]:
     """Read ``{"pid", "passage", "spans", "docid"}`` lines.
 
-    The text is the passage as published. It is not rebuilt from ``spans``: their texts, joined, differ from some
-    passages.
+    The text is the passage as published, not rebuilt from ``spans``, whose joined texts differ from some passages.
     """
     for number, record in json_lines(source):
         if isinstance(record, FormatError):

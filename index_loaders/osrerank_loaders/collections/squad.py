@@ -29,7 +29,7 @@ def read_squad(path: Path) -> Iterator[Paragraph]:
     """Read a SQuAD JSON file; a document's id is the article's title and the paragraph's number, from 0.
 
     Raises:
-        CorpusFormatError: the file is no SQuAD file.
+        CorpusFormatError: the file is not a SQuAD file.
     """
     try:
         articles = json.loads(path.read_bytes())["data"]

@@ -1,4 +1,4 @@
-"""Collections of TREC's news tracks, each file told by how it begins.
+"""Collections of TREC's news tracks; the beginning of a file decides its format.
 
 - SGML ``<DOC>`` records, as on TREC disks 4 and 5 (Robust04).
 - New York Times: one NITF XML file for each article.
@@ -28,7 +28,7 @@ _DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
 
 
 def read_trec(source: Source) -> Iterator[Record]:
-    """Read documents in whichever of the formats the file has."""
+    """Read documents in the format that the file begins with."""
     head = source.stream.peek(512)[:512].lstrip().lower()
     if PurePath(source.name).suffix.lower() in {".html", ".htm"}:
         return _read_html(source)

@@ -20,7 +20,7 @@ _WINDOW_BYTES = 1 << 20
 
 
 def read_paragraphs(source: Source) -> Iterator[Record]:
-    """Read paragraphs; the text is that of the bodies and link anchors, joined without separators (Anserini's form)."""
+    """Read paragraphs; the text is bodies and link anchors, joined without separators (Anserini's form)."""
     for number, item in enumerate(read_items(source, kinds=(PARAGRAPHS,)), 1):
         try:
             yield paragraph(item)
@@ -46,7 +46,7 @@ def read_items(source: Source, *, kinds: Sequence[str]) -> Iterator[Any]:
 
     Args:
         source: the file.
-        kinds: which files are acceptable, where a header tells.
+        kinds: acceptable kinds, if a header names one.
 
     Raises:
         FormatError: the header names another kind, or the CBOR is damaged; what follows cannot be read.
@@ -63,9 +63,9 @@ def read_items(source: Source, *, kinds: Sequence[str]) -> Iterator[Any]:
 
 
 class _Window:
-    """The part of a file that is being decoded; moved on when an item does not end in it.
+    """The part of a file that is being decoded; it moves on when an item does not end in it.
 
-    The decoder reads some bytes at a time: from memory it does so ten times as fast as through a stream.
+    The decoder reads few bytes at a time, from memory ten times as fast as through a stream.
     """
 
     def __init__(self, stream: io.BufferedReader) -> None:
@@ -91,7 +91,7 @@ class _Window:
         return self._begin + self._file.tell()
 
     def ahead(self) -> bytes:
-        """Return the next byte without taking it; nothing at the end of the file."""
+        """Return the next byte without consuming it; nothing at the end of the file."""
         at = self._file.tell()
         if at < len(self._block) or self._move(at):
             at = self._file.tell()
@@ -115,7 +115,7 @@ class _Window:
                 at = 0
 
     def _move(self, at: int) -> bool:
-        """Hold what comes from here on, twice as much where that was not enough; tell whether there was more."""
+        """Move to the next bytes, twice as many if that was not enough; return whether there were more."""
         rest = self._block[at:]
         more = self._stream.read(max(_WINDOW_BYTES, len(rest)))
         if more:
@@ -125,7 +125,7 @@ class _Window:
 
 
 def _skip_header(source: Source, window: _Window, kinds: Sequence[str]) -> bool:
-    """Read version 2.0's header, where there is one: ``["CAR", [kind, ...], ...]`` and the beginning of a list."""
+    """Skip version 2.0's header, if there is one: ``["CAR", [kind, ...], ...]`` and the beginning of a list."""
     if b"cCAR" not in source.stream.peek(16)[:6]:
         return False
     kind = _KINDS[window.item()[1][0]]

@@ -43,7 +43,7 @@ def read_sections(paths: Sequence[str]) -> Iterator[Section]:
     """Read every page of an outline or page file: first the page itself, then its sections, depth first.
 
     Raises:
-        FormatError: the CBOR is damaged, or an item is no page.
+        FormatError: the CBOR is damaged, or an item is not a page.
     """
     for source in open_sources(files_of(paths)):
         for number, page in enumerate(read_items(source, kinds=(PAGES, OUTLINES)), 1):

@@ -1,8 +1,7 @@
-"""Sending documents: several bulk requests in flight, bounded by bytes and by count, nothing lost silently.
+"""Send documents: several bulk requests in flight, bounded by bytes and by count, nothing lost silently.
 
-Documents are created, not indexed: a document that is there already (a repeated request, a resumed load) is left as it
-is, so the index holds no deleted copies and BM25's statistics are exact. What is refused for good is sent once more
-alone, then reported.
+Documents are created, not indexed: an existing document (of a repeated request or a resumed load) stays, so the index
+has no deleted copies and BM25's statistics are exact. A refused document is sent once more by itself, then reported.
 """
 
 import dataclasses
@@ -28,10 +27,10 @@ class BulkOptions:
     """How documents are sent.
 
     Attributes:
-        max_bytes: bytes of one request; a larger document travels alone.
+        max_bytes: bytes of one request; a larger document has its own.
         max_documents: documents of one request.
         in_flight: requests sent at the same time.
-        patience: how long a busy or absent server is waited for.
+        patience: how long to wait for a busy or absent server.
     """
 
     max_bytes: int = 4 << 20
@@ -70,12 +69,12 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a batch.
+    """The result of a batch.
 
     Attributes:
         created: documents that are new in the index.
-        present: ids of documents that were there already.
-        rejected: documents refused even when sent alone.
+        present: ids of documents that existed before.
+        rejected: documents refused even when sent by themselves.
     """
 
     created: int
@@ -114,7 +113,7 @@ def send_all(
 
 
 def send(client: OpenSearch, index: str, entries: Sequence[Entry], patience: Patience) -> Outcome:
-    """Send entries in one request, again those that met a busy server, alone those that were refused."""
+    """Send entries in one request; retry those that met a busy server, and refused ones by themselves."""
     taken, refused = _send_until_answered(client, index, entries, patience)
     if len(entries) == 1:
         return dataclasses.replace(taken, rejected=tuple(rejection for _entry, rejection in refused))
@@ -127,7 +126,7 @@ def send(client: OpenSearch, index: str, entries: Sequence[Entry], patience: Pat
 def _send_until_answered(
     client: OpenSearch, index: str, entries: Sequence[Entry], patience: Patience
 ) -> tuple[Outcome, list[tuple[Entry, Rejection]]]:
-    """Repeat until every entry is in the index or refused for good; return what was taken and what was refused."""
+    """Repeat until every entry is in the index or refused; return both."""
     created, present, refused = 0, [], []
     remaining, wait = entries, patience.waits()
     while remaining:
@@ -151,7 +150,7 @@ def _send_until_answered(
 def _attempt(
     client: OpenSearch, index: str, entries: Sequence[Entry], timeout_s: float
 ) -> Iterator[tuple[Entry, int, str]]:
-    """Send one request; give each entry its status, from 200, and the reason where it was not taken."""
+    """Send one request; return each entry's status, and the reason if it was refused."""
     try:
         response = client.bulk(
             body=b"".join(item.body for item in entries),

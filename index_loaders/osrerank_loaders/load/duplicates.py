@@ -1,4 +1,4 @@
-"""Naming the ids that a collection has more than once, by reading it again when the index holds too few."""
+"""Find the ids that a collection has more than once, by reading it again when the index has too few."""
 
 from array import array
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from osrerank_loaders.collections.base import Record
 def name_duplicates(records: Callable[[], Iterator[Record]], *, shown: int) -> tuple[str, ...]:
     """Return the first ids that occur twice, each with the places of both, such as ``'D7' (records 3 and 90)``.
 
-    Reads the collection twice; needs 8 bytes for each record.
+    Reads the collection twice, and needs 8 bytes for each record.
     """
     hashes = np.frombuffer(array("q", (hash(doc_id) for _place, doc_id in _ids(records()))), dtype=np.int64)
     distinct, counts = np.unique(hashes, return_counts=True)

@@ -1,6 +1,6 @@
-"""Undoing double-encoded UTF-8, as it occurs in MS MARCO's version 1 collection, even mixed within one passage.
+"""Undo double-encoded UTF-8, as in MS MARCO's version 1 collection, even mixed within one passage.
 
-Off by default: published runs and models were made with the text as it is.
+Off by default: published runs and models used the text as it is.
 """
 
 import dataclasses

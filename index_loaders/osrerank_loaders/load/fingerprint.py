@@ -1,4 +1,4 @@
-"""Telling one input from another of the same name and size by its bytes, without reading all of them."""
+"""Distinguish inputs of the same name and size by their bytes, without reading all of them."""
 
 import hashlib
 import secrets
@@ -25,16 +25,16 @@ class Fingerprints(NamedTuple):
 
 
 def fingerprints(files: Sequence[str]) -> Fingerprints:
-    """Digest the first and the last 64 KiB of each file as it lies on disk, of standard input the first.
+    """Digest the first and the last 64 KiB of each file on disk, and only the first of standard input.
 
-    A named pipe cannot be looked into without taking from it, so its digest is one that never comes again.
+    A named pipe cannot be read without consuming it, so its digest is random.
     """
     first, taken = _first_of_stdin() if STDIN in files else (b"", b"")
     return Fingerprints(tuple(_short(first) if name == STDIN else _of_file(Path(name)) for name in files), taken)
 
 
 def _first_of_stdin() -> tuple[bytes, bytes]:
-    """Return the first block, and what of it must be put back: nothing where standard input is a file."""
+    """Return the first block, and the bytes to put back: none if standard input is a file."""
     stream = sys.stdin.buffer
     start = stream.tell() if stream.seekable() else None
     first = stream.read(BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""A whole load: make the index or go on with it, send, check the count, finish."""
+"""A whole load: create the index or resume, send, check the count, finish."""
 
 import dataclasses
 import time
@@ -33,7 +33,7 @@ class LoadOptions:
         recreate: delete an index of that name first.
         repair_encoding: undo double-encoded UTF-8.
         force_merge: merge the index to one segment at the end.
-        checkpoint_s: how often the index is told how far the load has come.
+        checkpoint_s: seconds between checkpoints in the index.
         index: how the index is made.
         bulk: how documents are sent.
     """
@@ -49,17 +49,17 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a load did: ``read = indexed + skipped + failed + duplicates``, checked against the index's own count.
+    """The counts of a load: ``read = indexed + skipped + failed + duplicates``, checked against the index's own count.
 
     Attributes:
         read: records of the collection.
         indexed: its documents in the index.
-        skipped: bad records passed over.
+        skipped: bad records.
         failed: documents that OpenSearch refused.
         duplicates: records whose id another record had before.
-        resumed_from: records that an earlier run had brought in.
+        resumed_from: records that an earlier run had loaded.
         took_s: wall time of this run.
-        notes: what the engine warned of, and the first problems tolerated, one line each.
+        notes: warnings of the engine, and the first tolerated problems, one line each.
     """
 
     read: int
@@ -80,7 +80,7 @@ class Summary:
 
 
 Report = Callable[[int, int], None]
-"""Called as a load goes on with the records read and the bytes taken from disk."""
+"""Called during a load with the records read and the bytes read from disk."""
 
 
 def load(
@@ -92,11 +92,11 @@ def load(
     options: LoadOptions | None = None,
     report: Report = lambda _records, _bytes: None,
 ) -> Summary:
-    """Load a collection into an index; a load that was cut off goes on where it stopped.
+    """Load a collection into an index; an interrupted load resumes where it stopped.
 
     Raises:
-        LoaderError: the index exists and was not begun by the same load, or the server stayed away.
-        CorpusFormatError: a bad record too many; what was read before it is in the index.
+        LoaderError: the index exists and is not of the same load, or the server did not answer.
+        CorpusFormatError: one bad record too many; the records before it are in the index.
         BulkIndexError: OpenSearch refused more documents than are tolerated.
     """
     return _Load(client, index, loader, paths, options=options or LoadOptions(), report=report).run()
@@ -155,7 +155,7 @@ class _Load:
         return map(repaired, records) if self._options.repair_encoding else records
 
     def _begin(self) -> LoadState:
-        """Make the index, or return the state of the load that it belongs to."""
+        """Create the index, or return the state of its load."""
         fixed = fixed_options(self._loader, self._options.index)
         fixed += ("repair_encoding",) * self._options.repair_encoding
         fresh = LoadState.begin(self._loader.name, self._files, fixed, self._fingerprints.digests)
@@ -171,26 +171,26 @@ class _Load:
         return kept
 
     def _differing(self, kept: LoadState) -> str:
-        """Name the first input whose content is not what it was."""
+        """Return the first input whose content has changed."""
         before = kept.digests or ("",) * len(self._files)
         pairs = zip(self._files, before, self._fingerprints.digests, strict=True)
         name = next(name for name, old, new in pairs if old != new)
         return "standard input" if name == STDIN else name
 
     def _create(self, state: LoadState) -> None:
-        """Make the index; keep what the engine warns of, such as a similarity that it does not have."""
+        """Create the index; keep the engine's warnings, such as an unsupported similarity."""
         body = index_body(self._loader, self._options.index, state.as_meta())
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", OpenSearchWarning)
             try:
                 self._patience.call(lambda: self._client.indices.create(index=self._index, body=body))
             except RequestError as error:
-                if error.error != _EXISTS:  # a repeated request whose first answer was lost made it
+                if error.error != _EXISTS:  # a repeated request, whose first answer was lost, created it
                     raise
         self._warned += [str(warning.message) for warning in warned]
 
     def _send(self, reading: Reading, state: LoadState) -> LoadState:
-        """Send what is missing; keep in the index how far it has come, at every few seconds and at the end."""
+        """Send what is missing; write a checkpoint every few seconds and at the end."""
         written_at, whole = time.monotonic(), True
         for batch, outcome in send_all(
             self._client, self._index, reading.batches(self._options.bulk, after=state.records), self._options.bulk
@@ -214,7 +214,7 @@ class _Load:
             raise self._bulk_error(f"OpenSearch refused all {len(batch.entries)} documents of a request")
 
     def _checked(self, reading: Reading, resumed_from: int) -> Summary:
-        """Compare the index's count with what was read; name the difference."""
+        """Compare the index's count with the records read; explain a difference."""
         self._patience.call(lambda: self._client.indices.refresh(index=self._index))
         indexed = self._count()
         duplicates = reading.read - reading.skipped - self._failed - indexed
@@ -277,7 +277,7 @@ class _Load:
 
 
 def _taken(index: str, kept: LoadState | None) -> str:
-    """Say why an existing index is not gone on with, and what can be done."""
+    """Return the error for an existing index that cannot be resumed, with the fix."""
     if kept is None:
         whose = "was not made by osrerank index"
     else:

@@ -1,4 +1,4 @@
-"""What a collection's index looks like: analysis and similarity equal to Anserini's, and the settings while loading."""
+"""The index of a collection: analysis and similarity equal to Anserini's, and the settings while loading."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ class IndexOptions:
     Attributes:
         k1: BM25's k1; the loader's when None.
         b: BM25's b; the loader's when None.
-        shards: more than one makes term statistics, and so scores, differ per shard.
+        shards: with more than one, term statistics and so scores differ per shard.
         replicas: copies once loaded; as many as the nodes allow, at most one, when None.
     """
 
@@ -42,7 +42,7 @@ def index_body(loader: Loader, options: IndexOptions, meta: dict[str, Any]) -> d
 
 
 def fixed_options(loader: Loader, options: IndexOptions) -> tuple[str, ...]:
-    """Name what cannot be changed once the index is there, so that a load goes on only with the same."""
+    """Return the options that are fixed once the index exists, so that a load resumes only with the same."""
     similarity = _similarity(loader, options)
     return (f"k1={similarity['k1']:g}", f"b={similarity['b']:g}", f"shards={options.shards}")
 

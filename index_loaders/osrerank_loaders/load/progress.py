@@ -1,4 +1,4 @@
-"""A progress bar on the terminal: by bytes taken from disk, with the rate and the time left."""
+"""A progress bar on the terminal: bytes read from disk, rate and time left."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from osrerank_loaders.load.job import Report
 
 @contextlib.contextmanager
 def load_progress(files: Sequence[str]) -> Iterator[Report]:
-    """Show a load's progress on standard error; nothing where that is no terminal."""
+    """Show a load's progress on standard error, if that is a terminal."""
     known = STDIN not in files
     total = sum(Path(name).stat().st_size for name in files) if known else None
     columns = (
@@ -36,7 +36,7 @@ def load_progress(files: Sequence[str]) -> Iterator[Report]:
 
 @contextlib.contextmanager
 def download_progress(name: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show a download's progress on standard error; nothing where that is no terminal."""
+    """Show a download's progress on standard error, if that is a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""From records to batches: what is skipped, what stops the reading, and what is counted."""
+"""From records to batches: skips and counts bad records, or stops at one."""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,9 +15,9 @@ class Reading:
 
     Attributes:
         read: records read, bad ones among them.
-        skipped: bad records passed over.
-        errors: the first of them.
-        stopped: the bad record that ended the reading; None while there is none.
+        skipped: bad records.
+        errors: the first of their errors.
+        stopped: the bad record that ended the reading; None if none has.
     """
 
     def __init__(self, records: Iterable[Record], *, skip_bad: int = 0) -> None:
@@ -29,7 +29,7 @@ class Reading:
         self.stopped: FormatError | None = None
 
     def batches(self, options: BulkOptions, *, after: int = 0) -> Iterator[Batch]:
-        """Yield the documents behind the first ``after`` records in batches; end early at a bad record too many."""
+        """Yield the documents after the first ``after`` records in batches; end early at one bad record too many."""
         held: list[Entry] = []
         held_bytes = 0
         for item in self._entries(after):

@@ -1,4 +1,4 @@
-"""Waiting out a server that is busy, restarting or gone for a while."""
+"""Wait for a server that is busy, restarting or away for a while."""
 
 import random
 import time
@@ -18,12 +18,12 @@ RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a call is repeated.
+    """How a call is retried.
 
     Attributes:
-        first_s: the pause before the first repetition; doubled each time, with up to a half more at random.
+        first_s: the pause before the first retry; doubled each time, with up to a half more at random.
         longest_s: the longest pause.
-        give_up_s: how long one call is repeated before it counts as failed.
+        give_up_s: how long one call is retried before it counts as failed.
         timeout_s: how long one attempt may take.
     """
 
@@ -33,7 +33,7 @@ class Patience:
     timeout_s: float = 90.0
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """Return what the attempt returns, once it does.
+        """Return the result of the attempt, once it succeeds.
 
         Raises:
             LoaderError: the server was busy or away for ``give_up_s`` seconds.

@@ -1,7 +1,6 @@
-"""How far a load has come, kept in the index itself: under ``_meta`` of its mapping.
+"""The progress of a load, kept in the index itself, under ``_meta`` of its mapping.
 
-It survives whatever the index survives, is deleted with it, needs no folder, and another machine can go on with the
-load.
+It survives whatever the index survives, is deleted with it, needs no folder, and lets another machine resume the load.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ _KEY = "osrerank_load"
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """What an index says of its load.
+    """The state of a load.
 
     Attributes:
         loader: the loader's name.
@@ -27,7 +26,7 @@ class LoadState:
         options: the options that change the index or its documents, such as ``k1=0.9``.
         digests: of each file's content, as `fingerprint.fingerprints` takes them.
         records: records read so far of which every document is in the index.
-        complete: whether the load has ended and its count was right.
+        complete: whether the load ended with the right count.
         skipped: bad records, once complete.
         failed: documents that OpenSearch refused, once complete.
         duplicates: records with an id that came before, once complete.
@@ -52,7 +51,7 @@ class LoadState:
         return cls(loader, tuple(names), options, digests)
 
     def same_load(self, other: "LoadState") -> bool:
-        """Whether both were given the same loader, files and options; their content is told by the digests."""
+        """Whether both have the same loader, files and options; the digests compare their content."""
         return (self.loader, self.files, self.options) == (other.loader, other.files, other.options)
 
     def as_meta(self) -> dict[str, Any]:
@@ -60,12 +59,12 @@ class LoadState:
         return {_KEY: asdict(self)}
 
     def write(self, client: OpenSearch, index: str, patience: Patience) -> None:
-        """Keep the state in the index."""
+        """Write the state into the index."""
         patience.call(lambda: client.indices.put_mapping(index=index, body={"_meta": self.as_meta()}))
 
 
 def read_state(client: OpenSearch, index: str, patience: Patience) -> LoadState | None:
-    """Return the state that the index keeps; None when no loader of ours began it."""
+    """Return the state in the index; None if none of our loaders created it."""
     mapping = patience.call(lambda: client.indices.get_mapping(index=index))
     (only,) = mapping.values()
     kept = only["mappings"].get("_meta", {}).get(_KEY)

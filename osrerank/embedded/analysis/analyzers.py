@@ -1,4 +1,4 @@
-"""The analyzers by name: those that OpenSearch brings, and those an index's settings compose of known parts."""
+"""Analyzers by name: OpenSearch's own, and those that an index's settings compose of known parts."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -51,7 +51,7 @@ class Analyzers:
         settings: the ``analysis`` object of the index's settings.
 
     Raises:
-        Fault: a part is not one that the engine knows; the reason names it.
+        Fault: the engine does not have a part; the reason names it.
     """
 
     def __init__(self, settings: Json | None = None) -> None:
@@ -105,7 +105,7 @@ class Analyzers:
 
 
 def _configured(name: str, kind: str, body: Json) -> tokens.Analyzer:
-    """Return a built-in analyzer with its own stop words, where it has such."""
+    """Return a built-in analyzer with the configured stop words, if it has any."""
     if kind not in BUILT_IN:
         raise illegal(f"analyzer [{name}] has the type [{kind}]; the embedded engine knows {sorted(BUILT_IN)}")
     if kind not in {"standard", "english", "stop"}:

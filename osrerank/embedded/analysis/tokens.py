@@ -1,7 +1,7 @@
 """Turn text into words and words into index terms, as Lucene's analyzers do.
 
 A tokenizer finds words; every filter maps one word to one term or drops it. So a whole chain is one function of a word,
-whose answers are remembered. The standard tokenizer follows Unicode Standard Annex 29 with Lucene's additions: a Han or
+and its results are cached. The standard tokenizer follows Unicode Standard Annex 29 with Lucene's additions: a Han or
 Hiragana character is a word of its own, a run of a script without spaces is one word, an emoji sequence is one word.
 """
 
@@ -16,7 +16,7 @@ import Stemmer
 import tantivy
 
 GAP = "\x00"
-"""Stands in a list of terms for a word that a filter dropped: it keeps its position and nothing else."""
+"""Placeholder for a word that a filter dropped: it keeps the word's position."""
 MAX_TOKEN_CHARS = 255
 STOP_WORDS = frozenset(
     ["a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
@@ -37,7 +37,7 @@ _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 
 
 def _uax29() -> str:
-    """Return the standard tokenizer as one expression of Rust's regex crate, which knows the word-break classes."""
+    """Return the standard tokenizer as one expression for Rust's regex crate, which has the word-break classes."""
 
     def unit(characters: str) -> str:
         return f"(?:{characters}{_EXTEND})"
@@ -70,7 +70,7 @@ def _uax29() -> str:
 
 
 class Token(NamedTuple):
-    """A term of a text: where it stands among the words and among the characters."""
+    """A term of a text with its position among the words and the characters."""
 
     term: str
     position: int
@@ -100,7 +100,7 @@ def standard_words(text: str) -> list[str]:
 
 
 def _cut(words: list[str], tokenizer: Callable[[str], list[str]]) -> list[str]:
-    """Cut words that are longer than Lucene's tokens may be; what is left of one is tokenised again."""
+    """Cut words that are too long for Lucene's tokens; the rest is tokenised again."""
     if max(map(len, words), default=0) <= MAX_TOKEN_CHARS:
         return words
     return [piece for word in words for piece in _pieces(word, tokenizer)]
@@ -116,7 +116,7 @@ def _pieces(word: str, tokenizer: Callable[[str], list[str]]) -> list[str]:
 
 
 def whitespace_words(text: str) -> list[str]:
-    """Return what stands between white space."""
+    """Split a text at white space."""
     return _cut(_WHITESPACE.findall(text), whitespace_words)
 
 
@@ -132,7 +132,7 @@ def whole_text(text: str) -> list[str]:
 
 
 def lowercase(word: str) -> str:
-    """Lower each character by itself, as Java does: no final sigma, no combining dot."""
+    """Lower-case each character by itself, as Java does: no final sigma, no combining dot."""
     if "\u0130" in word or "\u03a3" in word:
         word = word.replace("\u0130", "i").replace("\u03a3", "\u03c3")
     return word.lower()
@@ -163,7 +163,7 @@ _FOLDED = str.maketrans(
 def porter(word: str) -> str:
     """Stem as Lucene's PorterStemmer does: Porter (1980) with its author's two later rules, -bli and -logi.
 
-    PyStemmer's ``porter`` is the algorithm as published, so the two rules are applied to its answer.
+    PyStemmer's ``porter`` is the published algorithm, so the two rules are applied to its result.
     """
     if len(word) <= 2:
         return word
@@ -190,7 +190,7 @@ def _measure(stem: str) -> int:
 
 
 def stop_filter(words: Iterable[str]) -> Callable[[str], str]:
-    """Return a filter that drops the words given."""
+    """Return a filter that drops these words."""
     dropped = frozenset(words)
     return lambda word: GAP if word in dropped else word
 
@@ -201,7 +201,7 @@ class Analyzer:
 
     Attributes:
         words: finds the words of a text.
-        term: maps a word to its term, or to ``GAP``; remembers its answers.
+        term: maps a word to its term, or to ``GAP``; its results are cached.
     """
 
     words: Callable[[str], list[str]]
@@ -212,7 +212,7 @@ class Analyzer:
         return list(map(self.term, self.words(text)))
 
     def tokens(self, text: str) -> list[Token]:
-        """Return the terms with their places; character offsets count code points."""
+        """Return the terms with their positions; character offsets count code points."""
         found = []
         at = 0
         for position, word in enumerate(self.words(text)):

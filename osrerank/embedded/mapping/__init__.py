@@ -1,1 +1,1 @@
-"""The fields of an index, their values, and what of a document's source is shown."""
+"""The fields of an index, their values, and the filters of a document's source."""

@@ -1,4 +1,4 @@
-"""What an index's fields are: read mappings, notice new fields in documents, take the values out of a document."""
+"""The fields of an index: read mappings, find new fields in documents, extract the values of a document."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ class Field:
         return self.body.get("index", True) not in (False, "false")
 
     def convert(self, value: Any) -> Any:
-        """Return a document's value as its column holds it; None when it is not to be indexed."""
+        """Return a document's value in the type of its column; None if it is not indexed."""
         if value is None:
             return None
         if self.kind in ("text", "keyword"):
@@ -86,7 +86,7 @@ class Fields:
     """The fields of an index, by path; made from its mappings and never changed.
 
     Raises:
-        Fault: a type or parameter that the engine does not have; the reason names the field.
+        Fault: the engine does not have a type or parameter; the reason names the field.
     """
 
     def __init__(self, mappings: Json) -> None:
@@ -103,7 +103,7 @@ class Fields:
             self._by_source.setdefault(one.source, []).append(one)
 
     def matching(self, pattern: str) -> list[Field]:
-        """Return the fields whose path fits a pattern with ``*``."""
+        """Return the fields whose path matches a pattern with ``*``."""
         if "*" not in pattern:
             return [self.by_path[pattern]] if pattern in self.by_path else []
         return [one for path, one in self.by_path.items() if values.wildcard(pattern).fullmatch(path)]
@@ -118,7 +118,7 @@ class Fields:
         return found
 
     def additions(self, source: Json) -> Json:
-        """Return the properties that a document has and the mappings lack, as mappings; empty when there are none."""
+        """Return mappings for the properties of a document that the mappings lack."""
         new: Json = {}
         for path, value in leaves(source, disabled=self.disabled):
             if path in self._by_source or value is None:
@@ -135,7 +135,7 @@ class Fields:
         return {"properties": new} if new else {}
 
     def _refuse_conflict(self, path: str) -> None:
-        """Refuse an object where a value is mapped, and the other way round."""
+        """Refuse an object where a value is mapped, and a value where an object is."""
         parents = [path[:at] for at, letter in enumerate(path) if letter == "."]
         clash = next((parent for parent in parents if parent in self._by_source), None)
         below = any(known.startswith(path + ".") for known in self._by_source)
@@ -145,7 +145,7 @@ class Fields:
             raise Fault(400, "mapper_parsing_exception", reason)
 
     def _dynamic(self, path: str) -> str:
-        """Return what the nearest object says of new fields: true, false or strict."""
+        """Return the nearest object's ``dynamic``: true, false or strict."""
         policy = self.mappings.get("dynamic", True)
         inside = self.mappings
         for part in path.split(".")[:-1]:
@@ -183,7 +183,7 @@ def merge(old: Json, new: Json) -> Json:
     """Return mappings with new fields added.
 
     Raises:
-        Fault: a field that exists would get another type or analyzer.
+        Fault: an existing field would get another type or analyzer.
     """
     merged = {**old, **{key: value for key, value in new.items() if key != "properties"}}
     properties = dict(old.get("properties", {}))
@@ -222,7 +222,7 @@ def _walk(prefix: str, body: Json) -> Iterator[Field]:
 
 
 def _disabled(prefix: str, body: Json) -> Iterator[str]:
-    """Yield the paths of objects that are stored and not indexed."""
+    """Yield the paths of objects that are stored but not indexed."""
     for name, inner in body.get("properties", {}).items():
         if inner.get("enabled") is False:
             yield prefix + name
@@ -243,14 +243,14 @@ def _field(path: str, source: str, body: Json) -> Field:
 
 
 def _put(properties: Json, parts: list[str], body: Json) -> None:
-    """Set a field's mapping in a nested ``properties`` object under construction; the first value's guess stays."""
+    """Set a field's mapping in a nested ``properties`` object; the guess from the first value stays."""
     for part in parts[:-1]:
         properties = properties.setdefault(part, {"properties": {}}).setdefault("properties", {})
     properties.setdefault(parts[-1], body)
 
 
 def analyzers_named(fields: Iterable[Field]) -> Iterator[str]:
-    """Yield the names of the analyzers that fields ask for."""
+    """Yield the names of the fields' analyzers."""
     for one in fields:
         for key in ("analyzer", "search_analyzer"):
             if key in one.body:

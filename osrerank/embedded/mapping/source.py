@@ -1,4 +1,4 @@
-"""Choose what of a document comes back: ``_source`` filters and ``fields``."""
+"""Choose which parts of a document are returned: ``_source`` filters and ``fields``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class SourceFilter:
     Attributes:
         wanted: False for no source at all.
         includes: path patterns with ``*``; empty for all.
-        excludes: path patterns taken away again.
+        excludes: path patterns to leave out.
     """
 
     wanted: bool = True
@@ -24,14 +24,14 @@ class SourceFilter:
     excludes: tuple[str, ...] = ()
 
     def apply(self, source: Json) -> Json:
-        """Return the parts wanted."""
+        """Return the wanted parts."""
         if not (self.includes or self.excludes):
             return source
         kept = self._keep("", source, inside=not self.includes)
         return kept if isinstance(kept, dict) else {}
 
     def _keep(self, path: str, value: Any, *, inside: bool) -> Any:
-        """Return what remains of a value, None when nothing does; ``inside`` a pattern that is included already."""
+        """Return what remains of a value, None if nothing does; ``inside`` is true below an included pattern."""
         if isinstance(value, dict):
             kept = {
                 key: rest
@@ -56,7 +56,7 @@ _NOTHING: Any = object()
 
 
 def source_filter(given: Any, params: Mapping[str, str] | None = None) -> SourceFilter:
-    """Return the filter that a body's ``_source`` or the URL's parameters ask for; the URL's win.
+    """Return the filter of a body's ``_source`` or the URL's parameters; the URL's win.
 
     Raises:
         Fault: 400 when it is neither a boolean, a pattern, a list of patterns nor includes and excludes.
@@ -92,7 +92,7 @@ def _patterns(given: Any) -> list[str]:
 
 
 def field_values(source: Json, wanted: list[Any], paths: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Return the values of the fields asked for, each as a list.
+    """Return the values of the requested fields, each as a list.
 
     Args:
         source: the document.

@@ -21,7 +21,7 @@ _DATE = re.compile(rf"(\d{{4}})(?:[-/](\d{{1,2}})(?:[-/](\d{{1,2}})(?:{_TIME})?{
 
 @lru_cache(maxsize=1000)
 def wildcard(pattern: str) -> re.Pattern[str]:
-    """Return the expression of a name pattern in which ``*`` stands for anything."""
+    """Return the regular expression of a name pattern with ``*`` for anything."""
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
@@ -82,7 +82,7 @@ def as_millis(value: Any) -> int:
 
 
 def date_range(text: str) -> tuple[int, int]:
-    """Return the first and last millisecond that a date names: a day without a time is all of it."""
+    """Return the first and last millisecond of a date; a day without a time is the whole day."""
     if re.fullmatch(r"-?\d{5,}", text):
         return int(text), int(text)
     match = _DATE.fullmatch(text)
@@ -106,7 +106,7 @@ def _offset(zone: str | None) -> timedelta:
 
 
 def _length_ms(start: datetime, parts: int, fraction: str | None) -> int:
-    """Return how long the unit is that a date of so many parts names."""
+    """Return the length of the smallest unit that a date of this many parts names."""
     if fraction:
         return 1
     if parts == 1:
@@ -135,7 +135,7 @@ def looks_like_date(value: Any) -> bool:
 
 
 def known_format(form: str) -> bool:
-    """Return whether the engine reads every one of the date formats named."""
+    """Return whether the engine supports all of these date formats."""
     return all(part in FORMATS for part in form.split("||"))
 
 

@@ -1,4 +1,4 @@
-"""Read the parts that clauses share: fields with options, boosts, how many must match."""
+"""The parts that clauses share: fields with options, boosts, how many must match."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from osrerank.embedded.errors import Json, as_number, only, parsing
 
 
 def idf(documents: int, frequency: int) -> float:
-    """Return BM25's inverse document frequency of a term that so many of the documents have."""
+    """Return BM25's inverse document frequency of a term that this many of the documents have."""
     return math.log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
 
@@ -62,7 +62,7 @@ def single_field(clause: str, body: Json, value_key: str | None, allowed: frozen
 
 
 def listed(clauses: Any) -> list[Any]:
-    """Return clauses as a list; one alone may stand without."""
+    """Return clauses as a list; a single one need not be in a list."""
     return clauses if isinstance(clauses, list) else [] if clauses is None else [clauses]
 
 

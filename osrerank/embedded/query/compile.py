@@ -13,7 +13,7 @@ from osrerank.embedded.storage.index import Snapshot
 
 
 class Compiler(LeafQueries):
-    """Compiles queries for one snapshot of an index: leaves, and the compound queries that hold others."""
+    """Compiles queries for one snapshot of an index: leaf queries and compound ones."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)
@@ -38,7 +38,7 @@ class Compiler(LeafQueries):
         """Return the tantivy query of a query clause.
 
         Raises:
-            Fault: 400; the reason names the clause or parameter that is wrong or not supported.
+            Fault: 400; the reason names the wrong or unsupported clause or parameter.
         """
         if not isinstance(query, dict) or len(query) != 1:
             keys = sorted(query) if isinstance(query, dict) else query
@@ -88,7 +88,7 @@ class Compiler(LeafQueries):
         return boosted(query, boost_of(body))
 
     def _silent(self, query: Json) -> TQuery:
-        """Compile a clause whose terms are not to be highlighted."""
+        """Compile a clause whose terms are not highlighted."""
         kept = {path: set(terms) for path, terms in self.terms.items()}
         compiled = self.compile(query)
         self.terms = kept

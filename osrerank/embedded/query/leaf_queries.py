@@ -1,4 +1,4 @@
-"""Leaf queries, those that look for values in fields: full text, exact values, ranges. Scores are Lucene's."""
+"""Leaf queries search for values in fields: full text, exact values, ranges. Scores are Lucene's."""
 
 import contextlib
 import math
@@ -28,7 +28,7 @@ from osrerank.embedded.storage.shard import EVERY, ID, PRESENT
 
 K1, B = 1.2, 0.75
 TF_OF_ONE = 1 / (1 + K1)
-"""The frequency part of BM25 for a term that a field of average length has once."""
+"""BM25's frequency factor of a term that occurs once in a field of average length."""
 
 _MATCH = frozenset(
     {"query", "operator", "minimum_should_match", "boost", "analyzer", "zero_terms_query", "lenient",
@@ -75,13 +75,13 @@ class LeafQueries:
         return self._at_least(least, [(clauses[place], counts[term]) for place, term in enumerate(counts)])
 
     def _at_least(self, least: int, weighted: list[tuple[TQuery, int]]) -> TQuery:
-        """Return a disjunction of which so many must match; a term counts as often as the query repeats it."""
+        """Return a disjunction of which this many must match; a term counts as often as the query repeats it."""
         shoulds = [(Occur.Should, clause) for clause, _ in weighted]
         if least <= 1:
             return TQuery.boolean_query(shoulds)
         if least > sum(count for _, count in weighted):
             return TQuery.empty_query()
-        # A clause that scores nothing stands for each further occurrence of a repeated term.
+        # A clause without a score represents each further occurrence of a repeated term.
         repeats = [
             (Occur.Should, TQuery.const_score_query(clause, 0.0))
             for clause, count in weighted
@@ -153,7 +153,7 @@ class LeafQueries:
         return self._match_field(path, options, "multi_match")
 
     def _weighted_fields(self, fields: Any) -> list[tuple[str, float]]:
-        """Return the fields of a multi_match with their boosts; without any, all that hold text."""
+        """Return the fields of a multi_match with their boosts; all text fields if it names none."""
         names = [fields] if isinstance(fields, str) else as_list(fields or ["*"], "multi_match.fields")
         weighted: dict[str, float] = {}
         for name in names:
@@ -203,7 +203,7 @@ class LeafQueries:
             raise
 
     def _query_value(self, field: Field, value: Any) -> Any:
-        """Return a query's value as the field's column holds it."""
+        """Return a query's value in the type of the field's column."""
         if field.kind == "keyword":
             return values.as_text(value)
         try:
@@ -294,7 +294,7 @@ class LeafQueries:
         return TQuery.const_score_query(query, boost)
 
     def _bounds(self, field: Field, options: Json) -> tuple[Any, Any]:
-        """Return the bounds as the column holds them; a date without a time is a whole day."""
+        """Return the bounds in the type of the column; a date without a time is a whole day."""
         found: list[Any] = []
         for names, rounding in ((("gte", "gt"), {"gt"}), (("lte", "lt"), {"lte"})):
             name = next((one for one in names if options.get(one) is not None), None)
@@ -308,7 +308,7 @@ class LeafQueries:
 
     def _number_bound(self, field: Field, value: Any, *, up: bool) -> Any:
         if field.column == "long" and field.kind != "boolean":
-            with contextlib.suppress(ValueError, TypeError, OverflowError):  # the last line says what is wrong
+            with contextlib.suppress(ValueError, TypeError, OverflowError):  # the last line has the reason
                 if not isinstance(value, int) and not float(value).is_integer():
                     value = math.ceil(float(value)) if up else math.floor(float(value))
         return self._query_value(field, value)
@@ -331,7 +331,7 @@ class LeafQueries:
     # Shared
 
     def _unknown(self, field: Field | None) -> TQuery:
-        """Return what a query on a field without a column matches: nothing, unless the mapping forbids searching it."""
+        """Return a query without matches for a field without a column; raise if the field must not be searched."""
         if field is not None and not field.indexed:
             reason = f"failed to create query: Cannot search on field [{field.path}] since it is not indexed."
             raise Fault(400, "query_shard_exception", reason, {"index": self._snapshot.name})

@@ -1,1 +1,1 @@
-"""OpenSearch's REST API: which paths there are, and what answers them."""
+"""OpenSearch's REST API: the paths and their endpoints."""

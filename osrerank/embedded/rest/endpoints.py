@@ -1,4 +1,4 @@
-"""What OpenSearch's REST paths do, each an endpoint."""
+"""The endpoints of OpenSearch's REST paths."""
 
 from collections.abc import Mapping
 
@@ -82,7 +82,7 @@ def _check_search_params(params: Mapping[str, str]) -> None:
 
 
 def _existing(request: Request) -> str | None:
-    """Return the index expression, without unknown names where ``ignore_unavailable`` says so."""
+    """Return the index expression, without unknown names if ``ignore_unavailable`` is set."""
     if request.index is None or not request.flag("ignore_unavailable"):
         return request.index
     known = {**request.engine.store.indices(), **request.engine.store.aliases()}

@@ -1,4 +1,4 @@
-"""Route requests, as OpenSearch's REST layer would, to what answers them."""
+"""Route requests to their endpoints, as OpenSearch's REST layer does."""
 
 import contextlib
 import logging
@@ -17,7 +17,7 @@ from osrerank.embedded.storage.store import storage_fault
 log = logging.getLogger(__name__)
 
 MISSHAPEN = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError, re.error)
-"""What Python raises when a request has a value of another kind than the code that reads it takes."""
+"""Python's errors for a value of an unexpected type in a request."""
 _EVERYWHERE = frozenset(
     {"pretty", "human", "error_trace", "filter_path", "timeout", "cluster_manager_timeout", "master_timeout",
      "wait_for_active_shards", "ignore_unavailable", "allow_no_indices", "expand_wildcards", "request_timeout",
@@ -73,7 +73,7 @@ Endpoint = Callable[[Request], Response]
 
 
 class Router:
-    """What answers which requests, in the order in which it was registered."""
+    """The endpoints, in the order of registration."""
 
     def __init__(self) -> None:
         self._routes: list[tuple[frozenset[str], re.Pattern[str], frozenset[str], Endpoint]] = []
@@ -81,7 +81,7 @@ class Router:
     def route(
         self, methods: str, *templates: str, params: frozenset[str] = frozenset()
     ) -> Callable[[Endpoint], Endpoint]:
-        """Register what answers the methods at the paths; parameters beyond those named are refused."""
+        """Register an endpoint for methods and paths; other parameters are refused."""
 
         def register(endpoint: Endpoint) -> Endpoint:
             for template in templates:
@@ -95,7 +95,7 @@ class Router:
         """Answer a request.
 
         Raises:
-            Fault: what OpenSearch would refuse or the engine does not support.
+            Fault: OpenSearch would refuse the request, or the engine does not support it.
         """
         verb = "GET" if method == "HEAD" else method
         for methods, pattern, allowed, endpoint in self._routes:
@@ -122,7 +122,7 @@ def _answered(endpoint: Endpoint, request: Request) -> Response:
 
 @contextlib.contextmanager
 def understood(engine: Engine, name: str) -> Iterator[None]:
-    """Make a body of another shape than any reader expected the request's fault."""
+    """Turn errors over an unexpected body into a 400."""
     try:
         yield
     except OSError as error:
@@ -145,7 +145,7 @@ def _text(value: Any) -> str:
 
 
 def _filtered(response: Response, params: Mapping[str, str]) -> Response:
-    """Return the response with the parts that ``filter_path`` names, or all of it."""
+    """Return the parts of the response that ``filter_path`` names, or all of it."""
     paths = params.get("filter_path")
     if not paths or not isinstance(response.body, dict):
         return response

@@ -1,1 +1,1 @@
-"""A search carried out: hits, sorting, highlights, aggregations, term vectors."""
+"""Carrying out a search: hits, sorting, highlights, aggregations, term vectors."""

@@ -24,10 +24,10 @@ _TERMS = frozenset({"field", "size", "shard_size", "order", "min_doc_count", "sh
 
 
 def count_terms(aggregations: Json, snapshots: list[tuple[Snapshot, tantivy.Query]]) -> Json:
-    """Return the ``aggregations`` of a response, counted over the documents that each index's query matches.
+    """Return the ``aggregations`` of a response, over the documents that each index's query matches.
 
     Raises:
-        Fault: 400 naming an aggregation that is not ``terms`` or has sub-aggregations, or a field without values.
+        Fault: 400 naming an aggregation other than ``terms``, one with sub-aggregations, or a field without values.
     """
     return {name: _counted(name, body, snapshots) for name, body in aggregations.items()}
 
@@ -66,7 +66,7 @@ def _count(snapshot: Snapshot, query: tantivy.Query, path: str) -> dict[Any, int
 
 
 def _shown(counts: dict[Any, int], field: Field | None, options: Json) -> Json:
-    """Return the buckets asked for; as in OpenSearch equal counts stand in the order of their keys."""
+    """Return the requested buckets; as in OpenSearch, equal counts are ordered by their keys."""
     least = as_whole(options.get("min_doc_count", 1), "terms.min_doc_count")
     size = as_whole(options.get("size", 10), "terms.size")
     if size <= 0:

@@ -21,14 +21,14 @@ from osrerank.embedded.storage.shard import ID, SOURCE
 
 WINDOW = 10_000
 COUNTED = 10_000
-"""Totals are exact up to here unless ``track_total_hits`` says otherwise, as in OpenSearch."""
+"""Totals are exact up to this number unless ``track_total_hits`` is set, as in OpenSearch."""
 _BODY = frozenset(
     {"query", "from", "size", "_source", "fields", "highlight", "aggs", "aggregations", "sort", "track_total_hits",
      "min_score", "post_filter", "timeout", "search_after", "track_scores", "explain", "version", "seq_no_primary_term",
      "profile", "search_pipeline"}
 )  # fmt: skip
 _OFF_ONLY = ("explain", "version", "seq_no_primary_term", "profile")
-"""Known to OpenSearch and answered here only when they ask for nothing."""
+"""Keys of OpenSearch that are accepted here only without effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One index of a search: what it sees, the query, and the query with the post filter."""
+    """One index of a search: its snapshot, the query, and the query with the post filter."""
 
     snapshot: Snapshot
     query: tantivy.Query
@@ -64,7 +64,7 @@ def plan(body: Json, params: Mapping[str, str]) -> Plan:
     """Read a search request; URL parameters win over the body.
 
     Raises:
-        Fault: 400 naming the key that is wrong or not supported.
+        Fault: 400 naming the wrong or unsupported key.
     """
     for key in body:
         if key not in _BODY:
@@ -134,7 +134,7 @@ def count(engine: Engine, expression: str | None, body: Json) -> Json:
 
 
 def shards(number: int) -> Json:
-    """Return the ``_shards`` of an answer in which every shard took part."""
+    """Return the ``_shards`` of a response without failures."""
     return {"total": number, "successful": number, "skipped": 0, "failed": 0}
 
 
@@ -150,7 +150,7 @@ def _side(snapshot: Snapshot, wanted: Plan) -> Side:
 
 
 def _find(sides: list[Side], wanted: Plan) -> tuple[list[Found], int, float | None]:
-    """Return the documents in order, far enough for the page; how many match; and the best score."""
+    """Return the documents in order, as many as the page needs; how many match; and the best score."""
     needed = wanted.start + wanted.size
     if wanted.sort:
         return _find_sorted(sides, wanted)
@@ -194,10 +194,10 @@ def _find_sorted(sides: list[Side], wanted: Plan) -> tuple[list[Found], int, flo
 
 
 def _best(place: int, side: Side, needed: int, *, count: bool) -> tuple[list[Found], int]:
-    """Return at least the best documents needed, and how many match.
+    """Return at least the needed best documents, and how many match.
 
-    tantivy orders equal scores by segment; we by insertion. So more are read until the last one scores less than the
-    last one needed, and the documents of that score are all there.
+    tantivy orders equal scores by segment, OpenSearch by insertion. So more documents are read until the last one
+    scores less than the last needed one, and all documents of that score are present.
     """
     limit = needed + 1
     everything = max(1, side.snapshot.searcher.num_docs)
@@ -226,7 +226,7 @@ def _count(side: Side) -> int:
 
 
 def _counted(answer: Any) -> int:
-    """Return how many documents matched; tantivy's type information leaves the attribute out."""
+    """Return how many documents matched; tantivy's type stubs lack the attribute."""
     return int(answer.count or 0)
 
 
@@ -273,7 +273,7 @@ def _total(total: int, wanted: Plan) -> Json:
 
 
 def _count_to(given: Any) -> float:
-    """Return how far totals are counted: 0 not at all, infinity exactly."""
+    """Return how far to count totals: 0 for not at all, infinity for exactly."""
     if given in (True, "true"):
         return float("inf")
     if given in (False, "false"):
@@ -282,7 +282,7 @@ def _count_to(given: Any) -> float:
 
 
 def check_pipeline(name: Any) -> None:
-    """Refuse any search pipeline but ``_none``: there are none here."""
+    """Refuse any search pipeline except ``_none``: the engine has none."""
     if name != "_none":
         raise illegal(
             f"Pipeline {name} is not defined: the embedded engine has no search pipelines; give search_pipeline=_none"

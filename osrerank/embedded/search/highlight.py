@@ -21,7 +21,7 @@ class Highlighter:
 
     Args:
         body: the search's ``highlight`` object.
-        terms: field path -> terms that the query looks for.
+        terms: field path -> terms of the query.
 
     Raises:
         Fault: 400 naming an option that is not supported.
@@ -50,7 +50,7 @@ class Highlighter:
                 self._wanted.append((field, options))
 
     def mark(self, source: Json) -> dict[str, list[str]]:
-        """Return field path -> marked fragments of a document; fields without a match are left out."""
+        """Return field path -> marked fragments of a document, without fields that have no match."""
         marked = {}
         for field, options in self._wanted:
             texts = [
@@ -93,7 +93,7 @@ class Highlighter:
 
 
 def _spans(text: str, hits: list[Token], size: int) -> list[tuple[int, int]]:
-    """Return windows of about so many characters, cut at white space, that hold the hits without overlapping."""
+    """Return windows of about this many characters, cut at white space, that contain the hits and do not overlap."""
     spans: list[tuple[int, int]] = []
     for token in hits:
         if spans and token.end <= spans[-1][1]:

@@ -18,8 +18,8 @@ class Key:
     Attributes:
         field: a field's path, ``_score`` or ``_doc``.
         descending: greatest first.
-        missing_last: where documents without a value stand.
-        unmapped_ok: an index without the field has no value for any document.
+        missing_last: whether documents without a value come last.
+        unmapped_ok: whether an index may lack the field.
     """
 
     field: str
@@ -46,10 +46,10 @@ class Found:
 
 
 def sort_keys(given: Any) -> list[Key]:
-    """Return the levels that a body's ``sort`` asks for.
+    """Return the levels of a body's ``sort``.
 
     Raises:
-        Fault: 400 naming the option that is not supported.
+        Fault: 400 naming the unsupported option.
     """
     levels = given if isinstance(given, list) else [] if given is None else [given]
     return [_key(one) for one in levels]
@@ -76,7 +76,7 @@ def _key(level: Any) -> Key:
 
 
 def read_keys(snapshot: Snapshot, query: tantivy.Query, key: Key) -> dict[int, Any]:
-    """Return sequence number -> value of a field for all documents that match; those without a value are left out."""
+    """Return sequence number -> value of a field for all matching documents that have one."""
     field = snapshot.fields.by_path.get(key.field)
     if field is None:
         if key.unmapped_ok:
@@ -96,7 +96,7 @@ def read_keys(snapshot: Snapshot, query: tantivy.Query, key: Key) -> dict[int, A
 
 
 def comparison(keys: list[Key]) -> Callable[[Found], Any]:
-    """Return what orders found documents by the levels, then by index and insertion."""
+    """Return the sort key that orders documents by the levels, then by index and insertion."""
 
     def compare(one: Found, other: Found) -> int:
         for key, left, right in zip(keys, one.keys, other.keys, strict=True):
@@ -108,7 +108,7 @@ def comparison(keys: list[Key]) -> Callable[[Found], Any]:
 
 
 def compare_values(key: Key, left: Any, right: Any) -> int:
-    """Return -1, 0 or 1 as one value of a level stands before, with or after another; None is a missing value."""
+    """Return -1, 0 or 1: one value of a level comes before, with or after another; None is a missing value."""
     if left is None or right is None:
         order = (left is None) - (right is None)
         return order if key.missing_last else -order
@@ -117,7 +117,7 @@ def compare_values(key: Key, left: Any, right: Any) -> int:
 
 
 def after(keys: list[Key], found: Found, values: list[Any]) -> bool:
-    """Return whether a document stands behind the ``search_after`` values."""
+    """Return whether a document comes after the ``search_after`` values."""
     for key, one, bound in zip(keys, found.keys, values, strict=True):
         if step := compare_values(key, one, bound):
             return step > 0
@@ -125,7 +125,7 @@ def after(keys: list[Key], found: Found, values: list[Any]) -> bool:
 
 
 def check_after(keys: list[Key], values: Any) -> list[Any] | None:
-    """Return the ``search_after`` values, or raise the fault of what is wrong with them."""
+    """Return the ``search_after`` values, or raise the fault that says what is wrong with them."""
     if values is None:
         return None
     if not keys or not isinstance(values, list) or len(values) != len(keys):

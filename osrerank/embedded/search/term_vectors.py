@@ -1,4 +1,4 @@
-"""Answer ``_termvectors``, ``_mtermvectors`` and ``_analyze``: what the analyzers make of texts."""
+"""Answer ``_termvectors``, ``_mtermvectors`` and ``_analyze``: the terms of texts."""
 
 import json
 
@@ -12,8 +12,8 @@ from osrerank.embedded.storage.index import Snapshot, field_analyzer
 def term_vectors(engine: Engine, name: str, doc_id: str, fields: list[str] | None, *, statistics: bool) -> Json:
     """Answer ``_termvectors``: the terms of a document's text fields with their frequencies.
 
-    Document frequencies and the number of documents are given with ``statistics``; tantivy does not tell totals of
-    occurrences, so ``ttf`` is absent and the sums of ``field_statistics`` are -1, OpenSearch's mark of the unknown.
+    With ``statistics`` the response has document frequencies and the number of documents. tantivy has no totals of
+    occurrences, so ``ttf`` is absent and the sums of ``field_statistics`` are -1, OpenSearch's value for unknown.
     """
     (snapshot,) = [live.snapshot() for live in engine.searchable(name)][:1]
     row = engine.store.get(engine.live(snapshot.name).row, doc_id)

@@ -1,4 +1,4 @@
-"""The engine of one folder: its indices, its one writer, and the thread that refreshes what was written."""
+"""The engine of one folder: its indices, its one writer, and the refresh thread."""
 
 import atexit
 import contextlib
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
 MAX_WRITERS = 4
-"""Search-index writers kept open at a time; each takes a thread and up to 64 MB."""
+"""Search-index writers open at a time; each takes a thread and up to 64 MB."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _open: dict[tuple[int, Path], "Engine"] = {}
@@ -32,9 +32,9 @@ _open_lock = threading.Lock()
 
 
 class Engine:
-    """Everything in one folder; may be used from any thread.
+    """The engine of a folder; safe to use from any thread.
 
-    Use ``Engine.shared``: the clients of a process that name the same folder share one engine.
+    Use ``Engine.shared``: the clients of a process with the same folder share one engine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,7 +51,7 @@ class Engine:
 
     @classmethod
     def shared(cls, folder: Path) -> "Engine":
-        """Return the folder's engine, one more user having it; each ends with ``release``."""
+        """Return the folder's engine and count its user, who calls ``release`` at the end."""
         key = (os.getpid(), folder.resolve())
         with _open_lock:
             if key not in _open:
@@ -60,7 +60,7 @@ class Engine:
             return _open[key]
 
     def release(self) -> None:
-        """Give up one use; the last one closes the engine."""
+        """End one use; the last one closes the engine."""
         with _open_lock:
             self.users -= 1
             if self.users > 0:
@@ -69,7 +69,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Commit what is pending, stop the refresher and let others write."""
+        """Commit pending writes, stop the refresh thread and let others write."""
         if self._closed:
             return
         self._closed = True
@@ -81,7 +81,7 @@ class Engine:
 
     def _close_writing(self) -> None:
         for live in self._live.values():
-            # What cannot be committed now is in the store; the next writer commits it.
+            # The store has what cannot be committed now; the next writer commits it.
             with contextlib.suppress(Fault):
                 if live.dirty_since is not None and live.row.name in self.store.indices():
                     live.refresh()
@@ -91,7 +91,7 @@ class Engine:
     # Reading
 
     def names(self, expression: str | None) -> list[str]:
-        """Return the indices that an expression means: names, aliases, wildcards, comma-separated; sorted per part.
+        """Return the indices of an expression: names, aliases, wildcards, comma-separated; sorted per part.
 
         Raises:
             Fault: 404 for a name that is neither an index nor an alias.
@@ -127,14 +127,14 @@ class Engine:
         return live
 
     def searchable(self, expression: str | None) -> list[LiveIndex]:
-        """Return the indices to search, each brought up to date where this process may do so."""
+        """Return the indices to search, each refreshed if due and if this process may write."""
         found = [self.live(name) for name in self.names(expression)]
         for live in found:
             self._freshen(live)
         return found
 
     def _freshen(self, live: LiveIndex) -> None:
-        """Refresh an index that has waited its interval, and mend one that is damaged."""
+        """Refresh an index whose interval has passed, and rebuild a damaged one."""
         if not live.usable:
             with self.writing():
                 if not live.usable:
@@ -148,7 +148,7 @@ class Engine:
             self._recover_if_behind(live)
 
     def _recover_if_behind(self, live: LiveIndex) -> None:
-        """Make searchable what a writer left behind that is gone, and leave writing to others again."""
+        """Make searchable what a dead writer left uncommitted, then release the right to write."""
         if not live.behind or self.store.read_only:
             return
         with self._write_lock:
@@ -168,7 +168,7 @@ class Engine:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the right to write, within this process and among processes."""
+        """Hold the right to write, among threads and processes."""
         with self._write_lock:
             if self._closed:
                 raise Fault(503, "node_closed_exception", f"the client of {self.folder} is closed: connect again")
@@ -181,12 +181,12 @@ class Engine:
             yield
 
     def _settle(self) -> None:
-        """Take note of what other processes wrote while this one had only read."""
+        """Read what other processes wrote while this one only read."""
         for name in self.store.indices():
             self.live(name).settle()
 
     def target(self, name: str) -> LiveIndex:
-        """Return the index that a write to a name or alias goes to, made if it does not exist."""
+        """Return the index for a write to a name or alias; create it if it does not exist."""
         rows, aliases = self.store.indices(), self.store.aliases()
         if name in aliases:
             named = [row.name for row in rows.values() if row.id in aliases[name]]
@@ -203,7 +203,7 @@ class Engine:
         return self.live(name)
 
     def create(self, name: str, mappings: Json, settings: Json) -> IndexRow:
-        """Make an index."""
+        """Create an index."""
         _check_name(name)
         with self.writing():
             existing = self.store.indices().get(name)
@@ -240,7 +240,7 @@ class Engine:
                 self._start_refresher()
 
     def write(self, batches: Mapping[LiveIndex, list[Row]]) -> None:
-        """Make documents durable, then hand them to the search index; returning is the acknowledgement."""
+        """Make documents durable, then pass them to the search index; returning acknowledges the write."""
         with self.writing():
             with self.store.transaction():
                 for live, rows in batches.items():
@@ -256,7 +256,7 @@ class Engine:
             self._start_refresher()
 
     def refresh(self, live: LiveIndex) -> None:
-        """Make an index's documents visible to searches now; while another process writes, that is left to it."""
+        """Make an index's documents visible to searches now, unless another process writes."""
         if not self._writer.held:
             self._recover_if_behind(live)
             if live.dirty_since is None:
@@ -268,7 +268,7 @@ class Engine:
             live.refresh()
 
     def _limit_writers(self, wanted: LiveIndex) -> None:
-        """Close another index's writer where there are many; its failure is not the wanted index's."""
+        """Close another index's writer if too many are open; its errors do not concern this index."""
         others = [live for live in self._live.values() if live.writing and live is not wanted]
         if not wanted.writing and len(others) >= MAX_WRITERS:
             try:
@@ -284,7 +284,7 @@ class Engine:
             self._refresher.start()
 
     def _keep_fresh(self) -> None:
-        """Refresh what has waited its interval, until the engine closes."""
+        """Refresh indices whose interval has passed, until the engine closes."""
         while not self._wake.wait(REFRESH_S / 4):
             with self._live_lock:
                 due = [live for live in self._live.values() if self._due(live)]
@@ -295,7 +295,7 @@ class Engine:
 
 
 def refresh_interval_s(settings: Json) -> float | None:
-    """Return how long writes may wait to become visible; None means until somebody asks."""
+    """Return after how long writes become visible; None for only on request."""
     text = str(settings.get("index", {}).get("refresh_interval", "1s"))
     if text == "-1":
         return None
@@ -307,7 +307,7 @@ def refresh_interval_s(settings: Json) -> float | None:
 
 
 def _check_name(name: str) -> None:
-    """Refuse what OpenSearch would not take as the name of an index."""
+    """Refuse index names that OpenSearch refuses."""
     problem = ""
     if name != name.lower():
         problem = "must be lowercase"
@@ -329,7 +329,7 @@ def source_text(source: Json) -> str:
 
 @atexit.register
 def _close_all() -> None:
-    """Commit what the clients that were never closed have written."""
+    """Commit the writes of clients that were never closed."""
     for (process, _), engine in list(_open.items()):
         if process == os.getpid():
             engine.close()

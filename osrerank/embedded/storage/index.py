@@ -1,4 +1,4 @@
-"""One index in use: its row in the store, its fields and analyzers, its search index kept in step with the store."""
+"""An open index: its row in the store, its fields and analyzers, and its search index."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a search sees: an index as of one refresh."""
+    """An index as of one refresh, for searches."""
 
     name: str
     fields: Fields
@@ -39,7 +39,7 @@ class Snapshot:
         return field_analyzer(self.analyzers, field, searching=searching)
 
     def present(self, mark: str) -> int:
-        """Return how many documents have a mark, deleted ones that are not merged away among them, as BM25 counts."""
+        """Return how many documents have a mark, including deleted ones that are not merged away, as BM25 counts."""
         return int(self.searcher.doc_freq(PRESENT, mark))
 
     def having_terms(self, path: str) -> int:
@@ -58,12 +58,12 @@ def field_analyzer(analyzers: Analyzers, field: Field, *, searching: bool) -> An
 
 
 def layout_of(fields: Fields) -> dict[str, str]:
-    """Return the columns that a search index of these fields has."""
+    """Return the columns of a search index with these fields."""
     return {path: one.column for path, one in sorted(fields.by_path.items()) if one.indexed}
 
 
 def checked(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[Fields, Analyzers]:
-    """Return the fields and analyzers, or raise the fault of what is wrong with them."""
+    """Return the fields and analyzers, or raise the fault that says what is wrong with them."""
     fields, analyzers = Fields(mappings), Analyzers(settings.get("analysis"))
     for name in analyzers_named(fields.by_path.values()):
         analyzers.get(name)
@@ -71,7 +71,7 @@ def checked(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[Fields,
 
 
 class LiveIndex:
-    """An index in use; its writing methods are called under the engine's write lock, its reading ones at any time."""
+    """An open index; call its writing methods under the engine's write lock, its reading ones at any time."""
 
     def __init__(self, store: Store, row: IndexRow) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class LiveIndex:
         return self._row
 
     def sync(self) -> None:
-        """Take note of the index's latest row in the store."""
+        """Read the index's latest row from the store."""
         with self._lock:  # before the store's lock, here and everywhere
             row = self._store.indices().get(self._row.name)
             if row is None or row.id != self._row.id:
@@ -99,7 +99,7 @@ class LiveIndex:
             self._row = row
 
     def settle(self) -> None:
-        """Take note of what other processes wrote before this one became the writer."""
+        """Read what other processes wrote before this one became the writer."""
         self.last_seq = self._store.last_seq(self._row)
         self._fed_seq = self._row.indexed_seq
         if self.last_seq > self._row.indexed_seq:
@@ -109,7 +109,7 @@ class LiveIndex:
         """Return the index as of its last refresh.
 
         Raises:
-            Fault: 500, its files are damaged.
+            Fault: 500 if its files are damaged.
         """
         with reading(self.folder):
             return self._snapshot()
@@ -123,11 +123,11 @@ class LiveIndex:
                 except BROKEN:
                     self.sync()
                     if self._row.generation == generation:
-                        raise  # damaged; otherwise another process has just built it again
+                        raise  # damaged; otherwise another process has just rebuilt it
             return Snapshot(self._row.name, self.fields, self.analyzers, self._shard, self._shard.searcher)
 
     def _load(self, row: IndexRow) -> None:
-        """Open the search index, or look again at one that is open."""
+        """Open the search index, or reload the open one."""
         if self._shard is not None and self._shard.folder is not None and self._loaded[0] == row.generation:
             self._shard.reload()
         else:
@@ -135,7 +135,7 @@ class LiveIndex:
         self._loaded = (row.generation, row.indexed_seq)
 
     def _opened(self, row: IndexRow) -> Shard:
-        """Return the search index on disk, or an empty one in memory as long as nobody has written any."""
+        """Return the search index on disk, or an empty one in memory before the first write."""
         if self._store.read_only:
             return self._in_memory(row)
         folder = self._folder(row)
@@ -158,7 +158,7 @@ class LiveIndex:
 
     @property
     def usable(self) -> bool:
-        """Whether the search index can be opened and holds what the store says it holds."""
+        """Whether the search index can be opened and is as far as the store records."""
         try:
             self._snapshot()
         except BROKEN as error:
@@ -172,15 +172,14 @@ class LiveIndex:
         return self._store.last_seq(self._row) > self._row.indexed_seq
 
     def stored(self, rows: Sequence[Row]) -> None:
-        """Take note of documents just stored: their sequence numbers are given, and they wait to be searchable."""
+        """Note documents just stored: their sequence numbers are taken, and they wait to be searchable."""
         self.last_seq = rows[-1].seq
         self.dirty_since = self.dirty_since or time.monotonic()
 
     def feed(self, rows: Sequence[Row]) -> None:
-        """Hand documents just stored to the search index, without committing them there.
+        """Pass documents just stored to the search index, without committing them there.
 
-        It does nothing when the index has fields that the search index lacks, or when earlier documents wait: the next
-        refresh sees to that.
+        It does nothing if the search index lacks fields, or if earlier documents wait: the next refresh adds them.
         """
         if self._fed_seq == rows[0].seq - 1 and self._row.layout == layout_of(self.fields):
             with self._writing() as shard:
@@ -204,10 +203,9 @@ class LiveIndex:
     def _document(
         self, shard: Shard, row: Row, source: str, analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document | None:
-        """Return what the search index gets of a document; None, logged, for one that it cannot hold.
+        """Return a document for the search index; None, with a log line, if it cannot be indexed.
 
-        Such documents are refused when they are written; one that is in the store all the same must not keep the
-        others from being found.
+        Writes refuse such documents; one that is in the store nevertheless must not hide the others.
         """
         try:
             return shard.document(row, self.fields.extract(json.loads(source)), analyzer)
@@ -230,7 +228,7 @@ class LiveIndex:
         self._record(indexed_seq=self._fed_seq)
 
     def rebuild(self) -> None:
-        """Build the search index again from the store: after new fields, or when its files are damaged."""
+        """Rebuild the search index from the store: after new fields, or when its files are damaged."""
         old = self._row
         generation = old.generation + 1
         layout = layout_of(self.fields)
@@ -255,7 +253,7 @@ class LiveIndex:
         shutil.rmtree(self._folder(old), ignore_errors=True)
 
     def _record(self, **changes: Any) -> None:
-        """Write down how far the search index has come."""
+        """Record in the store how far the search index is."""
         with self._store.transaction():
             row = self._store.update(self._row, **changes)
             self._store.forget_deleted(row, row.indexed_seq)
@@ -265,7 +263,7 @@ class LiveIndex:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Shard]:
-        """Give the search index with its writer open; after an error the writer starts anew from the last commit."""
+        """Yield the search index with its writer open; after an error the writer restarts from the last commit."""
         shard: Shard | None = None
         try:
             shard = self._on_disk()
@@ -280,7 +278,7 @@ class LiveIndex:
             raise storage_fault(self._store.folder, str(error)) from error
 
     def _on_disk(self) -> Shard:
-        """Return the search index, made if there is none yet."""
+        """Return the search index; create it if there is none."""
         with self._lock:
             shard = self._snapshot().shard
             if shard.folder is None:
@@ -288,7 +286,7 @@ class LiveIndex:
             return shard
 
     def close_writer(self, *, wait: bool = True) -> None:
-        """Close the search index's writer, uncommitted documents waiting in the store for the next one."""
+        """Close the search index's writer; uncommitted documents wait in the store for the next one."""
         if self._shard is not None and self._shard.writing:
             self._shard.close_writer(wait=wait)
             self._fed_seq = self._row.indexed_seq

@@ -1,4 +1,4 @@
-"""One writer at a time: an advisory lock on a file in the folder, freed by the kernel when its holder dies."""
+"""One writer at a time: a lock on a file in the folder, which the system frees when its holder dies."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ FILE = "writer.lock"
 
 
 class WriterLock:
-    """The right to write to a folder; it holds the process id of its holder for the message of the second one."""
+    """The right to write to a folder; its file has the holder's process id, for the second writer's error."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -24,7 +24,7 @@ class WriterLock:
         return self._handle is not None
 
     def acquire(self) -> None:
-        """Take the lock, if this process does not have it.
+        """Take the lock, unless this process has it.
 
         Raises:
             Fault: 503 when another process writes, naming it; 403 when the folder cannot be written.
@@ -32,11 +32,11 @@ class WriterLock:
         if self._handle is not None:
             return
         try:
-            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise storage_fault(self._path.parent, f"unable to open {FILE}: {error.strerror}") from error
         if not _locked(handle):
-            holder = os.read(handle, 20).decode().strip() or "unknown"
+            holder = _holder(handle)
             os.close(handle)
             reason = (
                 f"the embedded folder {self._path.parent} is being written by another process (pid {holder}):"
@@ -48,7 +48,7 @@ class WriterLock:
         self._handle = handle
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody has it, and say whether this process has it now."""
+        """Take the lock if nobody has it; return whether this process has it now."""
         try:
             self.acquire()
         except Fault:
@@ -64,6 +64,14 @@ class WriterLock:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+def _holder(handle: int) -> str:
+    """Return the process id in a file that another process has locked; Windows lets nobody else read it."""
+    try:
+        return os.read(handle, 20).decode().strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def _locked(handle: int) -> bool:

@@ -1,7 +1,7 @@
-"""The searchable half of an index: a tantivy index that can always be built again from the store.
+"""The searchable half of an index: a tantivy index that can always be rebuilt from the store.
 
-Texts reach tantivy as terms that our analyzers made, joined by a separator, so that its own analysis is only to cut
-at the separator and to drop ``GAP``, which keeps the positions of what stop filters removed.
+tantivy gets texts as terms of our analyzers, joined by a separator. Its own analysis only splits at the separator and
+drops ``GAP``, which keeps the positions of removed stop words.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ SEPARATOR = "\x1f"
 HAS_TERMS = SEPARATOR + "terms"
 """Appended to a text field's path in ``PRESENT`` where its value has a term; Lucene counts such documents."""
 EVERY = "*"
-"""In ``PRESENT`` of each document: it is in as many as there are, deleted ones among them, as BM25 counts."""
+"""In ``PRESENT`` of each document: its frequency is the number of documents, including deleted ones, as BM25 counts."""
 WRITER_BYTES = 64_000_000
 VALUE_GAP = [GAP] * 100
 """Between the values of a text field: no phrase spans two of them (OpenSearch's position_increment_gap)."""
@@ -31,18 +31,18 @@ log = logging.getLogger(__name__)
 Panic: type[BaseException] = next(
     (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException"), RuntimeError
 )
-"""What a failed assertion inside tantivy raises, a truncated file being one cause."""
+"""Raised by a failed assertion inside tantivy, for instance on a truncated file."""
 BROKEN = (ValueError, OSError, RuntimeError, Panic)
-"""What tantivy raises when its files cannot be read or written."""
+"""tantivy's errors when its files cannot be read or written."""
 
 
 @contextlib.contextmanager
 def reading(folder: Path | None) -> Iterator[None]:
-    """Turn what tantivy raises on files that went away or were damaged in use into the engine's 500."""
+    """Turn tantivy's errors over missing or damaged files into the engine's 500."""
     try:
         yield
     except UnicodeError:
-        raise  # the request's text, not the files
+        raise  # the error is in the request, not in the files
     except BROKEN as error:
         cause = f"{type(error).__name__}: {error}"
         reason = f"the search index in {folder} failed ({cause}): try again"
@@ -50,7 +50,7 @@ def reading(folder: Path | None) -> Iterator[None]:
 
 
 class Searcher:
-    """A tantivy searcher whose failures to read its files are faults."""
+    """A tantivy searcher that raises faults when its files cannot be read."""
 
     def __init__(self, searcher: tantivy.Searcher, folder: Path | None) -> None:
         self._searcher = searcher
@@ -61,7 +61,7 @@ class Searcher:
         return int(self._searcher.num_docs)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of tantivy's searcher, its failures turned into faults."""
+        """Return a method of tantivy's searcher, with its errors turned into faults."""
         method = getattr(self._searcher, name)
 
         def guarded(*args: Any, **options: Any) -> Any:
@@ -75,7 +75,7 @@ class Shard:
     """A tantivy index in a folder of its own.
 
     Args:
-        folder: made if absent; None for an index in memory.
+        folder: created if absent; None for an index in memory.
         layout: field path -> column.
 
     Raises:
@@ -121,13 +121,13 @@ class Shard:
         return builder.build()
 
     def reload(self) -> None:
-        """Make the last commit visible to searches that begin from now on."""
+        """Make the last commit visible to new searches."""
         self._index.reload()
         self.searcher = Searcher(self._index.searcher(), self.folder)
 
     @staticmethod
     def numbers(searcher: Searcher, addresses: list[tantivy.DocAddress]) -> list[int]:
-        """Return the sequence numbers of documents found."""
+        """Return the sequence numbers of found documents."""
         return [int(number or 0) for number in searcher.fast_field_values(SEQ, addresses)]
 
     @property
@@ -136,7 +136,7 @@ class Shard:
         return self._writer is not None
 
     def open_writer(self) -> None:
-        """Open the writer, if it is not; what an earlier one added and did not commit is gone."""
+        """Open the writer if it is closed; what an earlier one did not commit is lost."""
         if self._writer is None:
             # One thread: documents keep the order of their sequence numbers within a segment.
             self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
@@ -144,7 +144,7 @@ class Shard:
     def document(
         self, row: Row, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document:
-        """Return a document to add; ``fields`` are its indexed values by path, ``analyzer`` gives that of a path."""
+        """Return a document to add; ``fields`` are its values by path, ``analyzer`` returns the analyzer of a path."""
         assert row.source is not None
         document = tantivy.Document()
         document.add_text(ID, row.doc_id)
@@ -173,7 +173,7 @@ class Shard:
             document.add_text(self.names[path], SEPARATOR.join(terms))
 
     def _add_values(self, document: tantivy.Document, path: str, values: list[Any]) -> None:
-        """Add values in ascending order, the least first: what an ascending sort goes by."""
+        """Add values in ascending order, because an ascending sort uses the least."""
         adders: dict[str, Callable[[str, Any], None]] = {
             "keyword": document.add_text,
             "long": document.add_integer,
@@ -184,18 +184,18 @@ class Shard:
             add(self.names[path], value)
 
     def delete(self, doc_ids: Iterable[str]) -> None:
-        """Remove documents by id; unknown ids are passed over."""
+        """Remove documents by id; unknown ids are ignored."""
         assert self._writer is not None
         for doc_id in doc_ids:
             self._writer.delete_documents_by_term(ID, doc_id)
 
     def commit(self) -> None:
-        """Make what was added and deleted durable here, and visible after ``reload``."""
+        """Make additions and deletions durable here, and visible after ``reload``."""
         assert self._writer is not None
         self._writer.commit()
 
     def close_writer(self, *, wait: bool = True) -> None:
-        """Close the writer; what was not committed is gone. Waiting lets merges end."""
+        """Close the writer; uncommitted changes are lost. Waiting lets merges end."""
         writer, self._writer = self._writer, None
         if writer is not None and wait:
             with reading(self.folder):

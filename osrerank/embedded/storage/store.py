@@ -1,8 +1,8 @@
 """The durable half of the engine: one SQLite file with every index, alias and document.
 
 A write is acknowledged when its transaction is on disk (write-ahead log, ``synchronous=FULL``). Each write of a
-document gets the next sequence number of its index; a deleted document stays as a row without source until the
-search index has taken note of it.
+document gets the next sequence number of its index; a deleted document stays as a row without source until the search
+index has removed it.
 """
 
 # ruff: noqa: S608 - table names end in an integer of our own
@@ -38,10 +38,10 @@ CREATE TABLE aliases (
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """An index as the store knows it.
+    """An index in the store.
 
     Attributes:
-        layout: field path -> column of the search index as it was last built.
+        layout: field path -> column of the search index when it was last built.
         generation: counts the rebuilds of the search index.
         indexed_seq: documents up to this sequence number are committed in the search index.
     """
@@ -91,7 +91,7 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make what happens inside durable as one, or undo it."""
+        """Make all changes inside durable together, or undo them."""
         with self.lock, self._border():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -102,7 +102,7 @@ class Store:
             self._db.commit()
 
     def indices(self) -> dict[str, IndexRow]:
-        """Return the indices by name, as the last transaction of any process left them."""
+        """Return the indices by name, as of the last transaction of any process."""
         with self.lock, self._border():
             self._reload()
             return self._catalog
@@ -114,7 +114,7 @@ class Store:
             return self._alias_rows
 
     def create(self, name: str, mappings: Json, settings: Json, layout: Mapping[str, str]) -> IndexRow:
-        """Add an index; to be called in a transaction."""
+        """Add an index; call it in a transaction."""
         uuid = uuid4().hex[:22]
         parts = (name, uuid, int(time.time() * 1000), *map(json.dumps, (mappings, settings, layout)))
         cursor = self._db.execute(
@@ -131,14 +131,14 @@ class Store:
         return self.indices()[name]
 
     def drop(self, index: IndexRow) -> None:
-        """Remove an index with its documents and its place in aliases; to be called in a transaction."""
+        """Remove an index with its documents and from its aliases; call it in a transaction."""
         self._db.execute(f"DROP TABLE docs_{index.id:d}")
         self._db.execute("DELETE FROM aliases WHERE index_id = ?", (index.id,))
         self._db.execute("DELETE FROM indices WHERE id = ?", (index.id,))
         self._own_changes += 1
 
     def update(self, index: IndexRow, **changes: Any) -> IndexRow:
-        """Change an index's row; to be called in a transaction."""
+        """Change an index's row; call it in a transaction."""
         row = replace(index, **changes)
         self._db.execute(
             "UPDATE indices SET mappings = ?, settings = ?, layout = ?, generation = ?, indexed_seq = ? WHERE id = ?",
@@ -148,34 +148,34 @@ class Store:
         return row
 
     def put_alias(self, alias: str, index: IndexRow, body: Json) -> None:
-        """Add an alias; to be called in a transaction."""
+        """Add an alias; call it in a transaction."""
         self._db.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?, ?)", (alias, index.id, json.dumps(body)))
         self._own_changes += 1
 
     def drop_alias(self, alias: str, index: IndexRow) -> bool:
-        """Remove an alias, and say whether there was one; to be called in a transaction."""
+        """Remove an alias; return whether there was one. Call it in a transaction."""
         cursor = self._db.execute("DELETE FROM aliases WHERE alias = ? AND index_id = ?", (alias, index.id))
         self._own_changes += 1
         return cursor.rowcount > 0
 
     def get(self, index: IndexRow, doc_id: str) -> Row | None:
-        """Return a document's latest row, a deleted one's too."""
+        """Return a document's latest row, also of a deleted one."""
         with self.lock, self._border():
             query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE id = ?"
             found = self._db.execute(query, (doc_id,)).fetchone()
             return Row(*found) if found else None
 
     def put(self, index: IndexRow, rows: Iterable[Row]) -> None:
-        """Write documents in place of what their ids held; to be called in a transaction."""
+        """Write documents, replacing those with the same ids; call it in a transaction."""
         self._db.executemany(
-            # Only the id may stand already: a sequence number given twice would take another document away.
+            # Only the id may exist already: a repeated sequence number would replace another document.
             f"INSERT INTO docs_{index.id:d} (seq, id, version, source) VALUES (?, ?, ?, ?) ON CONFLICT (id)"
             " DO UPDATE SET seq = excluded.seq, version = excluded.version, source = excluded.source",
             rows,
         )
 
     def last_seq(self, index: IndexRow) -> int:
-        """Return the highest sequence number given so far."""
+        """Return the highest sequence number so far."""
         with self.lock, self._border():
             found = self._db.execute(f"SELECT max(seq) FROM docs_{index.id:d}").fetchone()[0]
             return max(found or 0, index.indexed_seq)
@@ -199,7 +199,7 @@ class Store:
             seq = rows[-1].seq
 
     def forget_deleted(self, index: IndexRow, up_to: int) -> None:
-        """Remove the rows of deleted documents that the search index has noted; to be called in a transaction."""
+        """Remove the rows of deleted documents that the search index has removed; call it in a transaction."""
         self._db.execute(f"DELETE FROM docs_{index.id:d} WHERE source IS NULL AND seq <= ?", (up_to,))
 
     def _prepare(self) -> None:
@@ -230,7 +230,7 @@ class Store:
         for alias, index_id, body in self._db.execute("SELECT alias, index_id, body FROM aliases"):
             aliases.setdefault(alias, {})[index_id] = json.loads(body)
         self._alias_rows = aliases
-        # Inside a transaction of ours that may yet be undone, the next call must read again.
+        # Our own transaction may still be undone, so the next call must read again.
         self._seen = None if self._db.in_transaction else now
 
     @contextlib.contextmanager
@@ -266,7 +266,7 @@ def storage_fault(folder: Path, message: str) -> Fault:
 
 
 def _open(folder: Path) -> tuple[sqlite3.Connection, bool]:
-    """Open the file for writing, or for reading where the folder's rights allow no more."""
+    """Open the file for writing, or for reading if the folder is read-only."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -276,7 +276,7 @@ def _open(folder: Path) -> tuple[sqlite3.Connection, bool]:
         db = _connect(f"{path.resolve().as_uri()}")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
-        db.execute("BEGIN IMMEDIATE")  # fails where the file or folder is read-only
+        db.execute("BEGIN IMMEDIATE")  # fails if the file or folder is read-only
         db.execute("ROLLBACK")
     except sqlite3.OperationalError as error:
         if "readonly" not in str(error) and "unable to open" not in str(error):

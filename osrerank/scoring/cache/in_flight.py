@@ -1,4 +1,4 @@
-"""Let what several threads need at the same time be computed by one of them."""
+"""Computations in flight: a score that several threads need at the same time is computed by one of them."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -7,53 +7,53 @@ from osrerank._platform import renew_after_fork
 from osrerank.types import Deadline
 
 
-class Flight:
-    """A score that is being computed."""
+class PendingScore:
+    """A score that another thread is computing."""
 
     def __init__(self) -> None:
-        self._landed = threading.Event()
+        self._done = threading.Event()
         self._value: float | None = None
 
-    def land(self, value: float | None) -> None:
-        """Say what came of it: None for no score."""
+    def complete(self, value: float | None) -> None:
+        """Set the score; None when it could not be computed."""
         self._value = value
-        self._landed.set()
+        self._done.set()
 
     def wait(self, deadline: Deadline) -> float | None:
-        """Return the score; None when it failed or does not come in time."""
+        """Return the score; None when it failed or is late."""
         remaining_s = None if deadline.at_s is None else max(0.0, deadline.remaining_s())
-        return self._value if self._landed.wait(remaining_s) else None
+        return self._value if self._done.wait(remaining_s) else None
 
 
-class Flights:
-    """What is being computed in this process, by key."""
+class InFlight:
+    """The scores that this process is computing, by key."""
 
     def __init__(self) -> None:
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget what is being computed, as a forked child must: its parent's threads will not land anything there."""
-        self._flights: dict[bytes, Flight] = {}
+        """Drop all computations in a forked child, where the parent's threads complete nothing."""
+        self._pending: dict[bytes, PendingScore] = {}
         self._lock = threading.Lock()
 
-    def board(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, Flight]]:
-        """Return the keys that the caller must compute, and land, and the flights of those that others do."""
+    def claim(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, PendingScore]]:
+        """Return the keys that the caller must compute and `complete`, and the scores that other threads compute."""
         own: list[bytes] = []
-        others: dict[bytes, Flight] = {}
+        others: dict[bytes, PendingScore] = {}
         with self._lock:
             for key in keys:
-                flight = self._flights.get(key)
-                if flight is not None:
-                    others[key] = flight
+                pending = self._pending.get(key)
+                if pending is not None:
+                    others[key] = pending
                 else:
-                    self._flights[key] = Flight()
+                    self._pending[key] = PendingScore()
                     own.append(key)
         return own, others
 
-    def land(self, keys: Iterable[bytes], scores: Mapping[bytes, float]) -> None:
-        """Give the scores of own keys to who waits for them; a key without one failed."""
+    def complete(self, keys: Iterable[bytes], scores: Mapping[bytes, float]) -> None:
+        """Hand the scores of claimed keys to the threads that wait for them; a key without a score failed."""
         with self._lock:
-            flights = [(self._flights.pop(key), scores.get(key)) for key in keys]
-        for flight, score in flights:
-            flight.land(score)
+            done = [(self._pending.pop(key), scores.get(key)) for key in keys]
+        for pending, score in done:
+            pending.complete(score)

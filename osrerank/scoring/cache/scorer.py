@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from prometheus_client import Counter as Count
 
-from osrerank.scoring.cache.in_flight import Flights
+from osrerank.scoring.cache.in_flight import InFlight
 from osrerank.scoring.cache.store import LocalStore, RemoteStore
 from osrerank.settings import Settings
-from osrerank.types import NEVER, Deadline, Scorer, Scores
+from osrerank.types import NEVER, Advice, Deadline, Scorer, Scores
 
 MEGABYTE = 1_000_000
 
@@ -32,9 +32,9 @@ def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
 
 
 class CachedScorer:
-    """A scorer that asks this process' memory, then Redis, and tells both afterwards.
+    """Looks scores up in this process' memory, then in Redis, and stores new ones in both.
 
-    Cached tuples have their score whatever the deadline.
+    A cached score is returned even after the deadline.
 
     Args:
         scorer: computes what is not cached.
@@ -46,7 +46,7 @@ class CachedScorer:
         self._scorer = scorer
         self._remote = remote
         self._local = LocalStore(0) if local is None else local
-        self._flights = Flights()
+        self._in_flight = InFlight()
 
     @property
     def model(self) -> str:
@@ -57,12 +57,8 @@ class CachedScorer:
         return self._scorer.identity
 
     @property
-    def first_pass_weight(self) -> float:
-        return self._scorer.first_pass_weight
-
-    @property
-    def prior_share(self) -> float:
-        return self._scorer.prior_share
+    def advice(self) -> Advice:
+        return self._scorer.advice
 
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
@@ -74,15 +70,15 @@ class CachedScorer:
         if not absent:
             self._remote.write(fading)
             return Scores(_values(keys, known), cached=len(keys), identity=identity)
-        own, others = self._flights.board(absent)
+        own, others = self._in_flight.claim(absent)
         fresh = _Fresh({})
         try:
             fresh = self._compute(own, keys, query, documents, tuples, deadline)
         finally:
-            self._flights.land(own, fresh.scores if fresh.identity in ("", identity) else {})
-        if fresh.identity not in ("", identity):  # the model has changed since: nothing known is of use
+            self._in_flight.complete(own, fresh.scores if fresh.identity in ("", identity) else {})
+        if fresh.identity not in ("", identity):  # the model has changed since, so cached scores are void
             return self._scorer.score(query, documents, tuples, deadline=deadline)
-        shared = {key: score for key, flight in others.items() if (score := flight.wait(deadline)) is not None}
+        shared = {key: score for key, pending in others.items() if (score := pending.wait(deadline)) is not None}
         HITS.labels("computing").inc(len(shared))
         known |= shared
         left = [key for key in others if key not in shared]
@@ -107,7 +103,7 @@ class CachedScorer:
         self._remote.close()
 
     def _read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float]]:
-        """Return what is cached, by key, and what of it must be written again to stay."""
+        """Return the cached scores by key, and those that must be rewritten to stay."""
         near = self._local.read(keys)
         asked = list(dict.fromkeys(key for key in keys if key not in near))
         far, fading = self._remote.read(asked)

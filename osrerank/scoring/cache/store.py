@@ -24,7 +24,7 @@ PREFIX = b"osrerank:scores:2:"
 YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
 REST_S = 10.0
-"""After a failure Redis is left alone for this long."""
+"""Pause after a failure of Redis."""
 REMOTE_ENTRY_BYTES = 110
 LOCAL_ENTRY_BYTES = 250
 """What a score takes, key and all, measured in tests/bench/test_cache.py."""
@@ -46,7 +46,7 @@ return 0
 """
 """Lets the young generation become the old one when it is large or old enough."""
 
-ERRORS = Counter("osrerank_score_cache_errors", "Calls of the cache that failed, and values in it that are no scores.")
+ERRORS = Counter("osrerank_score_cache_errors", "Failed calls of the cache, and values in it that are not scores.")
 
 Answer = TypeVar("Answer")
 
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteStore:
-    """Scores in Redis: one round trip to read, one to write; a Redis that is absent, slow or full costs time only.
+    """Scores in Redis: one round trip to read, one to write. An absent, slow or full Redis only costs time.
 
     Args:
         redis: a URL, or a client made with ``decode_responses=False``.
@@ -150,10 +150,10 @@ class LocalStore:
 
 
 class Breaker:
-    """Calls a service that may fail, and leaves it alone for a while after it did.
+    """Calls a service that may fail, and pauses after a failure.
 
     Args:
-        rest_s: for how long, in seconds.
+        rest_s: length of the pause, in seconds.
     """
 
     def __init__(self, rest_s: float) -> None:
@@ -162,7 +162,7 @@ class Breaker:
         self._lock = threading.Lock()
 
     def attempt(self, call: Callable[[], Answer]) -> Answer | None:
-        """Return the call's answer, or None when it failed or the service is being left alone."""
+        """Return the call's result, or None if it failed or the service is paused."""
         if time.monotonic() < self._closed_until:
             return None
         try:
@@ -178,7 +178,7 @@ class Breaker:
             was_open = time.monotonic() < self._closed_until
             self._closed_until = time.monotonic() + self._rest_s
         if not was_open:
-            logger.warning("the score cache failed and is left alone for %g s: %s", self._rest_s, type(error).__name__)
+            logger.warning("the score cache failed and is paused for %g s: %s", self._rest_s, type(error).__name__)
 
 
 def connect(url: str) -> Any:

@@ -1,8 +1,8 @@
-"""Attention between sequences that lie one behind the other, without padding.
+"""Attention between packed sequences, without padding.
 
 Two ways compute the same thing. ``VarlenAttention`` is PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691;
-``torch.nn.attention.varlen``, PyTorch 2.10): CUDA, 16 bits. ``PaddedAttention`` spreads the sequences over a padded
-grid for the attention alone and works everywhere: on the CPU, in fp32, on older GPUs and with older PyTorch.
+``torch.nn.attention.varlen``, PyTorch 2.10): CUDA, 16 bits. ``PaddedAttention`` pads the sequences only for the
+attention and works everywhere: on the CPU, in fp32, on older GPUs and with older PyTorch.
 
 All states are ``(tokens, heads, width)``, log-sum-exps ``(heads, tokens)`` in fp32, as the kernel gives them.
 """
@@ -23,7 +23,7 @@ FLASH_CAPABILITY = (8, 0)
 """The first CUDA compute capability with the flash kernel: Ampere's."""
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 FLASH_WIDTHS = range(8, 257, 8)
-"""Head widths that the flash kernel has."""
+"""Head widths that the flash kernel supports."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Bounds:
         return states.view(len(self.lengths), self.longest, *states.shape[1:]).transpose(1, 2)
 
     def gather(self, grid: Tensor) -> Tensor:
-        """Return the packed states of a padded grid ``(n, heads, longest, ...)``: `spread` undone."""
+        """Return the packed states of a padded grid ``(n, heads, longest, ...)``: the inverse of `spread`."""
         flat = grid.transpose(1, 2).flatten(0, 1)
         return flat if self.mask is None else flat.index_select(0, self.places)
 
@@ -162,7 +162,7 @@ def merged(within: tuple[Tensor, Tensor], *between: tuple[Tensor, Tensor, float]
 
 
 def choose_attention(device: torch.device, dtype: torch.dtype, width: int) -> tuple[Attention, str]:
-    """Return the fastest attention that this device, type and head width can have, and why it is not the packed one."""
+    """Return the fastest attention for this device, type and head width, and why it is not the packed one."""
     reason = _obstacle(device, dtype, width)
     if reason:
         return PaddedAttention(), reason

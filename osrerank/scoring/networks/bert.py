@@ -1,9 +1,9 @@
-"""BERT's forward pass without padding: the tokens of all sequences of a batch lie one behind the other.
+"""BERT's forward pass without padding: the tokens of all sequences of a batch are packed end to end.
 
 Devlin et al. 2019 (arXiv 1810.04805) and, with other names and positions, RoBERTa (Liu et al. 2019, arXiv 1907.11692)
-and XLM-R. Packing changes no score: sequences meet in attention alone, which keeps them apart. A classifier reads the
-[CLS] row alone, so that its last layer computes nothing else; keys and values are still those of all tokens. The head
-is computed in fp32, whatever the encoder is.
+and XLM-R. Packing changes no score: only attention mixes rows, and it keeps sequences apart. A classifier reads only
+the [CLS] row, so its last layer computes nothing else; keys and values are still those of all tokens. The head is
+computed in fp32, whatever the encoder's type.
 """
 
 from abc import ABC, abstractmethod
@@ -41,7 +41,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What tells BERT's kin apart.
+    """The differences within BERT's family.
 
     Attributes:
         prefix: of the encoder's weights.
@@ -173,8 +173,8 @@ class Encoder(nn.Module):
     def rows(self, packed: Packed) -> list[Numbers]:
         """Return the rows of the tables that tokens, positions and segments have, each ``(tokens,)``.
 
-        A model with one segment row has no segments. Ids beyond the tables are refused here: on a GPU they would end
-        the process's use of it.
+        A model with one segment row has no segments. Ids beyond the tables are refused here, because a GPU would be
+        unusable after them.
 
         Raises:
             InferenceError: an id has no row, or a sequence lacks a part.
@@ -260,8 +260,8 @@ class PackedCrossBias(PackedNetwork):
     """The ``cross-bias`` layout (`cross_bias`): queries, then documents, then second documents.
 
     Each layer attends within every query and every document in one call, then from one block to another where the card
-    opens it; all that a row sees is merged by its log-sum-exps, the biases added to those of other blocks. Where the
-    card says so, they are pooled before.
+    opens it. The results are merged by their log-sum-exps, with the biases added to those of other blocks. If the card
+    says so, documents are pooled before.
 
     Args:
         encoder: the encoder.
@@ -288,7 +288,7 @@ class PackedCrossBias(PackedNetwork):
         bounds = [Bounds(begins, tokens) for begins, tokens in zip(block_offsets, block_lengths, strict=True)]
         attend = partial(self._attend, parts=Bounds(part_offsets, lengths), blocks=_blocks(bounds))
         states = self.encoder.embed(ids, positions, segments)
-        if self.bias.pool_factors.pools:
+        if self.bias.pools:
             states = self._pooled(states.float(), pieces, part_lengths, int(lengths.sum())).to(self.encoder.dtype)
         for layer in self.encoder.stack:
             states = layer(states, attend)
@@ -296,14 +296,15 @@ class PackedCrossBias(PackedNetwork):
         return raw_scores(self.bias, *means.chunk(self.segments))  # each (n, hidden)
 
     def _pooled_lengths(self, pieces: Numbers) -> Numbers:
-        """Return how many states each part gets, of as many pieces: queries first."""
-        factors = self.bias.pool_factors.of_segments(self.segments)
-        parts = zip(np.split(pieces, self.segments), factors, strict=True)
-        counts = [pooled_length(torch.from_numpy(part), factor).numpy() for part, factor in parts]
-        return np.concatenate(counts).astype(np.int32)
+        """Return how many states each part gets for its pieces ``(parts,)``, queries first."""
+        if not self.bias.pools:
+            return pieces
+        queries, *documents = np.split(pieces, self.segments)
+        counts = [pooled_length(torch.from_numpy(part), self.bias.pool_factor).numpy() for part in documents]
+        return np.concatenate([queries, *counts]).astype(np.int32)
 
     def _pooled(self, states: Tensor, pieces: Tensor, wanted: Tensor, rows: int) -> Tensor:
-        """Return the means of alike neighbours in each part, as `osrerank.scoring.networks.cross_bias.Pool` has it.
+        """Return the means of similar neighbours in each part, as `cross_bias.Pool` computes them.
 
         Args:
             states: fp32 ``(tokens, hidden)``.
@@ -356,7 +357,7 @@ def load_packed(
         config: ``config.json``; `obstacle` finds nothing against it.
         card: the layout.
         attention: how rows look at columns.
-        dtype: the encoder's, but of the embeddings of a model that pools its texts, which stay fp32.
+        dtype: of the encoder, except that the embeddings of a model that pools documents stay fp32.
 
     Raises:
         KeyError: a weight is missing.
@@ -366,12 +367,12 @@ def load_packed(
     first_position = int(config["pad_token_id"]) + 1 if family.counts_from_padding else 0
     encoder = Encoder(config, first_position)
     encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
-    if not card.pool_factors.pools:
+    if not card.cross_bias.pools:
         encoder.to(dtype)
-    else:  # in 16 bits other pieces would share a state
+    else:  # in 16 bits, other pieces would share a state
         encoder.layers.to(dtype)
     if card.layout == "cross-bias":
-        return PackedCrossBias(encoder, attention, CrossBias(**card.biases), kind=card.kind).eval()
+        return PackedCrossBias(encoder, attention, card.cross_bias, kind=card.kind).eval()
     second = family.classifiers[config["architectures"][0]]
     network = PackedClassifier(encoder, attention, labels=len(plain[f"{second}.weight"]))
     for ours, theirs in ((network.pooler, family.pooler), (network.classifier, second)):

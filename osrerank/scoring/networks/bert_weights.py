@@ -1,4 +1,4 @@
-"""BERT's weights under the names that the modules here have."""
+"""BERT's weights under the names of these modules."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ PARTS = ("weight", "bias")
 
 
 def plain_names(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[str, Tensor]:
-    """Return weights in float32 without the encoder's prefix; those of TensorFlow's norms get the names used since."""
+    """Return weights in float32 without the encoder's prefix; TensorFlow's names of norms become today's."""
     later = {"gamma": "weight", "beta": "bias"}
     named = {}
     for name, tensor in weights.items():
@@ -48,7 +48,7 @@ def encoder_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Ten
 
 
 def bert_names(ours: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return an encoder's weights under BERT's names, without a prefix: the way back of `encoder_weights`."""
+    """Return an encoder's weights under BERT's names, without a prefix: the inverse of `encoder_weights`."""
     named = {f"embeddings.{theirs}.weight": ours[f"{name}.weight"] for name, theirs in EMBEDDINGS.items()}
     for part in PARTS:
         named[f"embeddings.LayerNorm.{part}"] = ours[f"norm.{part}"]

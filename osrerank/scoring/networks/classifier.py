@@ -1,4 +1,4 @@
-"""A transformers classifier behind the inputs that every model of ours takes."""
+"""A transformers classifier with the inputs of all our models."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Classifier(nn.Module):
-    """Give a classifier's logits ``(n, labels)``.
+    """Returns a classifier's logits ``(n, labels)``.
 
     Args:
         network: a transformers model with a classification head.

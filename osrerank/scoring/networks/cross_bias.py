@@ -12,14 +12,15 @@ Query and documents see each other by the same biases as above, and one document
 score t * (cos(q, d_i) - cos(q, d_j)) is the logit that d_i is the more relevant one. Both documents are read alike, so
 exchanging them changes its sign and nothing else, up to rounding.
 
-With a pool factor r a document of n pieces goes through the layers as ceil(n / r) states: after the embeddings the
-runs of neighbours that are most alike become their means. What follows takes no notice of how long a run was. The query
-has a factor of its own. Token merging by likeness: Bolya et al. 2023 (arXiv 2210.09461); pooling of a retriever's
+With a pool factor r a document of n pieces goes through the layers as ceil(n / r) states: after the embeddings, each
+run of neighbours that are most alike becomes its mean. The layers do not know how long a run was. `Pool` is the
+reference implementation; the packed network (`bert.PackedCrossBias`) and the graph (`osrerank.export.graph`) are tested
+against it. Token merging by likeness: Bolya et al. 2023 (arXiv 2210.09461); pooling of a retriever's
 document states by a factor: Clavié, Chaffin, Adams 2024 (arXiv 2409.14683); pooled neighbours: Dai et al. 2020
 (Funnel-Transformer, arXiv 2006.03236).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ class CrossBiasEncoder(nn.Module):
         self.position = nn.Embedding(config["max_position_embeddings"], hidden)
         self.segment = nn.Embedding(config["type_vocab_size"], hidden)
         self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
-        self.pool = Pool(bias.pool_factors.of_segments(self.segments))
+        self.pool = Pool(bias.pool_factor, self.segments)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -79,7 +80,7 @@ class CrossBiasEncoder(nn.Module):
         return states
 
     def attention_bias(self, token_type_ids: Tensor, is_token: Tensor) -> Tensor:
-        """Return what is added to the attention logits ``(n, 1, tokens, tokens)``: rows look at columns."""
+        """Return the biases of the attention logits ``(n, 1, tokens, tokens)``: rows look at columns."""
         query, document, other = self.bias.amounts()
         rows = (token_type_ids > 0).unsqueeze(2).float()
         columns = (token_type_ids > 0).unsqueeze(1).float()
@@ -91,11 +92,11 @@ class CrossBiasEncoder(nn.Module):
 
 
 class Pooled(NamedTuple):
-    """What goes through the layers.
+    """The input of the layers.
 
     Attributes:
         states: ``(n, rows, hidden)``.
-        token_type_ids: int64 ``(n, rows)``; what it is on padding is of no account.
+        token_type_ids: int64 ``(n, rows)``; on padding it means nothing.
         attention_mask: int64 ``(n, rows)``.
         shares: of each token in each row ``(n, rows, tokens)``, 0 on padding; None where every token is a row.
     """
@@ -107,36 +108,35 @@ class Pooled(NamedTuple):
 
 
 class Pool(nn.Module):
-    """Makes one state of neighbours in a segment that are alike; it has no weights.
+    """Gives similar neighbours in a document one state: the reference implementation. It has no weights.
 
     Args:
-        factors: of each segment the pieces for each state, on average.
+        factor: pieces of a document for each of its states, on average.
+        segments: of a sequence: the query, which is not pooled, and the documents.
     """
 
-    def __init__(self, factors: Sequence[float]) -> None:
+    def __init__(self, factor: float, segments: int) -> None:
         super().__init__()
-        self.factors = tuple(factors)
+        self.factor = factor
+        self.segments = segments
 
     def forward(self, states: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Pooled:
         """Return the pooled states; arguments as `CrossBiasEncoder.forward` has them, states ``(n, tokens, hidden)``.
 
-        A run ends before each of the ceil(m / factor) - 1 pieces that are least like the one before it by the cosine of
-        their states, of a segment's m; of equal ones before the first. Likeness and means are computed in fp32.
+        A document of m pieces has ceil(m / factor) runs. A new one begins at the pieces whose states have the lowest
+        cosine with the state before; of equal ones at the first. Cosines and means are computed in fp32.
         """
-        if max(self.factors) == 1:
+        if self.factor == 1:
             return Pooled(states, token_type_ids, attention_mask, None)
         is_token = attention_mask == 1
-        begins = torch.zeros_like(is_token)
+        begins = is_token & (token_type_ids == 0)
         like = functional.pad(likeness(states), (1, 0))
-        for segment, factor in enumerate(self.factors):
+        for segment in range(1, self.segments):
             inside = is_token & (token_type_ids == segment)
-            if factor == 1:
-                begins = begins | inside
-                continue
-            count = pooled_length(inside.sum(dim=1), factor)
+            count = pooled_length(inside.sum(dim=1), self.factor)
             begins = begins | (inside & (_place(like, inside) < count.unsqueeze(1)))
         run = begins.long().cumsum(dim=1) - 1
-        most: Any = begins.sum(dim=1).max()  # stays a tensor, so that a traced graph counts anew
+        most: Any = begins.sum(dim=1).max()  # stays a tensor, so that a traced graph computes it
         numbers = torch.arange(most, device=states.device).view(1, -1, 1)
         members = ((run.unsqueeze(1) == numbers) & is_token.unsqueeze(1)).float()
         sizes = members.sum(dim=2, keepdim=True)
@@ -164,14 +164,14 @@ def likeness(states: Tensor) -> Tensor:
 
 
 def pooled_length(pieces: Tensor, factor: float) -> Tensor:
-    """Return how many states segments of so many pieces get, int64; as `osrerank.scoring.card.states_of`."""
+    """Return how many states documents of these numbers of pieces get, int64, as `osrerank.scoring.card.states_of`."""
     return torch.ceil(pieces / factor - SLACK).long().clamp(min=1)
 
 
 def _place(like: Tensor, inside: Tensor) -> Tensor:
-    """Return each piece's place among a segment's, the least like first; the segment's first piece has place 0.
+    """Return each piece's place in its segment, the lowest cosine first; the segment's first piece has place 0.
 
-    By comparing all with all: a traced graph knows no stable sort.
+    It compares all with all, because a traced graph has no stable sort.
 
     Args:
         like: cosine with the piece before ``(n, tokens)``.
@@ -207,7 +207,7 @@ class Layer(nn.Module):
         return normed
 
     def fed_forward(self, states: Tensor) -> Tensor:
-        """Return the sum behind the two feed-forward products, before the last norm ``(n, tokens, hidden)``."""
+        """Return the sum after the two feed-forward products, before the last norm ``(n, tokens, hidden)``."""
         summed: Tensor = states + self.narrow(functional.gelu(self.widen(states)))
         return summed
 

@@ -1,4 +1,4 @@
-"""Run a network on a device: what goes there, what comes back, in which type."""
+"""Run a network on a device: copies to and from it, and its precision."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -29,8 +29,8 @@ class Engine(Protocol):
 class PackedEngine:
     """Our own forward pass.
 
-    A batch goes to the device in one copy and comes back in one. Neither waits for anything else that the device does,
-    so that one thread prepares a batch while another's is being computed.
+    A batch goes to the device in one copy and returns in one. Neither copy waits for other work of the device, so that
+    one thread prepares a batch while another's is being computed.
 
     Args:
         network: what computes; moved to the device.
@@ -49,7 +49,7 @@ class PackedEngine:
 
 
 class PaddedEngine:
-    """A transformers classifier, for the architectures that our own forward pass does not know.
+    """A transformers classifier, for architectures that our own forward pass does not support.
 
     Args:
         network: what computes; moved to the device.
@@ -82,7 +82,7 @@ def on_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: torch.d
 
 
 def on_host(outputs: Tensor) -> npt.NDArray[np.float32]:
-    """Return fp32 outputs in host memory, once they are computed; waits for nothing that was asked for later."""
+    """Return fp32 outputs in host memory, once they are computed, without waiting for later work."""
     if outputs.device.type != "cuda":
         return np.asarray(outputs.numpy(), dtype=np.float32)
     host = torch.empty(outputs.shape, dtype=outputs.dtype, pin_memory=True)

@@ -1,7 +1,7 @@
-"""Read a BERT's weights out of a graph that osrerank drew: what a shipped model has in the place of safetensors.
+"""Read a BERT's weights out of a graph that osrerank exported: a shipped model has no safetensors.
 
-The way back of `osrerank.export.graph` and `osrerank.export.quantise`. What the graph has in fp32 comes back as it
-was; an int8 matrix as its integers times their scales, its outlying channels exact.
+The inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 constants come back exactly; an int8 matrix
+as its integers times their scales, with exact outlying channels.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ Array = npt.NDArray[Any]
 HEADS = ("pooler.dense", "classifier", "cls.seq_relationship")
 
 
-def read_drawn(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the weights by their transformers names, without the prefix ``bert.``: float32.
 
-    Of the token type table of the layout ``cross-bias`` the graph has the first row; the others, which it does not
+    For the layout ``cross-bias`` the graph has only the first row of the token type table; the others, which are never
     read, are zeros.
 
     Args:
@@ -31,22 +31,22 @@ def read_drawn(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
         config: the model's ``config.json``.
 
     Raises:
-        KeyError: the graph lacks a weight: it is not one that osrerank drew.
+        KeyError: the graph lacks a weight: osrerank did not export it.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     onnx = require("onnx", extra="torch")
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
-    drawn, layers = _Drawn(constants), int(config["num_hidden_layers"])
-    encoder = _tensors(drawn.encoder(layers, int(config["type_vocab_size"])))
+    graph, layers = _GraphWeights(constants), int(config["num_hidden_layers"])
+    encoder = _tensors(graph.encoder(layers, int(config["type_vocab_size"])))
     named = {name: tensor.clone() for name, tensor in bert_names(encoder, layers).items()}  # no parts of one matrix
-    return {**named, **_tensors(drawn.head())}
+    return {**named, **_tensors(graph.head())}
 
 
 def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
 
 
-class _Drawn:
+class _GraphWeights:
     """A graph's constants, by the names that `osrerank.export.graph` gives them."""
 
     def __init__(self, constants: Mapping[str, Array]) -> None:
@@ -78,7 +78,7 @@ class _Drawn:
         return ours
 
     def head(self) -> dict[str, Array]:
-        """Return what a classifier has behind the encoder."""
+        """Return the weights of a classifier's head."""
         names = (f"{head}.{part}" for head in HEADS for part in PARTS)
         return {name: self._constants[name] for name in names if name in self._constants}
 

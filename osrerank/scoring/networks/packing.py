@@ -1,4 +1,4 @@
-"""Sequences one behind the other: a batch without padding, in host memory."""
+"""Packed sequences: a batch without padding, in host memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def pack(sequences: Sequence[Tokens]) -> Packed:
 def pack_by_segment(sequences: Sequence[Tokens], segments: int = 2) -> Packed:
     """Return first the query's part of every sequence, then the document's of every one, and so on; all get segment 0.
 
-    So the queries and the documents of a batch are each a block, and what looks from one at the other needs no copy.
+    So the queries and the documents of a batch are each a block, and attention between them needs no copy.
 
     Args:
         sequences: whose segments rise from 0.

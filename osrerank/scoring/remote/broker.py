@@ -59,7 +59,7 @@ def no_broker(error: Exception) -> str:
 
 
 def connect(url: str) -> Any:
-    """Return a Redis client for replies and worker cards; no connection is made yet."""
+    """Return a Redis client for replies and worker heartbeats; no connection is made yet."""
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
     return open_redis(url, connect_s=CONNECT_S, answer_s=PLAIN_ANSWER_S, **keepalive)
 

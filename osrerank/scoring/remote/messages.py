@@ -1,27 +1,27 @@
-"""What clients and workers write to each other: MessagePack, versioned, bounded, checked field by field.
+"""The messages between clients and workers: MessagePack, versioned, bounded, checked field by field.
 
-A message is a map with ``"version"``. Whatever else arrives is refused with `PayloadError`; nothing in it is executed,
-and no text of it is in the error.
+A message is a map with ``"version"``. Anything else is refused with `PayloadError`. Nothing in a message is executed,
+and errors quote none of its texts.
 """
 
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from osrerank._optional import require
 from osrerank.errors import PayloadError
-from osrerank.types import Scores
+from osrerank.types import Advice, Scores
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 8 << 20
-"""Of one message; a chunk of the largest texts that a model looks at stays below."""
+"""Size limit of a message; a chunk of the longest texts that a model reads stays below it."""
 MOST_TUPLES = 1_000
 MOST_TUPLE = 2
-"""Documents that are scored together: two by a duo model."""
+"""Documents of a tuple: a duo model compares two."""
 MOST_NAME = 512
 """Characters of an id or a name."""
 FLOAT = struct.Struct("<f")
@@ -29,21 +29,21 @@ FLOAT = struct.Struct("<f")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A chunk of a search: what a worker is asked to score.
+    """A chunk of a search that a worker is asked to score.
 
     Attributes:
-        chunk: unique; a chunk that is sent again keeps it.
-        mailbox: the Redis list that the reply goes to.
-        identity: of the model that must score it (`Scorer.identity`).
-        sent_s: when, by the broker's clock.
-        deadline_s: after it the reply is of no use, by the broker's clock; None for never.
+        chunk: its unique id; a chunk that is sent again keeps it.
+        reply_queue: the Redis list that the reply goes to.
+        identity: identity of the model that must score it (`Scorer.identity`).
+        sent_s: when it was sent, by the broker's clock.
+        deadline_s: when the client stops waiting, by the broker's clock; None for never.
         query: the query's text.
         documents: the documents' texts.
         tuples: indices into ``documents``.
     """
 
     chunk: str
-    mailbox: str
+    reply_queue: str
     identity: str
     sent_s: float
     deadline_s: float | None
@@ -64,14 +64,14 @@ class Request:
         """Read a message.
 
         Raises:
-            PayloadError: it is none, or larger than allowed; the message names the field.
+            PayloadError: it is not such a message, or larger than allowed; the error names the field.
         """
         content = _unpacked(message, cls.__slots__)
         documents = _checked(content, "documents", _are_texts)
         tuples = _checked(content, "tuples", lambda value: _are_tuples(value, len(documents)))
         return cls(
             chunk=_checked(content, "chunk", _is_name),
-            mailbox=_checked(content, "mailbox", _is_name),
+            reply_queue=_checked(content, "reply_queue", _is_name),
             identity=_checked(content, "identity", _is_name),
             sent_s=_checked(content, "sent_s", _is_number),
             deadline_s=_checked(content, "deadline_s", lambda value: value is None or _is_number(value)),
@@ -83,16 +83,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a worker answers to one request.
+    """A worker's answer to one request.
 
     Attributes:
-        chunk: the request's.
-        worker: who answers.
-        identity: of the model that scored.
-        scores: by tuple of the request; None when nothing could be scored.
-        error: why, then.
-        waited_s: from the client's sending to the worker's beginning, in seconds.
-        scoring_s: from the worker's beginning to its end, in seconds.
+        chunk: the request's id.
+        worker: id of the worker.
+        identity: identity of the model that scored.
+        scores: scores in the order of the request's tuples; None when nothing could be scored.
+        error: why nothing could be scored; else empty.
+        waited_s: seconds between the client's sending and the start of scoring.
+        scoring_s: seconds from the start of scoring to its end.
     """
 
     chunk: str
@@ -113,7 +113,7 @@ class Reply:
         """Read a message.
 
         Raises:
-            PayloadError: it is none.
+            PayloadError: it is not such a message.
         """
         content = _unpacked(message, cls.__slots__)
         scores = content.get("scores")
@@ -129,22 +129,21 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerCard:
-    """What a worker says of itself, every half second.
+class Heartbeat:
+    """The state of a worker, which it writes into the worker registry every half second.
 
     Attributes:
         worker: its id, ``host:process:random``.
         host: the machine's name.
-        queue: where it takes chunks from.
-        model: the name that reports give.
-        identity: of the model (`Scorer.identity`).
-        first_pass_weight: the model's.
-        prior_share: the model's.
-        taking: whether it takes chunks; not while it stops.
-        held: the chunks that it has and has not answered.
-        seconds_per_chunk: what one has cost it lately; 0 as long as it has scored none.
-        tasks: chunks that it works on at a time.
-        probed_s: seconds since it last scored a pair to try itself.
+        queue: the queue that it takes chunks from.
+        model: the model's name, for reports.
+        identity: the model's (`Scorer.identity`).
+        advice: the model's.
+        taking: whether it takes chunks; False while it stops.
+        held: ids of the chunks that it has taken and not answered.
+        seconds_per_chunk: moving average of a chunk's cost; 0 until it has scored one.
+        tasks: how many chunks it scores at a time.
+        probed_s: seconds since it last scored a pair to check its model.
     """
 
     worker: str
@@ -152,8 +151,7 @@ class WorkerCard:
     queue: str
     model: str
     identity: str
-    first_pass_weight: float
-    prior_share: float
+    advice: Advice
     taking: bool
     held: tuple[str, ...]
     seconds_per_chunk: float
@@ -162,14 +160,15 @@ class WorkerCard:
 
     def encode(self) -> bytes:
         """Return the message."""
-        return _packed({name: getattr(self, name) for name in WorkerCard.__slots__})
+        content = {name: getattr(self, name) for name in Heartbeat.__slots__}
+        return _packed({**content, "advice": asdict(self.advice)})
 
     @classmethod
-    def decode(cls, message: object) -> "WorkerCard":
+    def decode(cls, message: object) -> "Heartbeat":
         """Read a message.
 
         Raises:
-            PayloadError: it is none.
+            PayloadError: it is not such a message.
         """
         content = _unpacked(message, cls.__slots__)
         return cls(
@@ -178,14 +177,24 @@ class WorkerCard:
             queue=_checked(content, "queue", _is_name),
             model=_checked(content, "model", _is_name),
             identity=_checked(content, "identity", _is_name),
-            first_pass_weight=_checked(content, "first_pass_weight", _is_number),
-            prior_share=_checked(content, "prior_share", _is_number),
+            advice=_advice(content["advice"]),
             seconds_per_chunk=_checked(content, "seconds_per_chunk", _is_number),
             probed_s=_checked(content, "probed_s", _is_number),
             taking=_checked(content, "taking", lambda value: isinstance(value, bool)),
             held=tuple(_checked(content, "held", _are_texts)),
             tasks=_checked(content, "tasks", _is_count),
         )
+
+
+def _advice(content: object) -> Advice:
+    """Return a model's advice whose numbers are in range."""
+    names = Advice.__slots__
+    if not isinstance(content, dict) or set(content) != set(names):
+        raise PayloadError("field advice of a message has a value that cannot be used")
+    try:
+        return Advice(**{name: _checked(content, name, _is_number) for name in names})
+    except ValueError as error:
+        raise PayloadError(f"field advice of a message: {error}") from None
 
 
 def _packed(content: Mapping[str, Any]) -> bytes:

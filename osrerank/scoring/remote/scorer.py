@@ -21,59 +21,65 @@ from osrerank.scoring.inputs import MOST_CHARACTERS
 from osrerank.scoring.logistic import logistic
 from osrerank.scoring.remote.broker import celery_app, connect, no_broker
 from osrerank.scoring.remote.chunks import Chunk, divide, gather
-from osrerank.scoring.remote.delivery import Courier, Parcel
-from osrerank.scoring.remote.messages import Reply, Request, WorkerCard
-from osrerank.scoring.remote.worker_registry import BEAT_S, Roster
-from osrerank.types import NEVER, Deadline, Scores
+from osrerank.scoring.remote.delivery import Delivery, PendingChunk
+from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
+from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry
+from osrerank.settings import Settings
+from osrerank.types import NEVER, Advice, Deadline, Scores
 
 logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
-"""Workers must be done so long before the client's deadline, for the reply to be in time; a quarter of a short one."""
+"""Workers get a deadline this much earlier than the client's, so that the reply is in time; at most a quarter of it."""
 MOST_WAIT = 0.75
-"""Of the time that is left may go by before a worker begins; the rest is for its work."""
+"""Share of the remaining time that a chunk may wait; the rest is for its scoring."""
 FRESH_S = 2 * BEAT_S
-"""For so long a look at the roster holds."""
+"""The registry is read again after this long."""
+
+
+def load(settings: Settings, model: str) -> "RemoteScorer":
+    """Return the scorer of a model on workers, as `osrerank.scoring.registry` asks for it."""
+    return RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks)
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """The workers that have the same model, at least one."""
+class WorkerGroup:
+    """Workers with the same model, at least one."""
 
-    cards: tuple[WorkerCard, ...]
+    heartbeats: tuple[Heartbeat, ...]
 
     @property
-    def one(self) -> WorkerCard:
-        """Any of them, for what they have in common."""
-        return self.cards[0]
+    def first(self) -> Heartbeat:
+        """The first of them; all agree on the model, its identity and its queue."""
+        return self.heartbeats[0]
 
     @property
     def taken(self) -> int:
-        """How many chunks they hold, at the time of their cards."""
-        return sum(len(card.held) for card in self.cards)
+        """How many chunks they held at their last heartbeats."""
+        return sum(len(heartbeat.held) for heartbeat in self.heartbeats)
 
     @property
     def most_taken(self) -> int:
-        """How many chunks they can hold: those being worked on, and as many fetched for afterwards."""
-        return 2 * sum(card.tasks for card in self.cards)
+        """How many chunks they can hold: those being scored, and as many fetched in advance."""
+        return 2 * sum(heartbeat.tasks for heartbeat in self.heartbeats)
 
     def wait_s(self, ahead: int) -> float:
-        """Return how long a chunk can be expected to wait behind others."""
-        costs = [card.seconds_per_chunk for card in self.cards]
+        """Return the expected wait behind other chunks, in seconds."""
+        costs = [heartbeat.seconds_per_chunk for heartbeat in self.heartbeats]
         return ahead * sum(costs) / len(costs) / len(costs)
 
 
 class RemoteScorer:
-    """A scorer whose model is on workers; safe to use from many threads, and after a fork.
+    """Scores on workers; safe to use from many threads, and after a fork.
 
-    A search's pairs are divided among the workers that there are. What has not come back at the deadline counts as not
-    reached, what was lost for good as failed. All pairs of a call are scored by workers of one identity: the one of the
-    last call as long as a worker has it, so that an upgrade never mixes scores.
+    The pairs of a call are divided among the workers. Pairs whose chunk is not back at the deadline count as not
+    reached, pairs of a lost chunk as failed. All workers of a call have the same model identity, that of the last call
+    while a worker still has it: an upgrade never mixes scores.
 
     Args:
         broker_url: the Redis where clients and workers meet.
         model: the name that the workers were started with (``--model``).
-        queue_chunks: chunks that may wait for each worker.
+        queue_chunks: how many chunks may wait for each worker.
     """
 
     def __init__(self, broker_url: str, model: str, *, queue_chunks: int) -> None:
@@ -83,31 +89,27 @@ class RemoteScorer:
         self._lock = threading.Lock()
         self._looking = threading.Lock()
         self._process = 0
-        self._crew: Crew | None = None
+        self._group: WorkerGroup | None = None
         self._looked_at = 0.0
         self._failure = ""
         self._under_way = 0
         self._calls = 0
         self._app: Any = None
         self._redis: Any = None
-        self._roster: Roster
-        self._courier: Courier
+        self._registry: WorkerRegistry
+        self._delivery: Delivery
 
     @property
     def model(self) -> str:
-        return self._name if self._crew is None else self._crew.one.model
+        return self._name if self._group is None else self._group.first.model
 
     @property
     def identity(self) -> str:
-        return self.crew().one.identity
+        return self.workers().first.identity
 
     @property
-    def first_pass_weight(self) -> float:
-        return self.crew().one.first_pass_weight
-
-    @property
-    def prior_share(self) -> float:
-        return self.crew().one.prior_share
+    def advice(self) -> Advice:
+        return self.workers().first.advice
 
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
@@ -119,19 +121,19 @@ class RemoteScorer:
             TaskFailed: no chunk could be scored.
             WorkerError: there is no worker, or no broker.
         """
-        crew = self.crew()
-        identity = crew.one.identity
+        group = self.workers()
+        identity = group.first.identity
         query, documents = _sent(query), [_sent(document) for document in documents]
-        with self._share(len(crew.cards)) as workers:
+        with self._share(len(group.heartbeats)) as workers:
             chunks = divide(documents, tuples, workers)
             if not chunks:
                 return Scores(np.empty(0, dtype=np.float32), identity=identity)
-            with self._admitted(crew, len(chunks), deadline):
-                parcels = [self._parcel(chunk, crew.one, query, documents, tuples, deadline) for chunk in chunks]
-                self._courier.carry(parcels, deadline)
-        answers = [_answer(parcel, len(chunk.places), identity) for parcel, chunk in zip(parcels, chunks, strict=True)]
+            with self._admitted(group, len(chunks), deadline):
+                sent = [self._pending(chunk, group.first, query, documents, tuples, deadline) for chunk in chunks]
+                self._delivery.deliver(sent, deadline)
+        answers = [_answer(pending, len(chunk.places), identity) for pending, chunk in zip(sent, chunks, strict=True)]
         if all(isinstance(answer, str) for answer in answers):
-            raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=parcels[0].chunk)
+            raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=sent[0].chunk_id)
         return gather(len(tuples), chunks, answers, identity)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -141,54 +143,54 @@ class RemoteScorer:
     def close(self) -> None:
         with self._lock:
             if self._process == os.getpid():
-                self._courier.close()
+                self._delivery.close()
                 self._app.close()
                 self._redis.close()
-            self._process, self._crew = 0, None
+            self._process, self._group = 0, None
 
-    def crew(self) -> Crew:
-        """Return the workers that take chunks, of one identity; asked of the roster at most twice a second.
+    def workers(self) -> WorkerGroup:
+        """Return the workers that take chunks, all of one identity; read from the registry at most once a second.
 
         Raises:
             WorkerError: there are none, or the broker cannot be asked.
         """
         self._open()
-        crew = self._crew
-        if crew is not None and time.monotonic() - self._looked_at < FRESH_S:
-            return crew
+        group = self._group
+        if group is not None and time.monotonic() - self._looked_at < FRESH_S:
+            return group
         asked_at = time.monotonic()
         with self._looking:
             if self._failure and self._looked_at >= asked_at:
-                raise WorkerError(self._failure)  # who waited for a look that failed does not wait for one of his own
-            if self._crew is None or self._crew is crew:
-                self._crew = self._look(crew)
-            return self._crew
+                raise WorkerError(self._failure)  # a caller that waited for a failed read does not start another
+            if self._group is None or self._group is group:
+                self._group = self._look(group)
+            return self._group
 
-    def _look(self, before: Crew | None) -> Crew:
+    def _look(self, before: WorkerGroup | None) -> WorkerGroup:
         self._failure = ""
         try:
-            cards = [card for card in self._roster.cards() if card.taking]
+            heartbeats = [heartbeat for heartbeat in self._registry.heartbeats() if heartbeat.taking]
         except RedisError as error:
-            self._crew = None
+            self._group = None
             self._failure = no_broker(error)
             raise WorkerError(self._failure) from error
         finally:
             self._looked_at = time.monotonic()
-        if not cards:
-            self._crew = None
+        if not heartbeats:
+            self._group = None
             raise WorkerError(f"there is no worker of {self._name}: start one with osrerank worker")
-        known = before.one.identity if before is not None else ""
-        identity = known if any(card.identity == known for card in cards) else cards[0].identity
+        known = before.first.identity if before is not None else ""
+        identity = known if any(heartbeat.identity == known for heartbeat in heartbeats) else heartbeats[0].identity
         if known not in ("", identity):
             logger.info("the workers of %s have changed their model", self._name)
-        return Crew(tuple(card for card in cards if card.identity == identity))
+        return WorkerGroup(tuple(heartbeat for heartbeat in heartbeats if heartbeat.identity == identity))
 
     @contextlib.contextmanager
     def _share(self, workers: int) -> Iterator[int]:
-        """Yield how many workers a call is divided among: all of them for the only one, few for one of many.
+        """Yield among how many workers a call is divided: all for a single call, fewer while others run.
 
-        Small chunks answer sooner while workers are idle, and cost more to carry; with as many calls as workers all are
-        busy anyway.
+        Small chunks come back sooner while workers are idle, but each costs a message; with as many calls as workers
+        all workers are busy anyway.
         """
         with self._lock:
             self._calls += 1
@@ -200,20 +202,20 @@ class RemoteScorer:
                 self._calls -= 1
 
     @contextlib.contextmanager
-    def _admitted(self, crew: Crew, chunks: int, deadline: Deadline) -> Iterator[None]:
-        """Count chunks as under way; refuse them at once, before anything is sent, when they would only wait.
+    def _admitted(self, group: WorkerGroup, chunks: int, deadline: Deadline) -> Iterator[None]:
+        """Count chunks as under way; refuse them before anything is sent when they would only wait.
 
         Raises:
-            Overloaded: the queue is full, or what is ahead takes longer than the time that is left.
+            Overloaded: the queue is full, or the chunks ahead take longer than the remaining time.
         """
         try:
-            waiting = self._redis.llen(crew.one.queue)
+            waiting = self._redis.llen(group.first.queue)
         except RedisError as error:
             raise WorkerError(no_broker(error)) from error
         with self._lock:
-            ahead = max(waiting + crew.taken, self._under_way)
-            waiting = max(waiting, self._under_way - crew.most_taken)
-            refusal = self._refusal(crew, ahead, waiting, chunks, deadline)
+            ahead = max(waiting + group.taken, self._under_way)
+            waiting = max(waiting, self._under_way - group.most_taken)
+            refusal = self._refusal(group, ahead, waiting, chunks, deadline)
             self._under_way += 0 if refusal else chunks
         if refusal:
             OVERLOADED.inc()
@@ -224,38 +226,38 @@ class RemoteScorer:
             with self._lock:
                 self._under_way -= chunks
 
-    def _refusal(self, crew: Crew, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
-        if crew.wait_s(ahead) > MOST_WAIT * deadline.remaining_s():
-            return f"workers are busy for {crew.wait_s(ahead):.1f} s, too long for the time left; add workers"
-        if waiting > 0 and waiting + chunks > self._queue_chunks * len(crew.cards):
-            return f"{waiting} chunks are waiting for {len(crew.cards)} workers; add workers"
+    def _refusal(self, group: WorkerGroup, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
+        if group.wait_s(ahead) > MOST_WAIT * deadline.remaining_s():
+            return f"workers are busy for {group.wait_s(ahead):.1f} s, too long for the time left; add workers"
+        if waiting > 0 and waiting + chunks > self._queue_chunks * len(group.heartbeats):
+            return f"{waiting} chunks are waiting for {len(group.heartbeats)} workers; add workers"
         return ""
 
-    def _parcel(
+    def _pending(
         self,
         chunk: Chunk,
-        card: WorkerCard,
+        worker: Heartbeat,
         query: str,
         documents: Sequence[str],
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
-    ) -> Parcel:
+    ) -> PendingChunk:
         name = secrets.token_hex(12)
-        clock = self._roster.clock
+        clock = self._registry.clock
         request = Request(
             chunk=name,
-            mailbox=self._courier.mailbox,
-            identity=card.identity,
+            reply_queue=self._delivery.reply_queue,
+            identity=worker.identity,
             sent_s=clock.at(time.monotonic()),
             deadline_s=None if deadline.at_s is None else clock.at(deadline.at_s - _margin_s(deadline)),
             query=query,
             documents=[documents[index] for index in chunk.documents],
             tuples=chunk.tuples(tuples),
         )
-        return Parcel(name, card.queue, request.encode(), deadline)
+        return PendingChunk(name, worker.queue, request.encode(), deadline)
 
     def _open(self) -> None:
-        """Make what this process needs; what was inherited over a fork belongs to the parent."""
+        """Open the connections of this process; those inherited over a fork belong to the parent."""
         if self._process == os.getpid():
             return
         with self._lock:
@@ -263,10 +265,10 @@ class RemoteScorer:
                 return
             self._app = celery_app(self._url)
             self._redis = connect(self._url)
-            self._roster = Roster(self._redis, self._name)
-            self._courier = Courier(self._app, self._redis, self._roster)
+            self._registry = WorkerRegistry(self._redis, self._name)
+            self._delivery = Delivery(self._app, self._redis, self._registry)
             self._looking = threading.Lock()
-            self._crew, self._under_way, self._calls, self._failure = None, 0, 0, ""
+            self._group, self._under_way, self._calls, self._failure = None, 0, 0, ""
             self._process = os.getpid()
 
 
@@ -275,13 +277,13 @@ def _margin_s(deadline: Deadline) -> float:
 
 
 def _sent(text: str) -> str:
-    """Return what of a text goes to a worker: all that its model looks at, and whether there is more."""
+    """Return the part of a text that a worker needs: all that its model reads, and one character that shows a cut."""
     return text[: MOST_CHARACTERS + 1]
 
 
-def _answer(parcel: Parcel, size: int, identity: str) -> Scores | str | None:
-    """Return a parcel's scores, why there are none, or None when no answer came."""
-    reply = parcel.answer
+def _answer(pending: PendingChunk, size: int, identity: str) -> Scores | str | None:
+    """Return a chunk's scores, why there are none, or None when no reply came."""
+    reply = pending.answer
     if not isinstance(reply, Reply):
         return reply
     if reply.scores is None:

@@ -1,6 +1,6 @@
-"""Which workers there are, as they say themselves in Redis, and the clock that all of them share.
+"""The workers of a model, registered in Redis, and the clock that clients and workers share.
 
-Every worker keeps one key with its `WorkerCard` that expires unless it is renewed; a set names the workers of a model.
+Every worker keeps its `Heartbeat` under a key that expires unless it is renewed; a set names the workers of a model.
 A worker whose key has expired is dead: killed, cut off or hanging.
 """
 
@@ -9,25 +9,25 @@ import time
 from typing import Any
 
 from osrerank.errors import PayloadError
-from osrerank.scoring.remote.messages import WorkerCard
+from osrerank.scoring.remote.messages import Heartbeat
 
 BEAT_S = 0.5
-"""How often a worker renews its card."""
+"""How often a worker sends its heartbeat."""
 DEAD_AFTER_S = 2.0
-"""A card that was not renewed for so long is gone."""
+"""A worker without a heartbeat for this long is dead."""
 PREFIX = "osrerank:"
 
 
 def queue_of(model: str, identity: str) -> str:
-    """Return the name of the queue of a model: its name for people, its identity so that versions never mix."""
+    """Return the name of a model's queue; the identity in it keeps versions apart."""
     return f"{PREFIX}queue:{model}:{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}"
 
 
 class BrokerClock:
-    """The time of the Redis server, so that hosts need not agree on theirs.
+    """The time of the Redis server, so that the hosts' clocks need not agree.
 
-    The difference to this process' monotonic clock is taken at every exchange of cards; it is off by half a round trip
-    at most, and by what the two clocks drift apart between exchanges.
+    Every exchange of heartbeats measures its difference to this process' monotonic clock, with an error of at most half
+    a round trip, and of the drift since.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class BrokerClock:
         self.is_set = False
 
     def adjust(self, answer: tuple[int, int], asked_at: float, answered_at: float) -> None:
-        """Take the server's ``TIME`` into account: seconds and microseconds, asked and answered on our clock."""
+        """Set the clock by the server's ``TIME``: seconds and microseconds; asked and answered on our clock."""
         seconds, microseconds = answer
         self._offset_s = seconds + microseconds / 1e6 - (asked_at + answered_at) / 2
         self.is_set = True
@@ -49,8 +49,8 @@ class BrokerClock:
         return server_s - self._offset_s
 
 
-class Roster:
-    """The workers of one model.
+class WorkerRegistry:
+    """The registered workers of one model.
 
     Args:
         redis: a client made with ``decode_responses=False``; its errors pass through.
@@ -62,35 +62,35 @@ class Roster:
         self._redis = redis
         self._names = f"{PREFIX}workers:{model}"
 
-    def renew(self, card: WorkerCard) -> None:
-        """Say that a worker lives."""
+    def renew(self, heartbeat: Heartbeat) -> None:
+        """Store a worker's heartbeat."""
         pipeline = self._redis.pipeline(transaction=False)
-        pipeline.set(_key(card.worker), card.encode(), px=int(DEAD_AFTER_S * 1000))
-        pipeline.sadd(self._names, card.worker)
+        pipeline.set(_key(heartbeat.worker), heartbeat.encode(), px=int(DEAD_AFTER_S * 1000))
+        pipeline.sadd(self._names, heartbeat.worker)
         self._timed(pipeline)
 
-    def leave(self, worker: str) -> None:
-        """Say that a worker is gone."""
+    def remove(self, worker: str) -> None:
+        """Take a worker out of the registry."""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.delete(_key(worker))
         pipeline.srem(self._names, worker)
         pipeline.execute()
 
-    def cards(self) -> tuple[WorkerCard, ...]:
-        """Return the cards of the workers that live; the names of others are forgotten."""
+    def heartbeats(self) -> tuple[Heartbeat, ...]:
+        """Return the heartbeats of the live workers, and forget the names of the others."""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.smembers(self._names)
         names = sorted(self._timed(pipeline)[0])
         if not names:
             return ()
         found = self._redis.mget([_key(name.decode()) for name in names])
-        dead = [name for name, card in zip(names, found, strict=True) if card is None]
+        dead = [name for name, heartbeat in zip(names, found, strict=True) if heartbeat is None]
         if dead:
             self._redis.srem(self._names, *dead)
-        return tuple(card for message in found if (card := _readable(message)) is not None)
+        return tuple(heartbeat for message in found if (heartbeat := _readable(message)) is not None)
 
     def _timed(self, pipeline: Any) -> list[Any]:
-        """Execute a pipeline and set the clock by the way."""
+        """Execute a pipeline and set the clock."""
         pipeline.time()
         asked_at = time.monotonic()
         answers: list[Any]
@@ -103,9 +103,9 @@ def _key(worker: str) -> str:
     return f"{PREFIX}worker:{worker}"
 
 
-def _readable(message: object) -> WorkerCard | None:
-    """Return a card, None for one of another version of osrerank or none at all: that worker is not for us."""
+def _readable(message: object) -> Heartbeat | None:
+    """Return a heartbeat; None where the key has expired or another version of osrerank wrote it."""
     try:
-        return None if message is None else WorkerCard.decode(message)
+        return None if message is None else Heartbeat.decode(message)
     except PayloadError:
         return None

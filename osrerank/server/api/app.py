@@ -18,22 +18,22 @@ from osrerank.reranker import Reranker
 from osrerank.server.api import routes
 from osrerank.server.api.errors import Refused, body_of, headers_of, status_of
 from osrerank.server.api.limits import Limits
-from osrerank.server.api.middleware import Door
+from osrerank.server.api.middleware import RequestMiddleware
 from osrerank.server.api.numbers import encode
 from osrerank.server.api.service import Service
 
 logger = logging.getLogger(__name__)
 
 MOST_FAULTS = 3
-"""So many wrong fields of a request are named."""
+"""How many wrong fields of a request are named."""
 
 
 def create_app(reranker: Reranker, limits: Limits | None = None, *, token: str | None = None) -> FastAPI:
     """Return the rerank API over a reranker's model, cache and workers.
 
     Args:
-        reranker: scores; stays the caller's to close, after the application has shut down.
-        limits: what is taken on.
+        reranker: scores; the caller closes it after the application has shut down.
+        limits: bounds of the work accepted.
         token: what ``Authorization: Bearer`` must carry; None lets everybody in.
     """
     limits = limits or Limits()
@@ -55,7 +55,7 @@ def create_app(reranker: Reranker, limits: Limits | None = None, *, token: str |
     app.state.started = int(time.time())
     app.include_router(routes.dialects)
     app.include_router(routes.checks)
-    app.add_middleware(Door, limits=limits, token=token)
+    app.add_middleware(RequestMiddleware, limits=limits, token=token)
     app.add_exception_handler(RequestValidationError, _misshapen)
     app.add_exception_handler(HTTPException, _refused_by_framework)
     app.add_exception_handler(OsrerankError, _failed)
@@ -65,14 +65,14 @@ def create_app(reranker: Reranker, limits: Limits | None = None, *, token: str |
 
 
 async def _misshapen(http: HttpRequest, error: Exception) -> Response:
-    """Answer a body that is not what the dialect asks for, without repeating what is in it."""
+    """Answer a body that does not fit the dialect, without repeating its content."""
     assert isinstance(error, RequestValidationError)
     faults = error.errors()
     if any(fault["type"] == "json_invalid" for fault in faults):
         return _fault(400, f"the body is not JSON: {faults[0].get('ctx', {}).get('error', 'it cannot be decoded')}")
     if _is_unnamed(http):
         return _fault(415, "send the body as Content-Type: application/json")
-    depth = 2 if http.url.path in routes.BY_BODY else 1  # behind "body" stands the dialect that was told from it
+    depth = 2 if http.url.path in routes.BY_BODY else 1  # the path has "body" and then the dialect found in it
     sentences = [f"{_path(fault['loc'][depth:])}: {_sentence(fault['msg'])}" for fault in faults[:MOST_FAULTS]]
     return _fault(422, "; ".join(sentences))
 
@@ -107,5 +107,5 @@ async def _broken(_http: HttpRequest, _error: Exception) -> Response:
 
 
 def _fault(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    content = encode(body_of(status, message))  # in ASCII: a message may name a key that is half a surrogate pair
+    content = encode(body_of(status, message))  # in ASCII: a message may contain half a surrogate pair
     return Response(content, status, {**headers_of(status), **(headers or {})}, media_type="application/json")

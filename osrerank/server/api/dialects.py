@@ -1,7 +1,7 @@
-"""What rerankers are asked and answer over HTTP, one class for each dialect's request.
+"""The requests and responses of the HTTP dialects, one class for each dialect's request.
 
-A request turns into questions, and their judgements into the dialect's answer; unknown keys are passed over, as every
-server of these dialects does. The answers are plain JSON content; the ``...Response`` classes describe it.
+A request becomes questions, and their judgements become the dialect's response. Unknown keys are ignored, as every
+server of these dialects does. Responses are plain JSON content, which the ``...Response`` classes describe.
 """
 
 import math
@@ -31,17 +31,17 @@ Place = Annotated[int, Field(ge=0, description="The document's place in the requ
 
 
 class Request(BaseModel, ABC):
-    """What all dialects share."""
+    """The base of all dialects' requests."""
 
     timeout_ms: float | None = Field(None, gt=0, allow_inf_nan=False, description="Time for the answer.")
 
     @abstractmethod
     def questions(self) -> list[Question]:
-        """Return what is asked."""
+        """Return the request's questions."""
 
     @abstractmethod
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
-        """Return the dialect's answer to the questions, in their order."""
+        """Return the dialect's response from the judgements, in the order of the questions."""
 
 
 class Text(BaseModel):
@@ -51,7 +51,7 @@ class Text(BaseModel):
 
 
 class CohereRequest(Request):
-    """Cohere, Jina, vLLM, and whatever speaks their ``/v1/rerank``; OpenSearch's ml-commons among it."""
+    """Cohere, Jina, vLLM, OpenSearch's ml-commons and other clients of ``/v1/rerank``."""
 
     query: QueryText
     documents: list[str | dict[str, Any]] = Field(min_length=1, description='Texts, or objects with "text".')
@@ -66,7 +66,7 @@ class CohereRequest(Request):
         return self
 
     def texts(self) -> tuple[str, ...]:
-        """Return what the model reads of each document."""
+        """Return the text of each document for the model."""
         fields = self.rank_fields or ["text"]
         return tuple(_text_of(document, fields, place) for place, document in enumerate(self.documents))
 
@@ -95,13 +95,13 @@ def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], place: in
         return document
     values = [document[field] for field in fields if field in document]
     if not values or not all(isinstance(value, str) for value in values):
-        names = ", ".join(ascii(field) for field in fields)  # pydantic takes no half of a surrogate pair in a message
+        names = ", ".join(ascii(field) for field in fields)  # pydantic refuses half a surrogate pair in a message
         raise ValueError(f"documents[{place}] has no text in {names}")
     return " ".join(values)
 
 
 class Usage(BaseModel):
-    """Tokens are not counted: clients want the object, so it is there and says 0."""
+    """Tokens are not counted; the object exists because clients require it."""
 
     prompt_tokens: int
     total_tokens: int
@@ -131,7 +131,7 @@ class CohereUnits(BaseModel):
 
 
 class CohereMeta(BaseModel):
-    """What Cohere's clients read beside the results."""
+    """The metadata that Cohere's clients read."""
 
     api_version: CohereVersion
     billed_units: CohereUnits
@@ -174,7 +174,7 @@ def _tei_results(order: Sequence[int], values: Sequence[float], texts: Sequence[
 
 
 class TeiResult(BaseModel):
-    """A text's score: a probability, or a logit where raw scores were asked for."""
+    """A text's score: a probability, or a logit if raw scores were requested."""
 
     index: Place
     score: float
@@ -211,7 +211,7 @@ class WeaviateResponse(BaseModel):
 
 
 class HuggingFaceRequest(Request):
-    """Elasticsearch's ``hugging_face`` service: texts under either name, answered as text-embeddings-inference does."""
+    """Elasticsearch's ``hugging_face`` service: texts under either name, with text-embeddings-inference's response."""
 
     query: QueryText
     texts: list[str] = Field(
@@ -235,7 +235,7 @@ class HuggingFaceRequest(Request):
 
 
 class ScoreRequest(Request):
-    """vLLM's ``/score``: a text with many, or as many as there are others."""
+    """vLLM's ``/score``: one text with many, or pairs of equally many texts."""
 
     text_1: QueryText | list[QueryText] = Field(
         validation_alias=AliasChoices("text_1", "queries", "data_1"), description='Or "queries", or "data_1".'
@@ -296,7 +296,7 @@ class ScoreResponse(BaseModel):
 
 
 class TextPair(BaseModel):
-    """A query and a document, as text classification calls them."""
+    """A query and a document in the names of text classification."""
 
     text: QueryText
     text_pair: str
@@ -341,7 +341,7 @@ def ungrouped(pairs: Sequence[tuple[str, str]], judgements: Sequence[Judgement])
 
 
 def _dialect(*keys: str) -> Callable[[Any], str]:
-    """Return what tells a body's dialect: the first of the keys that it has, else Cohere's."""
+    """Return a body's dialect: that of the first known key, else Cohere's."""
 
     def tell(body: Any) -> str:
         return next((key for key in keys if isinstance(body, Mapping) and key in body), "documents")

@@ -1,4 +1,4 @@
-"""What went wrong, as a status and a body that clients of every dialect can read."""
+"""Errors as a status and a body that clients of every dialect can read."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -20,7 +20,7 @@ from osrerank.server.api.service import RETRY_AFTER_S
 
 
 class Fault(BaseModel):
-    """The body of every answer that is not a success: one sentence under the names that the dialects know."""
+    """The body of every error response: one sentence under the names that the dialects use."""
 
     message: str = Field(description="What is wrong and what to do; Cohere's name.")
     detail: str = Field(description="The same; vLLM's and FastAPI's name.")
@@ -72,7 +72,7 @@ ANSWERS: Mapping[int | str, dict[str, Any]] = {
 
 
 def status_of(error: Exception) -> int:
-    """Return the status that an error of ours is answered with."""
+    """Return the status for one of our errors."""
     if isinstance(error, Refused):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
@@ -85,7 +85,7 @@ def body_of(status: int, message: str) -> dict[str, str]:
 
 
 def headers_of(status: int) -> dict[str, str]:
-    """Return the headers that belong to a status."""
+    """Return the headers of a status."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return {"Retry-After": str(RETRY_AFTER_S)}
     return {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}

@@ -1,17 +1,17 @@
-"""How much the server takes on."""
+"""How much work the server accepts."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a server; what is beyond them is refused, never cut.
+    """Bounds of a server; requests beyond them are refused, never cut.
 
     Attributes:
         max_body_bytes: of one request.
         max_documents: of one request.
         max_held_bytes: of all requests being read or answered.
-        max_held_documents: of all requests waiting or being scored; one request alone is always taken.
+        max_held_documents: of all requests waiting or being scored; a single request is always accepted.
         timeout_ms: for a request that names none, and the most that one may name.
         body_timeout_s: for a request's body to arrive.
         threads: requests that are scored at once; the scorer merges their batches.

@@ -1,4 +1,4 @@
-"""What every request passes first: the token, and a body that is bounded in size and time."""
+"""Middleware for every request: checks the token, and bounds the body in size and time."""
 
 import asyncio
 import hmac
@@ -17,18 +17,18 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 PAGE = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
-"""The comparison page's files; what it searches, it asks for with the token."""
+"""The comparison page's files; its searches need the token."""
 OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/docs", "/openapi.json"}) | PAGE
-"""Answered without a token: they say nothing but whether, and how, the server works."""
+"""Answered without a token: they only report whether and how the server works."""
 CLIENT_LEFT = 499
-"""The status that is counted when nobody is there to read an answer."""
+"""The status to count when the client is gone."""
 
 
 class Left(Exception):  # noqa: N818 - an event
     """The client closed the connection."""
 
 
-class Door:
+class RequestMiddleware:
     """ASGI middleware: lets in who has the token, reads the body whole, counts and times.
 
     Args:

@@ -2,8 +2,8 @@
 
 ml-commons casts a score to ``Double`` and keeps it as a float32: a number of more than 18 characters arrives there as a
 ``BigDecimal``, one without a decimal point as an ``Integer``, and either fails the search. So scores have at most seven
-decimals and always a point; neighbours that would round to one number are set apart by a step, so that a client that
-sorts again gets the same order.
+decimals and always a point; neighbours that would round to the same number get a step between them, so that a client
+that sorts again gets the same order.
 """
 
 import json
@@ -14,7 +14,7 @@ import numpy as np
 
 DECIMALS = 7
 STEPS = 10**DECIMALS
-"""To one: 1e-7 is more than float32 needs to tell two numbers in [0, 1] apart."""
+"""Steps in one: 1e-7 is more than float32 needs to distinguish two numbers in [0, 1]."""
 
 
 def separated(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:

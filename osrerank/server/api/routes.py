@@ -1,4 +1,4 @@
-"""The routes of the rerank API: which dialect is answered where."""
+"""The routes of the rerank API and their dialects."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ UNSCORED = "X-Rerank-Unscored"
 """The header with the number of documents that the model failed on; absent when there are none."""
 
 BY_BODY = frozenset({"/rerank", "/invocations"})
-"""Where the dialect is told from the body."""
+"""The paths whose dialect depends on the body."""
 
 dialects = APIRouter(responses={**ANSWERS}, tags=["rerank"])
 checks = APIRouter(tags=["checks"])
@@ -149,7 +149,7 @@ class ModelList(BaseModel):
 
 
 class Info(BaseModel):
-    """What there is and what it takes."""
+    """The model and its limits."""
 
     model_id: str
     version: str
@@ -163,7 +163,7 @@ class Info(BaseModel):
 @checks.get("/health")
 @checks.get("/ping")
 async def health() -> Alive:
-    """Say that the server runs; scores nothing."""
+    """Report that the server runs, without scoring."""
     return Alive(status="ok")
 
 
@@ -190,7 +190,7 @@ async def models(http: HttpRequest) -> ModelList:
 
 @checks.get("/info")
 async def info(http: HttpRequest) -> Info:
-    """Say which model scores and what the server takes."""
+    """Report the model and the server's limits."""
     service: Service = http.app.state.service
     return Info(
         model_id=service.model,

@@ -17,12 +17,12 @@ from osrerank.server.api.numbers import separated
 from osrerank.types import Deadline, Scorer, Scores
 
 RETRY_AFTER_S = 1
-"""What a refused client is told; a full queue of the default size takes a CPU longer, and a GPU less."""
+"""Seconds after which a refused client should retry; a full default queue takes a CPU longer, and a GPU less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query and the documents to be judged against it, in the client's order."""
+    """A query and its documents, in the client's order."""
 
     query: str
     documents: tuple[str, ...]
@@ -30,7 +30,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How well each document answers its query.
+    """The documents of a question by relevance.
 
     Attributes:
         order: places in the documents, best first; ties, and documents that could not be scored, in the client's order.
@@ -49,7 +49,7 @@ class Service:
     """The scorer of a process, shared by all requests.
 
     Args:
-        reranker: loads the model, and knows the cache and the workers; stays the caller's to close.
+        reranker: has the model, the cache and the workers; the caller closes it.
         limits: what is taken on.
     """
 
@@ -62,22 +62,22 @@ class Service:
 
     @property
     def model(self) -> str:
-        """The model's name, as the settings have it: no model is loaded to answer this."""
+        """The model's name from the settings, so that no model need be loaded."""
         return self.reranker.settings.model
 
     async def judge(self, questions: Sequence[Question], deadline: Deadline, *, cached: bool = True) -> list[Judgement]:
         """Score all questions.
 
         Args:
-            questions: what is asked.
-            deadline: of the answer.
-            cached: whether scores may come from the cache, where there is one.
+            questions: of one request.
+            deadline: of the response.
+            cached: whether scores may come from the cache, if there is one.
 
         Raises:
-            Overloaded: too much is waiting already.
+            Overloaded: too many documents are waiting.
             DeadlineExceeded: not everything could be scored in time.
             ScoringError: the model cannot be loaded, or failed on every document of a question.
-            WorkerError: the workers did not deliver.
+            WorkerError: the workers did not answer.
         """
         self._admit(sum(len(question.documents) for question in questions))
         futures = [self._submit(question, deadline, cached=cached) for question in questions]
@@ -88,10 +88,10 @@ class Service:
             raise DeadlineExceeded("the time given for the request ran out before everything was scored") from None
         finally:
             for future in futures:
-                future.cancel()  # one that waits for a thread is dropped; a running one ends at the deadline
+                future.cancel()  # a question without a thread is dropped; a running one ends at the deadline
 
     def close(self) -> None:
-        """Wait for what is being scored, and end the threads; a later question begins new ones."""
+        """Wait for running questions and end the threads; a later question starts new ones."""
         with self._counting:
             threads, self._threads = self._threads, None
         if threads is not None:
@@ -133,7 +133,7 @@ class Service:
 
 
 def judgement(scorer: Scorer, scores: Scores) -> Judgement:
-    """Return scores as numbers for clients.
+    """Return a scorer's scores as numbers for clients.
 
     Raises:
         InferenceError: no document could be scored.
@@ -159,7 +159,7 @@ def judgement(scorer: Scorer, scores: Scores) -> Judgement:
 
 
 def _placed(values: Sequence[float], order: Sequence[int]) -> tuple[float, ...]:
-    """Return values in rank order in the order of the documents."""
+    """Return values, given in rank order, in the order of the documents."""
     return tuple(value for _, value in sorted(zip(order, values, strict=True)))
 
 

@@ -1,1 +1,1 @@
-"""The rerank search pipeline of OpenSearch itself, installed on a cluster and taken off it."""
+"""OpenSearch's own rerank search pipeline: install it on a cluster and remove it."""

@@ -1,4 +1,4 @@
-"""The cluster settings that ml-commons needs to call a rerank server, and how they were before.
+"""The cluster settings that ml-commons needs to call a rerank server, and their earlier values.
 
 ml-commons calls only servers that a list of regular expressions trusts, private addresses only where that is allowed
 (since 3.7 by a list of their own), and runs models on nodes with the role ``ml`` only, unless told otherwise.
@@ -29,13 +29,13 @@ PLUGINS = ("opensearch-ml", "opensearch-neural-search")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A persistent cluster setting that is changed.
+    """A change of a persistent cluster setting.
 
     Attributes:
         name: the setting's.
         before: its persistent value; None where it had none.
-        after: what it is set to.
-        added: of a list, the entries that were not there.
+        after: its new value.
+        added: of a list, the new entries.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Change:
 
 @contextmanager
 def explained(step: str) -> Iterator[None]:
-    """Turn what OpenSearch answers into one sentence.
+    """Turn OpenSearch's errors into one sentence.
 
     Raises:
         InstallError: a request failed within.
@@ -69,7 +69,7 @@ def explained(step: str) -> Iterator[None]:
 
 
 def reason_of(error: TransportError) -> str:
-    """Return what OpenSearch says is wrong, in one line."""
+    """Return OpenSearch's reason, in one line."""
     info = error.info if isinstance(error.info, Mapping) else {}
     fault = info.get("error", info)
     reason = fault.get("reason") or fault.get("type") if isinstance(fault, Mapping) else fault
@@ -93,7 +93,7 @@ def check_plugins(client: OpenSearch) -> None:
 
 
 def needed_changes(client: OpenSearch, server: str) -> list[Change]:
-    """Return the settings that must change before the cluster can call a server; none when all is as it must be.
+    """Return the settings that must change before the cluster can call a server.
 
     Raises:
         InstallError: the settings cannot be read, or a transient one stands in the way.
@@ -145,7 +145,7 @@ def trusted(server: str) -> str:
 
 
 def _is_private(server: str) -> bool:
-    """Return whether a server's address is a private one; a name that is not known here is taken for one."""
+    """Return whether a server's address is private; an unknown name counts as private."""
     parts = urlsplit(server)
     try:
         found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
@@ -160,7 +160,7 @@ def _effective(settings: Mapping[str, Any], name: str) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two values of a setting are the same; OpenSearch gives them back as texts."""
+    """Return whether two values of a setting are equal; OpenSearch returns them as strings."""
     return str(one).lower() == str(other).lower()
 
 
@@ -169,14 +169,14 @@ def _listed(value: Any) -> list[Any]:
 
 
 def put(client: OpenSearch, values: Mapping[str, Any]) -> None:
-    """Set persistent cluster settings; None takes one away."""
+    """Set persistent cluster settings; None removes one."""
     if values:
         with explained("change the cluster settings"):
             client.cluster.put_settings(body={"persistent": dict(values)})
 
 
 def restored(client: OpenSearch, changes: Sequence[Change]) -> dict[str, Any]:
-    """Return the settings as they were before the changes; what somebody has changed since keeps that change.
+    """Return the settings to restore; settings that somebody has changed since stay.
 
     Raises:
         InstallError: the settings cannot be read.

@@ -1,6 +1,6 @@
-"""OpenSearch's own ``rerank`` search pipeline, calling a rerank server: set up in one go, taken away without a trace.
+"""OpenSearch's own ``rerank`` search pipeline with a rerank server: install and remove it completely.
 
-What the cluster was like before is written into the pipeline's description, first of all, so that a stopped
+The pipeline's description records the cluster's earlier settings, before anything is changed, so that an interrupted
 installation can be finished or undone from anywhere.
 """
 
@@ -23,12 +23,12 @@ MARK = "Reranks with osrerank. Made, and to be removed, by osrerank pipeline. Be
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be installed.
+    """What to install.
 
     Attributes:
         server: the rerank server as the cluster reaches it, ``http(s)://host:port``.
         name: the search pipeline's.
-        fields: whose texts the model reads, joined without anything between them.
+        fields: fields whose texts the model reads, joined without a separator.
         oversample: how many times the page's size is fetched and reranked.
         token: the server's bearer token.
         default_for: an index whose searches all go through the pipeline.
@@ -44,7 +44,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What an installation changed beside what it made.
+    """The earlier values that an installation changed.
 
     Attributes:
         settings: the cluster settings.
@@ -69,12 +69,12 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A pipeline of ours as it stands in the cluster.
+    """An installed pipeline.
 
     Attributes:
-        before: what it changed.
-        model_id: of the model that it asks; None in one that is not finished.
-        fields: whose texts are sent.
+        before: the values that it changed.
+        model_id: of its model; None if the installation is incomplete.
+        fields: fields whose texts are sent.
         oversample: how many times the page's size is reranked.
     """
 
@@ -85,14 +85,14 @@ class Installation:
 
 
 class Installer:
-    """Sets up, looks at and removes the pipeline of one name.
+    """Installs, inspects and removes the pipeline of one name.
 
     Args:
         client: the cluster's, with the rights to change settings, search pipelines and models.
         name: the pipeline's, part of addresses: a letter or digit, then letters, digits, ``.``, ``_`` and ``-``.
 
     Raises:
-        ConfigError: the name has others.
+        ConfigError: the name has other characters.
     """
 
     def __init__(self, client: OpenSearch, name: str) -> None:
@@ -106,10 +106,10 @@ class Installer:
         self._models = Models(client, name)
 
     def plan(self, wish: Wish) -> list[str]:
-        """Return what installing would change, a sentence each; nothing is changed.
+        """Return what installing would change, a sentence each, without changing anything.
 
         Raises:
-            InstallError: the cluster cannot do it, or has a pipeline of that name that is not ours.
+            InstallError: the cluster cannot rerank, or another pipeline has that name.
         """
         check_plugins(self._client)
         found = self.find()
@@ -122,7 +122,7 @@ class Installer:
         return steps
 
     def install(self, wish: Wish) -> None:
-        """Set everything up and score a pair through it; what it began, it takes back when that fails.
+        """Install everything and score a pair through it; undo the installation if that fails.
 
         Raises:
             InstallError: a step was refused, or the cluster cannot reach the server.
@@ -135,7 +135,7 @@ class Installer:
         try:
             self._install(wish, found, before, changes)
         except InstallError:
-            with contextlib.suppress(InstallError):  # the first failure is the one to be told
+            with contextlib.suppress(InstallError):  # the first failure is the one to report
                 self._take_back(found, changes)
             raise
 
@@ -154,7 +154,7 @@ class Installer:
             self._set_default(index, self._name)
 
     def _take_back(self, found: Installation | None, changes: list[Change]) -> None:
-        """Undo what an installation began, back to the one before it, or to none."""
+        """Undo an installation, back to the one before it, or to none."""
         if found is None:
             self.remove()
             return
@@ -206,10 +206,10 @@ class Installer:
         }
 
     def remove(self) -> list[str]:
-        """Take everything away, put settings back, and return what was done, a sentence each.
+        """Remove everything, restore settings, and return what was done, a sentence each.
 
         Raises:
-            InstallError: a step was refused; the pipeline, which knows what is left to do, goes last.
+            InstallError: a step was refused; the pipeline, which records what is left to do, is removed last.
         """
         found = self.find()
         if found is None:
@@ -228,7 +228,7 @@ class Installer:
         return [*done, f"removed search pipeline {self._name}"]
 
     def _unshared(self, changes: tuple[Change, ...]) -> list[Change]:
-        """Return the changes that no other pipeline of ours relies on."""
+        """Return the changes that no other of our pipelines needs."""
         with explained("look at the search pipelines"):
             pipelines = self._client.transport.perform_request("GET", "/_search/pipeline")
         others = [name for name, one in pipelines.items() if str(one.get("description", "")).startswith(MARK)]
@@ -236,14 +236,14 @@ class Installer:
         return [change for change in changes if is_alone or change.added]
 
     def _is_served(self, found: Installation, wish: Wish) -> bool:
-        """Return whether the model that is there will do."""
+        """Return whether the existing model is usable."""
         if found.model_id is None or self._models.state(found.model_id) != "DEPLOYED":
             return False
         if self._models.server(found.model_id) != wish.server:
             return False
         if self._models.sends_token(found.model_id) != (wish.token is not None):
             return False
-        return wish.token is None or self._failure(found.model_id) is None  # the token cannot be read back: try it
+        return wish.token is None or self._failure(found.model_id) is None  # the token cannot be read back, so try it
 
     def _failure(self, model_id: str | None) -> str | None:
         """Return why a pair cannot be scored through OpenSearch; None when it can."""
@@ -262,11 +262,11 @@ class Installer:
             )
 
     def _indexes(self) -> list[str]:
-        """Return the indexes whose default this pipeline is."""
+        """Return the indexes that have this pipeline as their default."""
         return [index for index, pipeline in self._defaults("_all").items() if pipeline == self._name]
 
     def _without_default(self, wish: Wish) -> dict[str, str | None]:
-        """Return the indexes that are to have the pipeline as their default and have not, with the one they have."""
+        """Return the indexes that lack the pipeline as their default, with their current one."""
         if wish.default_for is None:
             return {}
         defaults = self._defaults(wish.default_for)
@@ -283,13 +283,13 @@ class Installer:
 
 
 def _processor(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return a processor's options, none where the pipeline has no such processor."""
+    """Return a processor's options, none if the pipeline has no such processor."""
     found: dict[str, Any] = next((one[name] for one in pipeline.get(kind, ()) if name in one), {})
     return found
 
 
 def _processors_of(found: Installation | None) -> dict[str, Any]:
-    """Return the processors of an installation, none of one that has not been finished."""
+    """Return the processors of an installation, none if it is incomplete."""
     if found is None or found.model_id is None:
         return {}
     return _processors(found.model_id, found.fields, found.oversample)

@@ -1,4 +1,4 @@
-"""ml-commons' connectors and models: a connector calls a rerank server, a model makes it known to OpenSearch."""
+"""ml-commons' connectors and models: a connector calls a rerank server, a model gives it an id in OpenSearch."""
 
 import secrets
 import time
@@ -21,9 +21,9 @@ def connector_of(name: str, server: str, token: str | None) -> dict[str, Any]:
     """Return the connector's definition.
 
     Args:
-        name: how it is called.
+        name: the connector's.
         server: the rerank server, ``http(s)://host:port``.
-        token: sent as a bearer token; ml-commons keeps it encrypted. It wants a credential even where none is needed.
+        token: sent as a bearer token; ml-commons stores it encrypted and requires a credential even if none is needed.
     """
     headers = {"Content-Type": "application/json"}
     if token is not None:
@@ -48,7 +48,7 @@ def connector_of(name: str, server: str, token: str | None) -> dict[str, Any]:
 
 
 class Models:
-    """The connectors, models and model groups of a search pipeline, each set under a name of its own.
+    """The connectors, models and model groups of a search pipeline, under the pipeline's name.
 
     Args:
         client: the cluster's.
@@ -85,7 +85,7 @@ class Models:
         return model_id
 
     def state(self, model_id: str) -> str | None:
-        """Return the model's state, such as ``DEPLOYED``; None when it is not there."""
+        """Return the model's state, such as ``DEPLOYED``; None if there is no model."""
         with explained("look at the model"):
             model = self._get(f"models/{model_id}")
         return None if model is None else str(model["model_state"])
@@ -108,7 +108,7 @@ class Models:
         """Score two texts through OpenSearch.
 
         Raises:
-            InstallError: the server cannot be reached from the cluster, or does not answer as it must.
+            InstallError: the cluster cannot reach the server, or its response is wrong.
         """
         step = "score a pair through OpenSearch"
         try:
@@ -122,7 +122,7 @@ class Models:
             raise InstallError(f"{step}: the server gave {len(outputs)} scores for two texts", step=step)
 
     def remove(self, *, keep: str | None = None) -> list[str]:
-        """Undeploy and delete everything of the pipeline, but for the model to keep and what it needs; name it."""
+        """Undeploy and delete all of the pipeline, except the model to keep and its connector; return the names."""
         removed = []
         with explained("remove the model"):
             model = {} if keep is None else self._get(f"models/{keep}") or {}
@@ -138,7 +138,7 @@ class Models:
         return removed
 
     def _registered(self, task_id: str) -> str:
-        """Wait for a registration that goes on in the background, and return the model's id."""
+        """Wait for a registration in the background, and return the model's id."""
         until = time.monotonic() + DEPLOY_TIMEOUT_S
         while time.monotonic() < until:
             task = self._get(f"tasks/{task_id}") or {}
@@ -161,7 +161,7 @@ class Models:
         query = {"query": {"match_phrase": {"name": self.label}}, "size": 100, "_source": ["description"]}
         try:
             found = self._post(f"{kind}/_search", query)
-        except NotFoundError:  # nothing of the kind was ever made
+        except NotFoundError:  # none was ever created
             return []
         hits = found["hits"]["hits"]
         return [hit["_id"] for hit in hits if hit["_source"].get("description") == self._description]

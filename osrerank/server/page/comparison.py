@@ -13,9 +13,9 @@ from osrerank.types import Qrels, Query, Section
 
 TITLE = "title"
 MOST_CHARACTERS = 4_000
-"""Of a document's text that the page is given: around the passage that decided, or the beginning."""
+"""Characters of a document's text for the page: around the deciding passage, or the beginning."""
 LEAD = 400
-"""Characters kept in front of that passage, where the text is longer than the page is given."""
+"""Characters before that passage, if the text is longer."""
 CUTOFF = 10
 _MEASURES = (("nDCG", ndcg), ("RR", reciprocal_rank))
 
@@ -28,7 +28,7 @@ class Part(BaseModel):
 
 
 class StageMark(BaseModel):
-    """What a stage made of a document."""
+    """A stage's score of a document."""
 
     stage: str
     score: float = Field(description="What the stage sorted by; higher is better.")
@@ -37,7 +37,7 @@ class StageMark(BaseModel):
 
 
 class ComparedDocument(BaseModel):
-    """A document with its place in both orders."""
+    """A document with its rank in both orders."""
 
     doc_id: str
     index: str
@@ -53,7 +53,7 @@ class ComparedDocument(BaseModel):
 
 
 class StageLine(BaseModel):
-    """What a stage did, as `response["rerank"]["stages"]` tells it."""
+    """A stage's report, as in `response["rerank"]["stages"]`."""
 
     name: str
     applied: bool | str
@@ -74,7 +74,7 @@ class MeasureLine(BaseModel):
 
 
 class JudgedLine(BaseModel):
-    """How the orders stand against the judgments of the query."""
+    """The measures of both orders by the query's judgments."""
 
     query_id: str
     relevant: int = Field(description="Documents judged relevant.")
@@ -102,18 +102,18 @@ class ComparedSearch(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Judgments:
-    """Queries to pick from, and what is relevant to them.
+    """Queries to pick from, and their judgments.
 
     Attributes:
-        queries: in the order in which they are offered.
-        qrels: judgments; None where there are none.
+        queries: in the order of the page.
+        qrels: judgments; None if there are none.
     """
 
     queries: tuple[Query, ...] = ()
     qrels: Qrels | None = None
 
     def of(self, text: str) -> tuple[str, Mapping[str, int]] | None:
-        """Return the id and the judgments of the query with this text; None where it is not judged."""
+        """Return the id and the judgments of the query with this text; None if it has none."""
         if self.qrels is None:
             return None
         wanted = _folded(text)
@@ -129,13 +129,13 @@ def compare(
     fields: Sequence[str],
     judged: tuple[str, Mapping[str, int]] | None,
 ) -> ComparedSearch:
-    """Return a reranked response, which holds all candidates as one page, as both orders.
+    """Return both orders of a reranked response that has all candidates as one page.
 
     Args:
         response: of a search with `rerank`.
-        asked: query, index, pipeline and depth, to be repeated.
-        fields: what the model read.
-        judged: the id and the judgments of the query, where it has some.
+        asked: query, index, pipeline and depth, to repeat in the result.
+        fields: the fields that the model read.
+        judged: the id and the judgments of the query, if it has any.
     """
     relevance = {} if judged is None else judged[1]
     hits = hits_of(response)
@@ -183,7 +183,7 @@ def _document(
 
 
 def _parts(sections: Sequence[Section], passage: Mapping[str, Any] | None) -> list[Part]:
-    """Return the texts of the sections one after another, with the passage that decided marked."""
+    """Return the texts of the sections, with the deciding passage marked."""
     parts: list[Part] = []
     left = MOST_CHARACTERS
     for section in sections:

@@ -33,10 +33,10 @@ DEFAULT_DEPTH = 30
 MOST_INDEXES = 200
 MOST_QUERIES = 1_000
 SEARCHES = 8
-"""At once; those beyond wait."""
+"""Searches at a time; others wait."""
 MOST_WAITING = 32
 INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
-"""One index or alias by its name: no wildcards, no lists, none of the system's own."""
+"""The name of one index or alias: no wildcards, no lists, no system indexes."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -75,7 +75,7 @@ class QueryEntry(BaseModel):
 
 
 class PageConfig(BaseModel):
-    """What the page offers."""
+    """The page's choices."""
 
     version: str
     model: str
@@ -90,12 +90,12 @@ class PageConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the page searches.
+    """The searches of the page.
 
     Attributes:
-        client: searches and reranks; stays the caller's to close.
+        client: searches and reranks; the caller closes it.
         pipelines: name of each pipeline -> why it cannot be used, empty when it can (``usable_pipelines``).
-        indexes: the only ones that may be searched, the first by default; empty for all that the client can read.
+        indexes: indexes that may be searched, the first by default; empty for all that the client can read.
         judgments: queries to pick from and their judgments.
     """
 
@@ -152,13 +152,13 @@ def _obstacle(reranker: Reranker, pipeline: str) -> str:
         reranker.warm_up(Rerank(pipeline=pipeline))
     except (ModelLoadError, MissingDependencyError) as error:
         return str(error)
-    except WorkerError:  # workers may come later
+    except WorkerError:  # workers may start later
         return ""
     return ""
 
 
 def refusal(error: TransportError, index: str = "") -> Refused:
-    """Return what OpenSearch, or the way to it, answered as a sentence for people, without addresses or credentials."""
+    """Return an error of OpenSearch or the connection as a sentence for people, without addresses or credentials."""
     if isinstance(error, ConnectionTimeout):
         return Refused(504, "OpenSearch did not answer in time: try again, or look at its load")
     if isinstance(error, Unreachable):
@@ -183,7 +183,7 @@ router = APIRouter(
 
 @router.get("/config")
 async def config(http: HttpRequest) -> PageConfig:
-    """Say what the comparison page offers: pipelines, indexes, queries."""
+    """Return the comparison page's choices: pipelines, indexes, queries."""
     comparison: Comparison = http.app.state.comparison
     problem, indexes = "", list[str]()
     try:
@@ -237,7 +237,7 @@ async def _in_thread(http: HttpRequest, function: Callable[[], Answer]) -> Answe
 
 
 class PageHeaders:
-    """ASGI middleware: what the page's paths answer carries its headers, refusals too."""
+    """ASGI middleware: adds the page's headers to all responses of its paths, including refusals."""
 
     def __init__(self, application: Application) -> None:
         self._application = application

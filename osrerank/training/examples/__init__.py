@@ -1,1 +1,1 @@
-"""What is learnt from: lists of documents, where they are read, how they are drawn and batched."""
+"""Training examples: reading, sampling and batching them."""

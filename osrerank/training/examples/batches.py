@@ -1,4 +1,4 @@
-"""Steps of a training: examples become the sequences that scoring would make of them, in batches of like length."""
+"""Steps of a training: examples become the same sequences as in scoring, in batches of similar length."""
 
 import queue
 import threading
@@ -14,9 +14,9 @@ from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, padded
 from osrerank.training.examples.lists import Example
 
 AHEAD = 4
-"""Steps that are made while the one before is computed."""
+"""Steps that are prepared ahead."""
 WIDTHS = 16
-"""Batches are as wide as a multiple of this: libraries prepare a product for each shape anew."""
+"""Batch widths are multiples of this: libraries prepare a product for each new shape."""
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 Item = TypeVar("Item")
@@ -24,14 +24,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """What goes through the model at once.
+    """A batch that goes through the model at once.
 
     Attributes:
         inputs: padded sequences, list after list.
         targets: int64 ``(n,)``, 1 relevant; for pre-training ``(n, tokens)``.
         sizes: sequences of each list; each is a list of its own where the loss is pointwise.
-        share: of the step: how much of its lists are here; the shares of a step's lots add up to 1.
-        teacher: the same sequences as another model reads them, where it reads them differently.
+        share: share of the step's lists in this lot; the shares of a step's lots add up to 1.
+        teacher: the same sequences as the teacher reads them, if it reads them differently.
         scores: logits ``(n,)`` that a teacher gave beforehand, 0 where it gave none; empty for pre-training.
     """
 
@@ -45,7 +45,7 @@ class Lot:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one change of the weights is made from.
+    """The batches of one change of the weights.
 
     Attributes:
         lots: in the order of computation.
@@ -65,8 +65,8 @@ class Made(NamedTuple):
 
     Attributes:
         tokens: as the model reads them.
-        target: 1 where the document, or the first of two, is relevant.
-        score: the logit that a teacher gave to the same, 0 where none did.
+        target: 1 if the document, or the first of two, is relevant.
+        score: a teacher's logit of the same sequence, 0 without one.
     """
 
     tokens: Tokens
@@ -75,7 +75,7 @@ class Made(NamedTuple):
 
 
 class Assembly(Protocol):
-    """Makes sequences of an example."""
+    """Turns an example into sequences."""
 
     @property
     def builder(self) -> InputBuilder:
@@ -109,7 +109,7 @@ class MonoAssembly:
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """A step's lists before they are padded, and the same sequences as a teacher reads them."""
+    """A step's lists before padding, and the same sequences as the teacher reads them."""
 
     own: list[list[Made]] = field(default_factory=list)
     teacher: list[list[Tokens]] = field(default_factory=list)
@@ -117,12 +117,12 @@ class _Lists:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Makes steps of a stream of examples.
+    """Turns a stream of examples into steps.
 
     Attributes:
         assembly: makes the sequences.
         batch: sequences of a step; a last example may bring a few more.
-        budget_tokens: padded tokens of a lot; a single list that has more is a lot of its own.
+        budget_tokens: padded tokens of a lot; a longer list is a lot of its own.
         pad_id: of the padding token.
         lists: whether an example's sequences stay together, as a listwise loss needs.
         teacher: makes the teacher's sequences where they differ.
@@ -142,7 +142,7 @@ class Steps:
 
         Args:
             examples: in order.
-            skip: steps that are passed over, without the work of making them.
+            skip: steps to skip, without preparing them.
         """
         for number, group in enumerate(self._groups(examples)):
             if number >= skip:
@@ -195,7 +195,7 @@ def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> Bat
 
 
 def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int = 1) -> Iterator[list[int]]:
-    """Yield places in ``lists`` that go together, longest first, each batch padded within the budget or one list.
+    """Yield the places of ``lists`` in each batch, longest first; a batch is one list, or within the padded budget.
 
     Args:
         lists: of sequences.

@@ -19,9 +19,9 @@ class DuoAssembly:
 
     Attributes:
         builder: makes the sequences.
-        both_orders: false for a model that gives the second sequence of such a pair the first one's score with the
-            other sign, and so learns the same from either: then each pair has one order, the documents' own.
-        unlike: false to make pairs of equal labels as well, for what learns from a teacher's scores alone.
+        both_orders: whether each pair comes in both orders. An antisymmetric model learns the same from either; then
+            each pair has one order, the documents' own.
+        unlike: whether only pairs of different labels count; false for training from only a teacher's scores.
     """
 
     builder: InputBuilder
@@ -53,7 +53,7 @@ def ordered_pairs(
         builder: makes the sequences.
         query: the query's text.
         documents: texts.
-        both_orders: whether (j, i) is a pair beside (i, j), i < j.
+        both_orders: whether (j, i) is also a pair, besides (i, j) with i < j.
     """
     pieces = builder.query(query)
     texts = builder.documents(documents, pieces)

@@ -16,7 +16,7 @@ from osrerank.training.examples.lists import Example, text_of
 from osrerank.types import Qrels, Query
 
 FEWEST_WORDS = 3
-"""A shorter question is none: SQuAD has some of a letter or two."""
+"""Fewest characters of a question: SQuAD has some of a letter or two."""
 BULK = 2000
 """Lines of a bulk request, two a document."""
 
@@ -49,7 +49,7 @@ class Search:
             yield from pool.map(self.hits, queries)
 
     def text(self, doc_id: str) -> str | None:
-        """Return a document's text, None where there is no such document."""
+        """Return a document's text, None if there is no such document."""
         found = self.client.get(index=self.index, id=doc_id, ignore=404)
         return text_of({"text": "", **found["_source"]}) if found.get("found") else None
 
@@ -61,7 +61,7 @@ def from_index(search: Search, queries: Iterable[Query], qrels: Qrels, *, inject
         search: finds them.
         queries: the query set; one without a relevant document is left out.
         qrels: judgments; above 0 is relevant.
-        inject: whether relevant documents that were not found are added behind the others.
+        inject: whether to append relevant documents that were not found.
     """
     judged = [query for query in queries if _relevant(qrels, query)]
     for query, hits in zip(judged, search.all_hits(query.text for query in judged), strict=True):
@@ -76,14 +76,14 @@ def from_index(search: Search, queries: Iterable[Query], qrels: Qrels, *, inject
 def from_questions(path: Path, *, depth: int, questions: int | None = None, seed: int = 1) -> Iterator[Example]:
     """Yield an example for each question of a file in SQuAD's layout: BM25's paragraphs in order, its own among them.
 
-    The own paragraph comes last where BM25 does not find it. Another in which one of the question's answers is spelt
-    out may answer it, and is left out.
+    A question's own paragraph comes last if BM25 does not find it. Other paragraphs that contain one of its answers may
+    answer it too, and are left out.
 
     Args:
         path: ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.
         depth: paragraphs that BM25 finds.
-        questions: how many are drawn; None for all.
-        seed: of the draw.
+        questions: how many to sample; None for all.
+        seed: of the sample.
 
     Raises:
         FormatError: the file is not of that layout.
@@ -99,7 +99,7 @@ def from_questions(path: Path, *, depth: int, questions: int | None = None, seed
 
 @contextmanager
 def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[Search]:
-    """Yield a search over texts given with their ids, on an embedded index that is gone afterwards."""
+    """Yield a search over texts with their ids, in a temporary embedded index."""
     with tempfile.TemporaryDirectory(prefix="osrerank-texts-") as folder:
         client = connect(f"embedded:{folder}")
         try:

@@ -1,4 +1,4 @@
-"""What is learnt from: a query, documents, and which of them are relevant."""
+"""A training example: a query, documents, and their relevance."""
 
 import json
 import math
@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from osrerank.formats.files import bad_line, numbered_values, write_atomically
+from osrerank.formats.files import bad_line, write_atomically
+from osrerank.formats.lines import numbered_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def read_examples(path: Path) -> Iterator[Example]:
     Raises:
         FormatError: a line is not of that form.
     """
-    for number, value in numbered_values(path):
+    for number, value in numbered_objects(path):
         try:
             query, documents, relevance = value["query"], tuple(value["documents"]), tuple(value["relevance"])
         except (KeyError, TypeError) as error:
@@ -110,7 +111,7 @@ def text_of(fields: Mapping[str, Any]) -> str:
 
     Raises:
         KeyError: there is no text.
-        TypeError: it is no text.
+        TypeError: the text is not a string.
     """
     if not isinstance(fields["text"], str):
         raise TypeError("text is no text")

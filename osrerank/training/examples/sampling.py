@@ -1,6 +1,6 @@
-"""What a pass over the data looks like: which documents of an example are learnt from, and in which order.
+"""A pass over the data: which documents of an example are trained on, and in which order.
 
-A pass is determined by the seed and its number alone, so that a training can go on where it stopped.
+The seed and the number determine a pass, so that a training can resume where it stopped.
 """
 
 import random
@@ -16,10 +16,10 @@ Pass = Callable[[], Iterable[Example]]
 
 
 def drawn(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Example]:
-    """Yield what is learnt from an example: one for each relevant document, or one in all.
+    """Yield the parts of an example to train on: one for each relevant document, or one in all.
 
-    ``balanced`` and ``list`` draw among the first ``depth`` of the others, without repetition; an example that has no
-    relevant document or no other gives nothing.
+    ``balanced`` and ``list`` sample the first ``depth`` others without replacement; an example without a relevant
+    document or without others gives nothing.
     """
     if recipe.draw == "all":
         yield example
@@ -33,7 +33,7 @@ def drawn(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Exam
 
 
 def shuffled(items: Iterable[Item], buffer: int, rng: random.Random) -> Iterator[Item]:
-    """Yield the items in an order that mixes each with the ``buffer`` around it; all where the buffer holds all."""
+    """Yield the items shuffled in a buffer of this many."""
     held: list[Item] = []
     for item in items:
         if len(held) < buffer:
@@ -52,7 +52,7 @@ def mixed(sources: Sequence[Pass], counts: Sequence[int], rng: random.Random) ->
     Args:
         sources: read at the same time.
         counts: examples of each.
-        rng: chooses which source is next, by how much each has left.
+        rng: chooses the next source, in proportion to what each has left.
     """
     left = list(counts)
     readers = [iter(source()) for source in sources]
@@ -63,12 +63,12 @@ def mixed(sources: Sequence[Pass], counts: Sequence[int], rng: random.Random) ->
 
 
 def one_pass(sources: Sequence[Pass], counts: Sequence[int], recipe: Recipe, number: int) -> Iterator[Example]:
-    """Yield what a pass learns from, in order.
+    """Yield the examples of a pass, in order.
 
     Args:
         sources: of the examples.
         counts: examples of each source.
-        recipe: says what is drawn, and the seed.
+        recipe: what to sample, and the seed.
         number: of the pass, from 0.
     """
     rng = random.Random(f"{recipe.seed}/{number}")  # noqa: S311 - a repeatable draw, no secret

@@ -1,6 +1,6 @@
 """Training data as it is published, read as examples: MS MARCO's triples, runs with judgments, labelled pairs, tweets.
 
-A source is given as `KIND=FILE,OPTION=VALUE,...`; `KINDS` says which there are.
+A source is given as `KIND=FILE,OPTION=VALUE,...`; `KINDS` lists them.
 """
 
 import itertools
@@ -10,24 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ConfigError
-from osrerank.formats.files import bad_line, numbered_lines, numbered_values
+from osrerank.formats.files import bad_line
+from osrerank.formats.lines import numbered_lines, numbered_objects
 from osrerank.formats.topics import numbered_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.training.examples.lists import Example, read_examples, text_of
 from osrerank.training.examples.texts import Texts
 
 DEPTH = 1000
-"""The papers' k0: how deep a first pass is read for documents that are not relevant."""
+"""The papers' k0: depth of the first pass that gives documents that are not relevant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A place that examples come from; it can be read any number of times.
+    """A source of examples; it can be read any number of times.
 
     Attributes:
         name: as it was given.
         read: begins from the first example.
-        sizes: bytes of its files, so that another file of the same name is noticed.
+        sizes: bytes of its files, so that a changed file is noticed.
     """
 
     name: str
@@ -114,7 +115,7 @@ def candidates(path: Path, qrels: Path, depth: int = DEPTH, relevant: int = 1) -
         relevant: least grade that is relevant.
     """
     judgments = read_qrels(qrels).judgments
-    for number, value in numbered_values(path):
+    for number, value in numbered_objects(path):
         try:
             judged = judgments.get(str(value["query_id"]), {})
             entries = value["candidates"][:depth]

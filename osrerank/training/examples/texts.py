@@ -1,4 +1,4 @@
-"""Texts of a collection by id, read from the file when they are asked for: a collection need not fit in memory."""
+"""Texts of a collection by id, read from the file on demand: a collection need not fit into memory."""
 
 import json
 import mmap
@@ -17,8 +17,8 @@ class Texts:
 
     Args:
         path: not compressed. JSON lines have ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text`` (or ``query``)
-            and perhaps ``title``, which comes before the text. Of more than two columns the first is the id, and the
-            others are joined by spaces but for the second of four, MS MARCO's URL.
+            and perhaps ``title``, which comes before the text. With more than two columns the first is the id, and the
+            others are joined by spaces, except the second of four, MS MARCO's URL.
 
     Raises:
         FormatError: a line is malformed, or an id appears twice.
@@ -52,7 +52,7 @@ class Texts:
         """Return a text.
 
         Raises:
-            KeyError: there is none of that id.
+            KeyError: there is no text with that id.
             FormatError: its line has no text.
         """
         number, place = self._places[text_id]

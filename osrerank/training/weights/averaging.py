@@ -1,7 +1,7 @@
-"""Average the weights of models of one form: a trained model with its start, or several trainings of one start.
+"""Average the weights of models of one shape: a trained model with its start, or several trainings of one start.
 
-Wortsman et al.: Robust fine-tuning of zero-shot models (arXiv 2109.01903): between a start and what became of it lie
-models that keep most of what was learnt and more of what the start knew. Wortsman et al.: Model soups (arXiv
+Wortsman et al.: Robust fine-tuning of zero-shot models (arXiv 2109.01903): models between a start and its fine-tuned
+weights keep most of what was learnt and more of what the start knew. Wortsman et al.: Model soups (arXiv
 2203.05482): likewise for several trainings.
 """
 
@@ -22,10 +22,10 @@ from osrerank.training.weights.readme import write_average_readme
 
 
 def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Path:
-    """Write the model whose weights are the weighted mean of others'; card and tokenizer are the first one's, renamed.
+    """Write the model with the weighted mean of others' weights; card and tokenizer are the first one's, renamed.
 
     Args:
-        models: directories; the first is a reranker, others may be the bare encoder that it began as.
+        models: directories; the first is a reranker, others may be the bare encoder that it started from.
         shares: of each model, 0 or above; divided by their sum.
         output: the model directory to make.
 
@@ -59,7 +59,7 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
 
 
 def _load(model: Path, card: ModelCard) -> Trainee:
-    """Read a model in the form that a card tells."""
+    """Read a model in the form of a card."""
     form = {name: getattr(card, name) for name in ("layout", "head", "max_tokens", "max_query_tokens", "length_rule")}
     recipe = Recipe.of({**form, "head": "" if card.layout == "cross-bias" else card.head}, "modern")
     return load_trainee(model, recipe, kind=card.kind, name=card.name)

@@ -1,4 +1,4 @@
-"""Models to be trained: from a checkpoint to a network with the head that is wanted, and back to a directory."""
+"""Models to train: from a checkpoint to a network with the wanted head, and back to a directory."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import NOTICES, write_card
 from osrerank.export.third_segment import third_row
-from osrerank.scoring.card import Calibration, CrossBias, Kind, ModelCard, as_duo
+from osrerank.scoring.card import Calibration, CrossBias, Kind, ModelCard
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_card, read_json
 from osrerank.scoring.networks.bert_weights import bert_names
@@ -25,10 +25,10 @@ from osrerank.scoring.torch_scorer import read_weights
 from osrerank.training.recipes import Recipe
 
 SIGMA = 0.02
-"""Standard deviation of BERT's new weights, drawn within two of it."""
+"""Standard deviation of BERT's new weights, truncated at two of it."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 FRESH = ("classifier.", "score.", "pooler.", "cls.", "lm_head.")
-"""Beginnings, behind the encoder's own prefix, of what a checkpoint may lack: heads are trained."""
+"""Prefixes, after the encoder's own, of weights that a checkpoint may lack: heads are trained."""
 TYPE_TABLE = "embeddings.token_type_embeddings.weight"
 
 
@@ -69,7 +69,7 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors: an encoder, a masked language
             model or a reranker; one of ours may have its weights in its graph.
-        recipe: whose ``head`` and ``layout`` are the source's own where they are empty.
+        recipe: of the training; an empty ``head`` or ``layout`` is the source's own.
         kind: ``mono`` or ``duo``.
         name: for the model's card.
 
@@ -126,7 +126,7 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
             calibration=base.calibration if base.kind == kind else Calibration(),
             first_pass_weight=base.first_pass_weight if base.kind == kind else 0.0,
             onnx={},
-            biases=_biases(known, kind) if layout == "cross-bias" else {},
+            cross_bias=_cross_bias_of(known, kind),
             provenance={},
         )
     except ValueError as error:
@@ -134,27 +134,26 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
 
 
 def check_loss(card: ModelCard, recipe: Recipe) -> None:
-    """Refuse a loss that the head cannot learn from.
+    """Refuse a loss that does not fit the head.
 
     Raises:
-        ConfigError: single sequences are to be learnt from, and the head is a cosine; a duo model's difference of two
-            cosines is a logit.
+        ConfigError: the loss is of single sequences and the head a cosine; a duo model's difference of two cosines is a
+            logit.
     """
     if card.head == "cosine" and card.kind == "mono" and recipe.loss == "pointwise":
-        reason = "a cosine is no logit, it learns from lists: set loss=listwise,draw=list in the recipe"
+        reason = "a cosine is not a logit and learns from lists: set loss=listwise,draw=list in the recipe"
         raise ConfigError(reason, setting="recipe.loss")
 
 
-def _biases(known: ModelCard | None, kind: Kind) -> dict[str, Any]:
+def _cross_bias_of(known: ModelCard | None, kind: Kind) -> CrossBias:
     """Return the biases of a model that starts from a mono or duo model of the layout, or from a bi-encoder."""
-    biases = CrossBias(**known.biases) if known else CrossBias()
-    if kind == "duo" and not (known and known.kind == "duo"):
-        return as_duo(biases.for_card("mono"), biases.other)
-    return biases.for_card(kind)
+    own = known.cross_bias if known else CrossBias()
+    is_duo = known is not None and known.kind == "duo"
+    return own.as_duo(own.other) if kind == "duo" and not is_duo else own
 
 
 def _least_rows(kind: Kind, layout: str) -> int:
-    """Return how many rows the token type table must have; ``cross-bias`` reads the first alone."""
+    """Return how many rows the token type table must have; ``cross-bias`` reads only the first."""
     return 3 if kind == "duo" and layout == "standard" else 0
 
 
@@ -171,7 +170,7 @@ def _cross_bias(source: Path, config: Mapping[str, Any], card: ModelCard) -> Cro
         raise ModelLoadError(reason, model=card.name, path=str(source))
     try:
         _, weights = read_checkpoint(source)
-        return from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
+        return from_bert(weights, config, card.cross_bias, kind=card.kind)
     except (KeyError, RuntimeError) as error:
         reason = f"the weights in {source} are not the config's: {error}"
         raise ModelLoadError(reason, model=card.name, path=str(source)) from error
@@ -231,7 +230,7 @@ def config_of(network: Any) -> dict[str, Any]:
 
 
 def write_encoder(directory: Path, network: Any, source: Path) -> None:
-    """Write a network of transformers with its tokenizer: something to start from, not a reranker."""
+    """Write a network of transformers with its tokenizer: a start for training, not a reranker."""
     if source != directory:
         shutil.copyfile(source / TOKENIZER_FILE, directory / TOKENIZER_FILE)
     (directory / CONFIG_FILE).write_text(f"{json.dumps(config_of(network), indent=2)}\n", encoding="utf-8")
@@ -246,7 +245,7 @@ def architecture_of(card: ModelCard) -> str:
 
 
 def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Put weights into a network; a head that they lack or that is of another size starts anew.
+    """Load weights into a network; a head that they lack, or of another size, is initialised.
 
     Raises:
         ModelLoadError: weights of the encoder are missing or of another shape.
@@ -270,7 +269,7 @@ def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> No
 
 
 def _start(tensor: Tensor) -> None:
-    """Draw a new weight as BERT does; biases are 0."""
+    """Initialise a weight as BERT does; biases are 0."""
     if tensor.ndim > 1:
         nn.init.trunc_normal_(tensor, std=SIGMA, a=-2 * SIGMA, b=2 * SIGMA)
     else:
@@ -290,7 +289,7 @@ def _prefixed(weights: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Ten
 
 
 def _three_rows(name: str, tensor: Tensor, recipe: Recipe) -> Tensor:
-    """Return a token type table with a third row, of which `segments` tells the two ways; other weights as they are."""
+    """Return a token type table with a third row (see `osrerank.export.third_segment`); other weights unchanged."""
     if not name.endswith(TYPE_TABLE) or len(tensor) > 2:
         return tensor
     return third_row(tensor, "copy" if recipe.third_row == "copy" else "zeros")

@@ -1,4 +1,4 @@
-"""What a finished training leaves: the model directory, its card for programs and for people, and its curve."""
+"""The result of a training: the model directory, its cards for programs and for people, and its curve."""
 
 import json
 import shutil
@@ -59,7 +59,7 @@ def _describe(made: Path, folder: Path, name: str, what: str, provenance: Mappin
 
 
 def _plot(made: Path) -> None:
-    """Draw the curve where matplotlib is installed; the CSV has the same."""
+    """Plot the curve if matplotlib is installed; the CSV has the same values."""
     try:
         require("matplotlib", extra="eval")
     except MissingDependencyError:

@@ -1,4 +1,4 @@
-"""Students made of their teacher: some of its layers, and what each of them learns to do."""
+"""Students made of some of their teacher's layers, and the states that each layer learns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,48 +6,31 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.card import CrossBias, with_pool_factors
+from osrerank.scoring.card import with_pool_factor
 from osrerank.scoring.networks.classifier import Classifier
 from osrerank.scoring.networks.cross_bias import from_bert
 from osrerank.training.weights.models import Trainee, architecture_of, build_network, put_weights, weights_of
 
 
-def select_layers(
-    trainee: Trainee,
-    kept: tuple[int, ...],
-    name: str,
-    *,
-    inner: int = 0,
-    pool_factor: float | None = None,
-    query_pool_factor: float | None = None,
-) -> Trainee:
-    """Return a copy with some of the layers: the way a student starts from its teacher.
+def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, pool_factor: float | None = None) -> Trainee:
+    """Return a copy with some of the layers: the start of a student.
 
     Args:
         trainee: the teacher.
         kept: its layers, from 0, in order; messages count them from 1.
         name: the student's.
-        inner: width between the two feed-forward products, of which the strongest units stay; 0 for all.
         pool_factor: a document's pieces for each of its states, see `CrossBias`; None for the teacher's.
-        query_pool_factor: the same of a query.
 
     Raises:
-        ConfigError: there is no such layer, there are not so many units, or texts cannot be pooled so.
+        ConfigError: there is no such layer, or the model cannot pool texts in this way.
     """
     count = int(trainee.config["num_hidden_layers"])
     _check_layers(count, kept)
     config = {**trainee.config, "num_hidden_layers": len(kept)}
     weights = dict(_renumbered(weights_of(trainee.network), kept))
-    if inner:
-        if not 0 < inner <= int(config["intermediate_size"]):
-            reason = f"inner is {inner}; the teacher has {config['intermediate_size']} units in a layer"
-            raise ConfigError(reason, setting="inner")
-        config["intermediate_size"] = inner
-        weights = _narrowed(weights, inner)
-    own = replace(trainee.card, name=name, onnx={})
-    card = with_pool_factors(own, query=query_pool_factor, document=pool_factor)
+    card = with_pool_factor(replace(trainee.card, name=name, onnx={}), pool_factor)
     if card.layout == "cross-bias":
-        network: nn.Module = from_bert(weights, config, CrossBias(**card.biases), kind=card.kind)
+        network: nn.Module = from_bert(weights, config, card.cross_bias, kind=card.kind)
     else:
         network = Classifier(build_network(architecture_of(card), config))
         put_weights(network.network, weights, trainee.source)
@@ -75,7 +58,7 @@ def layer_map(teacher: int, student: int) -> tuple[int, ...]:
 def stand_ins(teacher: int, kept: Sequence[int]) -> tuple[int, ...]:
     """Return the teacher's layer, from 0, whose states each kept layer is to give: the last before the next one kept.
 
-    So a kept layer does the work of the dropped ones behind it, and the next one sees what it saw in the teacher.
+    So a kept layer does the work of the dropped ones after it, and the next one gets the same input as in the teacher.
 
     Raises:
         ConfigError: there is no such layer.
@@ -96,18 +79,3 @@ def _renumbered(weights: Mapping[str, Tensor], kept: tuple[int, ...]) -> list[tu
         if int(number) in kept:
             pairs.append((f"{before}{marker}{kept.index(int(number))}.{rest}", tensor))
     return pairs
-
-
-def _narrowed(weights: Mapping[str, Tensor], inner: int) -> dict[str, Tensor]:
-    """Return the weights with the strongest feed-forward units: those with the largest product of their two norms."""
-    narrowed = dict(weights)
-    for name, widen in weights.items():
-        if not name.endswith("intermediate.dense.weight"):
-            continue
-        narrow = name.replace("intermediate.dense", "output.dense")
-        strength = widen.norm(dim=1) * weights[narrow].norm(dim=0)
-        chosen = strength.topk(inner).indices.sort().values
-        bias = name.replace("weight", "bias")
-        narrowed[name], narrowed[bias] = widen[chosen], weights[bias][chosen]
-        narrowed[narrow] = weights[narrow][:, chosen].contiguous()
-    return narrowed

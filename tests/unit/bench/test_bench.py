@@ -13,7 +13,7 @@ from osrerank.bench.peak import measured_peak, operations
 from osrerank.bench.peers import make_peers
 from osrerank.bench.workload import Task, from_candidates, pairs, synthetic
 from osrerank.cli import cli
-from osrerank.scoring.card import PoolFactors
+from osrerank.scoring.card import CrossBias
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Qrels
@@ -60,8 +60,8 @@ def test_of_a_model_that_pools_the_states_are_counted() -> None:
     builder = Ours(str(TINY), backend="onnx").builder
     query = len(builder.query(TASKS[0].query).ids) + 2
     documents = [whole - query for whole in lengths_of(builder, TASKS)]
-    expected = [math.ceil(query / 1.5) + math.ceil(pieces / 2.5) for pieces in documents]
-    assert lengths_of(builder, TASKS, PoolFactors(1.5, 2.5)) == expected
+    expected = [query + math.ceil(pieces / 2.5) for pieces in documents]
+    assert lengths_of(builder, TASKS, CrossBias(pool_factor=2.5)) == expected
 
 
 def test_padding_is_counted_where_batches_are_padded() -> None:

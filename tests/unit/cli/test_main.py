@@ -55,7 +55,7 @@ def test_errors_are_one_sentence(arguments, code, sentence, capsys):
 def test_unknown_setting_in_the_environment(monkeypatch, capsys):
     monkeypatch.setenv("OSRERANK_MODLE", "x")
     assert run("search", "x", "--index", "i") == 2
-    assert "OSRERANK_MODLE is no setting" in capsys.readouterr().err
+    assert "OSRERANK_MODLE is not a setting" in capsys.readouterr().err
 
 
 def test_bad_setting_in_the_environment(monkeypatch, capsys):

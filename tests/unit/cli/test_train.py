@@ -93,10 +93,8 @@ def test_a_student_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pyt
     assert "give --layers or --student" in capsys.readouterr().err
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
     assert "a --student has its own layers" in capsys.readouterr().err
-    assert run(*command, "--student", MODEL, "--inner", 8) == 2
-    assert "--inner is for a student that is made of its teacher's --layers" in capsys.readouterr().err
-    assert run(*command, "--student", MODEL, "--query-pool-factor", 2) == 2
-    assert "a --student has its own pool factors" in capsys.readouterr().err
+    assert run(*command, "--student", MODEL, "--pool-factor", 2) == 2
+    assert "a --student has its own pool factor" in capsys.readouterr().err
     assert run(*command, "--layers", "2,1") == 2
     assert "numbered from 1, in order, each once" in capsys.readouterr().err
     assert run(*command, "--layers", "all") == 2
@@ -119,7 +117,11 @@ def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_pat
     assert run("train", "mono", "--init-from", "osrerank/mono", *data, "--output", tmp_path / "tuned") == 0
     assert run("train", "average", tmp_path / "tuned", "osrerank/mono", "--output", tmp_path / "ours") == 0
     card, start = read_card(tmp_path / "ours"), read_card(SHIPPED / "mono")
-    assert (card.layout, card.biases, card.first_pass_weight) == (start.layout, start.biases, start.first_pass_weight)
+    assert (card.layout, card.cross_bias, card.first_pass_weight) == (
+        start.layout,
+        start.cross_bias,
+        start.first_pass_weight,
+    )
     assert card.provenance["base_model"] == "osrerank/mono"
     assert [part["model"] for part in card.provenance["average_of"]] == ["tuned", "osrerank/mono"]
     documents = ["low blood pressure is caused by dehydration", "the wing of the engine"]

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.errors import EvaluationError
+from osrerank.errors import EvaluationError, FormatError
 from osrerank.export.calibration import fit_calibration, fit_scorer, read_labelled
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Qrels
@@ -59,7 +59,7 @@ def test_labels_come_from_the_judgments(tmp_path: Path) -> None:
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "candidates.jsonl"
     file.write_text(f"{line}\n")
-    with pytest.raises(EvaluationError, match=r"candidates\.jsonl, line 1"):
+    with pytest.raises(FormatError, match=r"candidates\.jsonl, line 1"):
         list(read_labelled(file, Qrels({})))
 
 

@@ -14,7 +14,7 @@ from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
 from osrerank.export import export_model as module
 from osrerank.export.export_model import ExportOptions, export_model, new_directory, write_card
 from osrerank.export.quantise import Recipe, quantise, quantise_rows
-from osrerank.scoring.card import Calibration
+from osrerank.scoring.card import Calibration, CrossBias
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 from tests import servers
@@ -68,7 +68,7 @@ def test_a_bi_encoder_becomes_a_duo_model(tmp_path: Path) -> None:
     options = ExportOptions(kind="duo", layout="cross-bias", other_bias="closed")
     card = export_model(BI_ENCODER, tmp_path / "made", options)
     assert (card.kind, card.layout, card.head, card.segment_rows) == ("duo", "cross-bias", "cosine", 2)
-    assert card.biases == {"query": -2.0 - math.log(2), "document": "closed", "temperature": 20.0, "other": "closed"}
+    assert card.cross_bias == CrossBias(-2.0 - math.log(2), "closed", 20.0, other="closed")
     assert json.loads((tmp_path / "made" / "config.json").read_bytes())["type_vocab_size"] == 2
     assert not (tmp_path / "made" / "model.safetensors").exists()
     found = pairs_of(tmp_path / "made")
@@ -89,7 +89,7 @@ def test_a_mono_model_of_the_layout_becomes_a_duo_model_with_its_biases(tmp_path
     mono = ExportOptions(layout="cross-bias", query_bias=-1.0, first_pass_weight=7.0, keep_weights=True)
     export_model(BI_ENCODER, tmp_path / "mono", mono)
     card = export_model(tmp_path / "mono", tmp_path / "duo", ExportOptions(kind="duo", other_bias=-3.0))
-    assert card.biases == {"query": -1.0 - math.log(2), "document": "closed", "temperature": 20.0, "other": -3.0}
+    assert card.cross_bias == CrossBias(-1.0 - math.log(2), "closed", 20.0, other=-3.0)
     assert (card.kind, card.segment_rows, card.first_pass_weight) == ("duo", 2, 0.0)
     same = ExportOptions(kind="duo", layout="cross-bias", query_bias=-1.0, other_bias=-3.0)
     export_model(BI_ENCODER, tmp_path / "same", same)
@@ -102,24 +102,20 @@ def test_texts_are_pooled_as_asked(tmp_path: Path) -> None:
     measured = {"seed": 1, "measures": {"nDCG@10": 0.5}}
     whole = replace(read_card(tmp_path / "whole"), calibration=Calibration(2.0, 1.0), provenance=measured)
     write_card(tmp_path / "whole", whole)
-    arguments = ["--pool-factor", "2.5", "--query-pool-factor", "1.5", "--keep-weights"]
+    arguments = ["--pool-factor", "2.5", "--keep-weights"]
     main(["export", str(tmp_path / "whole"), str(tmp_path / "pooled"), *arguments])
     pooled = read_card(tmp_path / "pooled")
-    assert pooled.biases == {**whole.biases, "pool_factor": 2.5, "query_pool_factor": 1.5}
+    assert pooled.cross_bias == replace(whole.cross_bias, pool_factor=2.5)
     assert (pooled.calibration, pooled.provenance) == (Calibration(), {"seed": 1})
     own = export_model(tmp_path / "pooled", tmp_path / "own")
-    assert own.biases == pooled.biases
-    half = export_model(tmp_path / "pooled", tmp_path / "half", ExportOptions(pool_factor=1.0))
-    assert half.biases == {**whole.biases, "query_pool_factor": 1.5}
-    unpooled = ExportOptions(pool_factor=1.0, query_pool_factor=1.0)
-    back = export_model(tmp_path / "pooled", tmp_path / "back", unpooled)
-    assert back.biases == whole.biases
-    found = {name: values(tmp_path / name) for name in ("whole", "pooled", "own", "half", "back")}
+    assert own.cross_bias == pooled.cross_bias
+    back = export_model(tmp_path / "pooled", tmp_path / "back", ExportOptions(pool_factor=1.0))
+    assert back.cross_bias == whole.cross_bias
+    found = {name: values(tmp_path / name) for name in ("whole", "pooled", "own", "back")}
     np.testing.assert_array_equal(found["own"], found["pooled"])
     np.testing.assert_allclose(found["whole"], 2 * found["back"] + 1, rtol=1e-6)
-    for one, other in (("pooled", "half"), ("half", "back")):
-        assert np.abs(found[one] - found[other]).max() > 1e-3
-    with pytest.raises(ConfigError, match="texts are pooled in the layout cross-bias alone"):
+    assert np.abs(found["pooled"] - found["back"]).max() > 1e-3
+    with pytest.raises(ConfigError, match="only models of the layout cross-bias can pool texts"):
         export_model(CLASSIFIER, tmp_path / "other", ExportOptions(pool_factor=2.0))
     for factor in (0.5, math.inf):
         with pytest.raises(ConfigError, match=f"pool_factor is {factor}; it must be 1 or above"):
@@ -137,7 +133,7 @@ def test_the_command_makes_a_duo_model_of_a_bi_encoder(tmp_path: Path, capsys: p
     arguments = ["--kind", "duo", "--layout", "cross-bias", "--other-bias", "-1.5", "--precision", "int8"]
     main(["export", str(BI_ENCODER), str(tmp_path / "duo"), *arguments])
     assert "duo model, cross-bias layout, cosine head" in capsys.readouterr().out
-    assert load_scorer(str(tmp_path / "duo"), kind="duo").card.biases["other"] == -1.5
+    assert load_scorer(str(tmp_path / "duo"), kind="duo").card.cross_bias.other == -1.5
 
 
 def test_the_script_makes_the_committed_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +236,7 @@ def test_the_command_exports_and_calibrates(tmp_path: Path, capsys: pytest.Captu
     main([*arguments, "--calibrate", str(tmp_path / "c.jsonl"), str(tmp_path / "qrels")])
     assert "cross-bias layout, cosine head, logit = " in capsys.readouterr().out
     card = load_scorer(str(closed)).card
-    assert card.biases["query"] == "closed"
+    assert card.cross_bias.query == "closed"
     assert card.calibration.scale not in {0.0, 1.0}
 
 

@@ -24,7 +24,7 @@ TINY = str(Path(__file__).parents[2] / "data" / "tiny-bert-one-label")
 def service(redis_url: str):
     service = Service(Settings.load(broker_url=redis_url, model="testing"), FunctionScorer(unscorable=frozenset({"x"})))
     service.load()
-    service.roster.renew(service.card())
+    service.registry.renew(service.heartbeat())
     yield service
     service.close()
 
@@ -32,9 +32,9 @@ def service(redis_url: str):
 def request(service: Service, **changed: object) -> Request:
     content = {
         "chunk": "c1",
-        "mailbox": f"test:{service.worker}",
+        "reply_queue": f"test:{service.worker}",
         "identity": service.scorer.identity,
-        "sent_s": service.roster.clock.at(time.monotonic()),
+        "sent_s": service.registry.clock.at(time.monotonic()),
         "deadline_s": None,
         "query": "low pressure",
         "documents": ["low", "x"],
@@ -56,11 +56,11 @@ def test_a_chunk_is_scored_and_answered(service, redis_url):
     assert reply.scores.values[0] == 0.5
     assert reply.scores.failures == {1: "unscorable on purpose"}
     assert 0 <= reply.waited_s < 60
-    assert service.card().held == ()
+    assert service.heartbeat().held == ()
 
 
 def test_a_late_chunk_is_not_answered(service, redis_url):
-    now = service.roster.clock.at(time.monotonic())
+    now = service.registry.clock.at(time.monotonic())
     service.handle("c1", request(service, deadline_s=now - 0.1).encode())
     assert answer(redis_url, service) is None
     service.handle("c1", request(service, deadline_s=now + 60).encode())
@@ -76,14 +76,14 @@ def test_another_model_is_refused(service, redis_url):
 def test_what_is_no_chunk_is_refused_and_let_go(service, redis_url, message):
     service.handle("c1", message)
     assert answer(redis_url, service) is None
-    assert service.card().held == ()
+    assert service.heartbeat().held == ()
 
 
 def test_a_card_says_what_is_held(service):
     service.hold("c1")
-    assert service.card().held == ("c1",)
+    assert service.heartbeat().held == ("c1",)
     service.stop_taking()
-    assert service.card().taking is False
+    assert service.heartbeat().taking is False
 
 
 def test_a_model_that_does_not_score_is_noticed(redis_url):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from osrerank import connect
 from osrerank.errors import ConfigError
 from osrerank.options.rm3 import Rm3
-from osrerank.retrieval.rm3 import Feedback, expand, widened
+from osrerank.retrieval.rm3 import Feedback, expand, expanded
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
 
@@ -20,7 +20,7 @@ def test_weights_by_hand():
         Feedback(1.0, {"plum": 3, "apple": 1}),
     ]
     # r: apple 2/3 * 3 + 1/4 * 1 = 2.25, pear or fig 1/3 * 3 = 1 (fig comes first), plum 3/4 = .75; two are kept
-    weights = widened(["apple", "juice", "juice", "apple"], feedback, Rm3(terms=2, weight=0.6))
+    weights = expanded(["apple", "juice", "juice", "apple"], feedback, Rm3(terms=2, weight=0.6))
     apple, fig = 2.25 / 3.25, 1 / 3.25
     assert weights == pytest.approx({"apple": 0.3 + 0.4 * apple, "juice": 0.3, "fig": 0.4 * fig})
     assert list(weights) == ["apple", "juice", "fig"]
@@ -28,10 +28,10 @@ def test_weights_by_hand():
 
 def test_extreme_shares():
     feedback = [Feedback(2.0, {"pear": 1})]
-    assert widened(["apple"], feedback, Rm3(weight=1.0)) == {"apple": 1.0}
-    assert widened(["apple"], feedback, Rm3(weight=0.0)) == {"pear": 1.0}
-    assert widened(["apple"], [Feedback(2.0, {})], Rm3()) == {"apple": 1.0}
-    assert widened([], feedback, Rm3()) == {"pear": 0.5}
+    assert expanded(["apple"], feedback, Rm3(weight=1.0)) == {"apple": 1.0}
+    assert expanded(["apple"], feedback, Rm3(weight=0.0)) == {"pear": 1.0}
+    assert expanded(["apple"], [Feedback(2.0, {})], Rm3()) == {"apple": 1.0}
+    assert expanded([], feedback, Rm3()) == {"pear": 0.5}
 
 
 words = st.text(st.sampled_from("abc"), min_size=1, max_size=3)
@@ -43,7 +43,7 @@ words = st.text(st.sampled_from("abc"), min_size=1, max_size=3)
     st.builds(Rm3, terms=st.integers(1, 4), weight=st.floats(0.05, 0.95)),
 )
 def test_weights_sum_to_one_and_the_query_stays(query, feedback, rm3):
-    weights = widened(query, feedback, rm3)
+    weights = expanded(query, feedback, rm3)
     assert sum(weights.values()) == pytest.approx(1)
     assert set(query) <= set(weights)
     assert len(weights) <= rm3.terms + len(set(query))

@@ -19,8 +19,10 @@ class Recorder:
 
     precision, files = "fp32", ()
 
-    def __init__(self, budget_tokens: int = 1, lanes: int = 1, *, packed: bool = True, parallel: bool = False) -> None:
-        self.budget_tokens, self.lanes, self.packed, self.parallel = budget_tokens, lanes, packed, parallel
+    def __init__(
+        self, budget_tokens: int = 1, threads: int = 1, *, packed: bool = True, parallel: bool = False
+    ) -> None:
+        self.budget_tokens, self.threads, self.packed, self.parallel = budget_tokens, threads, packed, parallel
         self.gate = threading.Event()
         self.gate.set()
         self.begun = threading.Event()
@@ -70,7 +72,7 @@ def held(backend: Recorder, batcher: Batcher, threads: ThreadPoolExecutor, *call
 
 
 def test_each_output_comes_back_to_its_place() -> None:
-    outcome = compute(Batcher(Recorder(budget_tokens=35, lanes=3), "m"), range(50))
+    outcome = compute(Batcher(Recorder(budget_tokens=35, threads=3), "m"), range(50))
     assert {place: float(row[0]) for place, row in outcome.outputs.items()} == {place: place for place in range(50)}
 
 
@@ -104,7 +106,7 @@ def test_the_budget_counts_padding_where_there_is_some(packed: bool, sizes: list
 
 @pytest.mark.parametrize(("parallel", "sizes"), [(True, [20, 10, 5, 3, 1, 1]), (False, [40])])
 def test_no_lane_takes_what_leaves_another_idle(parallel: bool, sizes: list[int]) -> None:
-    backend = Recorder(budget_tokens=1000, lanes=2, parallel=parallel)
+    backend = Recorder(budget_tokens=1000, threads=2, parallel=parallel)
     outcome = compute(Batcher(backend, "m"), range(40))
     assert sorted(map(len, backend.batches), reverse=True) == sizes
     assert len(outcome.outputs) == 40
@@ -112,7 +114,7 @@ def test_no_lane_takes_what_leaves_another_idle(parallel: bool, sizes: list[int]
 
 @pytest.mark.parametrize("mark", [-1, -3])
 def test_one_bad_sequence_fails_alone(mark: int) -> None:
-    backend = Recorder(budget_tokens=1000, lanes=2)
+    backend = Recorder(budget_tokens=1000, threads=2)
     marks = [*range(20), mark, *range(20)]
     outcome = compute(Batcher(backend, "m"), marks)
     assert list(outcome.failures) == [20]
@@ -127,7 +129,7 @@ def test_a_mistake_in_the_backend_is_raised_and_the_next_call_works() -> None:
 
 
 def test_a_deadline_leaves_what_was_not_begun() -> None:
-    backend = Recorder(lanes=2)
+    backend = Recorder(threads=2)
     backend.pause_s = 0.01
     outcome = compute(Batcher(backend, "m"), range(1000), Deadline.after_ms(150))
     reached = outcome.reached(1000)
@@ -178,7 +180,7 @@ def test_closing_ends_what_runs_and_refuses_the_rest() -> None:
 
 
 def test_many_callers_get_their_own() -> None:
-    batcher = Batcher(Recorder(budget_tokens=64, lanes=3), "m")
+    batcher = Batcher(Recorder(budget_tokens=64, threads=3), "m")
     start = threading.Barrier(16)
 
     def work(caller: int) -> bool:

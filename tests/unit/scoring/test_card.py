@@ -1,6 +1,8 @@
 """Model directories: what is read from them, and what is refused, with the reason."""
 
 import json
+import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import Calibration, ModelCard, beside_another
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.scoring.card import Calibration, CrossBias, ModelCard
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import digest, read_card
 from osrerank.scoring.registry import load_scorer
@@ -63,7 +65,7 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
     [
         (lambda folder: (folder / "config.json").unlink(), r"config\.json is missing"),
         (lambda folder: (folder / "config.json").write_text("{"), r"config\.json cannot be read as JSON"),
-        (lambda folder: (folder / "config.json").write_text("[]"), "holds no JSON object"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "is not a JSON object"),
         (lambda folder: (folder / "tokenizer.json").unlink(), r"no tokenizer\.json; save it there"),
         (lambda folder: (folder / "tokenizer.json").write_text("no"), r"tokenizer\.json cannot be used as a tokenizer"),
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": "", "2": ""}), "3 labels"),
@@ -137,12 +139,41 @@ def test_auto_takes_torch_where_there_is_no_graph(directory: Path) -> None:
 def test_the_card_round_trips() -> None:
     directory = DATA / "tiny-bert-cross-bias"
     card = read_card(directory)
-    assert card.biases == {"query": -2.0, "document": "closed", "temperature": 20.0}
+    assert card.cross_bias == CrossBias(-2.0, "closed", 20.0)
     written = json.loads((directory / "osrerank.json").read_text())
     assert card.to_json() == {**written, "prior_share": 0.0}  # a card from before there was one
     assert card.prior_share == 0
     with pytest.raises(ValueError, match="prior_share is 1; it must be 0 or above and below 1"):
         replace(card, prior_share=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"query_pool_factor": 1.5}, "query_pool_factor is unknown; the fields are document, other, pool_factor"),
+        ({"query": "shut"}, "query is 'shut'; it must be a number or 'closed'"),
+        ({"other": math.nan}, "other is nan; it must be a number or 'closed'"),
+        ({"temperature": 0}, "temperature is 0; it must be a number above 0"),
+        ({"pool_factor": 0.9}, "pool_factor is 0.9; it must be 1 or above"),
+        ({"pool_factor": "2"}, "pool_factor is '2'; it must be 1 or above"),
+    ],
+)
+def test_biases_that_cannot_be_are_refused_by_file_and_field(tmp_path: Path, content: dict, reason: str) -> None:
+    made = tmp_path / "made"
+    shutil.copytree(DATA / "tiny-bert-cross-bias", made)
+    card = json.loads((made / "osrerank.json").read_text())
+    (made / "osrerank.json").write_text(json.dumps({**card, "biases": {**card["biases"], **content}}))
+    with pytest.raises(ModelLoadError, match=re.escape(f"{made / 'osrerank.json'}: biases: {reason}")):
+        read_card(made)
+
+
+def test_the_card_of_a_pooling_duo_model_round_trips() -> None:
+    biases = {"query": -1.5, "document": "closed", "temperature": 10.0, "pool_factor": 2.5, "other": -3.0}
+    cross_bias = CrossBias.from_json(biases)
+    assert cross_bias == CrossBias(-1.5, "closed", 10.0, other=-3.0, pool_factor=2.5)
+    assert list(cross_bias.to_json("duo").items()) == list(biases.items())
+    assert "other" not in cross_bias.to_json("mono")
+    assert ModelCard("plain", "logit1", cross_bias=cross_bias).to_json()["biases"] == {}
 
 
 def test_the_digest_is_that_of_the_files_named(directory: Path) -> None:
@@ -171,11 +202,11 @@ def test_names_that_are_nothing(name: str) -> None:
 
 
 def test_a_backend_must_be_one(directory: Path) -> None:
-    with pytest.raises(ValueError, match="auto, onnx, torch"):
-        load_scorer(str(directory), backend="tpu")
+    with pytest.raises(ConfigError, match="backend is 'onx'; it must be one of auto, onnx, torch; did you mean onnx"):
+        load_scorer(str(directory), backend="onx")
 
 
 def test_two_equal_documents_weigh_what_the_one_did() -> None:
-    one, both = np.exp(-2.0 + 1.5), 2 * np.exp(beside_another(-2.0) + 1.5)
+    one, both = np.exp(-2.0 + 1.5), 2 * np.exp(CrossBias(-2.0).as_duo(-4.0).query + 1.5)
     assert both == pytest.approx(one)
-    assert beside_another("closed") == "closed"
+    assert CrossBias("closed").as_duo("closed") == CrossBias("closed", other="closed")

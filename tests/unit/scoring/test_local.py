@@ -25,7 +25,7 @@ DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
 class Faulty:
     """A backend that scores by length, and has faults where the first document token is one of two."""
 
-    precision, files, budget_tokens, packed, lanes, parallel = "fp32", (), 64, False, 2, False
+    precision, files, budget_tokens, packed, threads, parallel = "fp32", (), 64, False, 2, False
 
     def __init__(self, bad: int, fault: str, pause_s: float = 0.0) -> None:
         self.bad, self.fault, self.pause_s = bad, fault, pause_s

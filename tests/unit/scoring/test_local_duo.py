@@ -26,7 +26,7 @@ CARD = ModelCard("tiny", "logits2", kind="duo", segment_rows=3)
 class Differing:
     """A backend that prefers the longer of two documents, and fails on the word `wing`."""
 
-    precision, files, budget_tokens, lanes, packed, parallel = "fp32", (), 256, 1, False, False
+    precision, files, budget_tokens, threads, packed, parallel = "fp32", (), 256, 1, False, False
 
     def __init__(self, bad: int = -1, pause_s: float = 0.0) -> None:
         self.bad, self.pause_s = bad, pause_s
@@ -70,7 +70,7 @@ def test_kinds_are_told_apart():
     mono, duo = load_scorer(str(MONO), threads=1), load_scorer(str(DUO), threads=1)
     with pytest.raises(ValueError, match="a duo model scores pairs"):
         duo.score("low", ["a", "b"], [(0,)])
-    with pytest.raises(ValueError, match="for pairs of documents a duo model is needed"):
+    with pytest.raises(ValueError, match="pairs of documents need a duo model"):
         mono.score("low", ["a", "b"], [(0, 1)])
     with pytest.raises(ModelLoadError, match="is a mono model; a duo one is needed here"):
         load_scorer(str(MONO), kind="duo")
@@ -83,10 +83,10 @@ def test_kinds_are_told_apart():
     [
         ({"layout": "cross-bias"}, "head is 'logits2'; a duo model has cosine in the layout cross-bias"),
         ({"head": "cosine"}, "a duo model has logit1 or logits2 in the layout standard"),
-        ({"head": "cosine", "layout": "cross-bias", "max_tokens": 69}, "have no room beside the query"),
+        ({"head": "cosine", "layout": "cross-bias", "max_tokens": 69}, "leaves two documents no room beside the query"),
         ({"head": "next-sentence"}, "a duo model has logit1 or logits2"),
-        ({"segment_rows": 2}, "tells query, first and second document apart"),
-        ({"max_tokens": 69}, "have no room beside the query"),
+        ({"segment_rows": 2}, "needs a row each for the query and both documents"),
+        ({"max_tokens": 69}, "leaves two documents no room beside the query"),
     ],
 )
 def test_cards_that_cannot_compare_are_refused(changes, reason):

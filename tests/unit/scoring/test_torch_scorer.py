@@ -156,7 +156,7 @@ def test_auto_is_fp32_on_the_cpu_and_says_what_runs(caplog: pytest.LogCaptureFix
         pytest.skip("this machine has a GPU")
     with caplog.at_level(logging.INFO, logger="osrerank"):
         backend = TorchBackend.load(DIRECTORY, read_card(DIRECTORY))
-    assert (backend.precision, backend.lanes, backend.packed) == ("fp32", 1, False)
+    assert (backend.precision, backend.threads, backend.packed) == ("fp32", 1, False)
     assert "on cpu, fp32, padded attention (packed attention needs CUDA" in backend.description
     assert backend.description in caplog.text
 
@@ -164,7 +164,7 @@ def test_auto_is_fp32_on_the_cpu_and_says_what_runs(caplog: pytest.LogCaptureFix
 def test_onnx_has_no_dtype() -> None:
     with pytest.raises(ConfigError, match="--backend torch"):
         load_scorer(str(DIRECTORY), backend="onnx", dtype="bf16")
-    with pytest.raises(ValueError, match="fp32, bf16, fp16"):
+    with pytest.raises(ConfigError, match="fp32, bf16, fp16"):
         load_scorer(str(DIRECTORY), dtype="int4")
 
 

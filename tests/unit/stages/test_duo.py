@@ -107,7 +107,7 @@ def test_a_judge_that_no_candidate_passed_is_refused_before_a_pair_is_scored():
 
     before = MonoStage(BY_LENGTH, name="first").rerank(ranking_of("abc"))
     stage = DuoStage(FunctionScorer(never), prior_share=0.5, judge="mono")
-    with pytest.raises(ConfigError, match="no candidate passed a stage 'mono'"):
+    with pytest.raises(ConfigError, match="no candidate passed the stage 'mono'"):
         stage.rerank(before)
 
 

@@ -99,7 +99,7 @@ def test_a_duo_model_learns_from_a_duo_teacher(examples: Path, tmp_path: Path) -
     request = Request(tmp_path / "closed", tmp_path / "made", recipe, data=[source], development=source)
     assert distill(request, student=BI_ENCODER) == tmp_path / "made"
     card = read_card(tmp_path / "made")
-    assert (card.kind, card.biases["other"]) == ("duo", -4.0)
+    assert (card.kind, card.cross_bias.other) == ("duo", -4.0)
     rows = read_curve(tmp_path / "made" / "curve.csv")
     assert all(float(row["soft"]) > 0 and float(row["hard"]) > 0 for row in rows)
 
@@ -113,7 +113,7 @@ def test_a_duo_model_of_a_bi_encoders_weights_learns(examples: Path, tmp_path: P
     assert np.mean(losses[-8:]) < 0.7 * np.mean(losses[:8])
     card = read_card(tmp_path / "made")
     assert (card.kind, card.layout, card.head) == ("duo", "cross-bias", "cosine")
-    assert card.biases["other"] == -4.0
+    assert card.cross_bias.other == -4.0
     lines = [json.loads(line) for line in examples.read_text().splitlines()]
     export_model(tmp_path / "made", tmp_path / "exported")
     for name, backend in (("made", "torch"), ("exported", "onnx")):

@@ -66,13 +66,13 @@ def test_what_is_hidden() -> None:
 def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
     said: list[str] = []
-    made = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=40), say=said.append)
+    made = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=40), report=said.append)
     assert made is not None
     losses = [float(row["loss"]) for row in read_curve(made / "curve.csv")]
     assert np.mean(losses[-5:]) < 0.85 * np.mean(losses[:5])
     assert json.loads((made / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     assert "cls.predictions.transform.dense.weight" in load_file(made / "model.safetensors")
-    assert pretrain(made, tmp_path / "more", [corpus], replace(RECIPE, steps=1), say=said.append) is not None
+    assert pretrain(made, tmp_path / "more", [corpus], replace(RECIPE, steps=1), report=said.append) is not None
 
 
 @pytest.mark.long
@@ -80,11 +80,11 @@ def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path, mon
     from osrerank.training.loop import Training
 
     start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
-    pretrain(start, tmp_path / "whole", [corpus], RECIPE, say=str)
+    pretrain(start, tmp_path / "whole", [corpus], RECIPE, report=str)
     monkeypatch.setattr(Training, "is_over", lambda training: training.state.step == 3)
-    assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, say=str) is None
+    assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, report=str) is None
     monkeypatch.setattr(Training, "is_over", lambda training: False)
-    assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, say=str) is not None
+    assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, report=str) is not None
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     assert read_curve(tmp_path / "whole" / "curve.csv") == read_curve(tmp_path / "parts" / "curve.csv")
@@ -94,10 +94,10 @@ def test_corpora_that_give_nothing_are_refused(corpus: Path, tmp_path: Path) -> 
     start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(FormatError, match="has no text"):
-        pretrain(start, tmp_path / "made", [tmp_path / "empty.txt"], RECIPE, say=str)
+        pretrain(start, tmp_path / "made", [tmp_path / "empty.txt"], RECIPE, report=str)
     (tmp_path / "bad.jsonl").write_text('{"id": "1"}\n')
     with pytest.raises(FormatError, match="line 1: expected JSON with a text"):
-        pretrain(start, tmp_path / "made", [tmp_path / "bad.jsonl"], RECIPE, say=str)
+        pretrain(start, tmp_path / "made", [tmp_path / "bad.jsonl"], RECIPE, report=str)
     (tmp_path / "short.txt").write_text("low salt can cause low blood pressure\n")
     with pytest.raises(EvaluationError, match="lower the batch"):
-        pretrain(start, tmp_path / "made", [tmp_path / "short.txt"], RECIPE, say=str)
+        pretrain(start, tmp_path / "made", [tmp_path / "short.txt"], RECIPE, report=str)

@@ -215,12 +215,12 @@ def test_a_model_that_changes_while_another_call_is_awaited_spoils_nothing(redis
     cached = behind(turning, redis, local=100)
     cached.score("q", ["a", "b"], [(0,)])
     pending = score_keys("old", "q", ["a", "b"], [(1,)])
-    cached._flights.board(pending)  # another call computes the second pair, and fails
+    cached._in_flight.claim(pending)  # another call computes the second pair, and fails
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(cached.score, "q", ["a", "b"], [(0,), (1,)])
         time.sleep(0.1)
         turning.state["next"] = "new"
-        cached._flights.land(pending, {})
+        cached._in_flight.complete(pending, {})
         scores = call.result(10)
     assert (scores.values.tolist(), scores.identity) == ([2.0, 2.0], "new")
     assert cached._read(pending)[0] == {}

@@ -25,7 +25,6 @@ PAIRS = list(permutations(range(len(DOCUMENTS)), 2))
 BIASES = [
     CrossBias(), CrossBias(other="closed"), CrossBias(0.5, -1.0, other=-0.5), CrossBias("closed", 0.0, 5.0, other=1.0),
     CrossBias(pool_factor=2.5), CrossBias(0.5, -1.0, other=-0.5, pool_factor=1.4), CrossBias(pool_factor=600.0),
-    CrossBias(query_pool_factor=1.5), CrossBias(0.5, -1.0, other=-0.5, pool_factor=1.4, query_pool_factor=600.0),
 ]  # fmt: skip
 
 
@@ -51,7 +50,7 @@ def values(encoder: CrossBiasEncoder, batch: Sequence[Tokens]) -> np.ndarray:
 
 @pytest.mark.parametrize("bias", BIASES)
 def test_pairs_equal_the_definition(bias: CrossBias) -> None:
-    expected = [defined(DIRECTORY, QUERY, [DOCUMENTS[i], DOCUMENTS[j]], bias.for_card("duo")) for i, j in PAIRS]
+    expected = [defined(DIRECTORY, QUERY, [DOCUMENTS[i], DOCUMENTS[j]], bias) for i, j in PAIRS]
     assert np.ptp(expected) > 0.1
     np.testing.assert_allclose(values(network(bias), sequences("duo", PAIRS)), expected, atol=2e-5, rtol=0)
 
@@ -80,14 +79,14 @@ def test_one_document_sees_the_other_where_it_may() -> None:
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("place", range(len(DOCUMENTS)))
 def test_a_document_equals_the_definition(bias: CrossBias, place: int) -> None:
-    expected = defined(DIRECTORY, QUERY, [DOCUMENTS[place]], bias.for_card("mono"))
+    expected = defined(DIRECTORY, QUERY, [DOCUMENTS[place]], bias)
     found = values(network(bias, "mono"), sequences("mono", [(place,), (0,), (2,)]))
     np.testing.assert_allclose(found[0], expected, atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.5])
 def test_padding_changes_nothing(factor: float) -> None:
-    encoder, batch = network(CrossBias(pool_factor=factor, query_pool_factor=factor)), sequences("duo", PAIRS)
+    encoder, batch = network(CrossBias(pool_factor=factor)), sequences("duo", PAIRS)
     alone = np.concatenate([values(encoder, [tokens]) for tokens in batch])
     np.testing.assert_allclose(values(encoder, batch), alone, atol=2e-5, rtol=0)
 
@@ -98,7 +97,7 @@ def test_pooling_by_hand() -> None:
     states = torch.stack([torch.cos(degrees.deg2rad()), torch.sin(degrees.deg2rad())], dim=2)
     segments = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1, 1, 1, 1]])
     mask = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0, 0, 0]])
-    found = Pool([1.0, 2.0])(states, segments, mask)
+    found = Pool(2.0, 2)(states, segments, mask)
     runs = [[[0], [1], [2, 3, 4], [5, 6], [7]], [[0], [1, 2]]]
     assert found.shares.sum(dim=2).sum(dim=1).tolist() == [5, 2]
     for row, expected in enumerate(runs):
@@ -107,16 +106,12 @@ def test_pooling_by_hand() -> None:
             assert found.shares[row, place, run].tolist() == pytest.approx([1 / len(run)] * len(run))
     assert found.token_type_ids.tolist() == [[0, 0, 1, 1, 1], [0, 1, 0, 0, 0]]
     assert found.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
-    query = Pool([2.0, 1.0])(states, segments, mask)
-    assert (query.shares[0] > 0).long().tolist() == [[1, 1, *[0] * 7], *torch.eye(9).long()[2:8].tolist()]
-    assert query.token_type_ids[0].tolist() == [0, 1, 1, 1, 1, 1, 1]
-    np.testing.assert_allclose(query.states[0, 0], states[0, :2].mean(dim=0), atol=1e-6)
 
 
 def test_neighbours_that_are_equally_alike_part_at_the_first() -> None:
     states = torch.tensor([[1.0, 0], [0, 1], [1, 0], [0, 1], [1, 0]]).unsqueeze(0)
     alone = torch.ones(1, 5, dtype=torch.long)
-    found = Pool([1.6])(states, 0 * alone, alone)
+    found = Pool(1.6, 2)(states, alone, alone)
     assert (found.shares > 0).long().tolist() == [[[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1]]]
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from osrerank.errors import PayloadError
 from osrerank.scoring.remote import messages
-from osrerank.scoring.remote.messages import Reply, Request, WorkerCard
-from osrerank.types import Scores
+from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
+from osrerank.types import Advice, Scores
 
 REQUEST = Request("c1", "m1", "id/int8", 1.5, None, "low pressure", ["a wing", "half a pair \ud800"], [(0,), (1,)])
 SCORES = Scores(np.array([0.5, np.nan, -3.25], dtype=np.float32), {1: "too odd"}, inferences=3, truncated=1)
 REPLY = Reply("c1", "w1", "id/int8", SCORES, "", 0.01, 0.2)
-CARD = WorkerCard("w1", "host", "q", "mono", "id/int8", 7.0, 0.5, True, ("c1", "c2"), 0.25, 4, 3.0)
+HEARTBEAT = Heartbeat("w1", "host", "q", "mono", "id/int8", Advice(7.0, 0.5), True, ("c1", "c2"), 0.25, 4, 3.0)
 
 texts = st.text(max_size=30)
 
@@ -40,8 +40,8 @@ def test_a_reply_comes_back_as_it_was():
     assert Reply.decode(Reply("c", "w", "i", None, "no").encode()).error == "no"
 
 
-def test_a_card_comes_back_as_it_was():
-    assert WorkerCard.decode(CARD.encode()) == CARD
+def test_a_heartbeat_comes_back_as_it_was():
+    assert Heartbeat.decode(HEARTBEAT.encode()) == HEARTBEAT
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_card_comes_back_as_it_was():
         ("chunk", ""),
         ("chunk", 5),
         ("chunk", "x" * 600),
-        ("mailbox", None),
+        ("reply_queue", None),
         ("sent_s", float("nan")),
         ("deadline_s", "soon"),
         ("query", b"bytes"),
@@ -71,18 +71,34 @@ def test_a_field_that_cannot_be_used_is_named(field, value):
         Request.decode(messages._packed({**content, field: value}))
 
 
+@pytest.mark.parametrize(
+    "advice",
+    [
+        None,
+        {},
+        {"first_pass_weight": 1.0},
+        {"first_pass_weight": "1", "prior_share": 0.0},
+        {"first_pass_weight": 0.0, "prior_share": 1.0},
+    ],
+)
+def test_advice_that_cannot_be_used_is_refused(advice):
+    content = {name: getattr(HEARTBEAT, name) for name in Heartbeat.__slots__}
+    with pytest.raises(PayloadError, match=r"advice|first_pass_weight"):
+        Heartbeat.decode(messages._packed({**content, "advice": advice}))
+
+
 @pytest.mark.parametrize("message", [None, "text", 5, b"", b"\xc1", b"\x80", b"\x81\xa1a\x01"])
 def test_what_is_no_message_is_refused(message):
-    for kind in (Request, Reply, WorkerCard):
+    for kind in (Request, Reply, Heartbeat):
         with pytest.raises(PayloadError):
             kind.decode(message)
 
 
 def test_another_version_says_which(monkeypatch):
-    monkeypatch.setattr(messages, "VERSION", 2)
+    monkeypatch.setattr(messages, "VERSION", 3)
     newer = REQUEST.encode()
     monkeypatch.undo()
-    with pytest.raises(PayloadError, match="version 2, this osrerank reads 1"):
+    with pytest.raises(PayloadError, match="version 3, this osrerank reads 2"):
         Request.decode(newer)
 
 
@@ -96,7 +112,7 @@ def test_a_message_too_large_is_refused_on_both_sides():
 
 def test_ten_thousand_damaged_messages_are_read_or_refused():
     rng = random.Random(0)
-    whole = {Request: REQUEST.encode(), Reply: REPLY.encode(), WorkerCard: CARD.encode()}
+    whole = {Request: REQUEST.encode(), Reply: REPLY.encode(), Heartbeat: HEARTBEAT.encode()}
     refused = 0
     for _ in range(10_000):
         kind = rng.choice(list(whole))

@@ -9,7 +9,7 @@ import pytest
 
 from osrerank.errors import WorkerError
 from osrerank.scoring.remote.broker import PLAIN_ANSWER_S
-from osrerank.scoring.remote.delivery import Parcel
+from osrerank.scoring.remote.delivery import PendingChunk
 from osrerank.scoring.remote.messages import Reply
 from osrerank.scoring.remote.scorer import RemoteScorer, _answer
 from osrerank.types import NEVER, Scores
@@ -17,9 +17,9 @@ from osrerank.types import NEVER, Scores
 
 def test_a_reply_of_another_size_is_no_answer():
     reply = Reply("c1", "w1", "model", Scores(np.ones(1, dtype=np.float32)))
-    parcel = Parcel("c1", "queue", b"", NEVER, reply)
-    assert _answer(parcel, 1, "model") is reply.scores
-    assert _answer(parcel, 3, "model") == "a worker gave 1 scores for 3 pairs"
+    chunk = PendingChunk("c1", "queue", b"", NEVER, reply)
+    assert _answer(chunk, 1, "model") is reply.scores
+    assert _answer(chunk, 3, "model") == "a worker gave 1 scores for 3 pairs"
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ EXAMPLE = Example("low pressure [SEP]", ("salt " * 600, "", "the wing"), (0, 1, 
 class Spy:
     """A backend that keeps the sequences that scoring gives it."""
 
-    precision, files, budget_tokens, packed, lanes, parallel = "fp32", (), 100_000, False, 1, False
+    precision, files, budget_tokens, packed, threads, parallel = "fp32", (), 100_000, False, 1, False
 
     def __init__(self):
         self.seen = []

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402 - with their tw
 
 from osrerank.errors import ConfigError, ModelLoadError  # noqa: E402
 from osrerank.export.export_model import ExportOptions, export_model, write_card  # noqa: E402
-from osrerank.scoring.card import Calibration  # noqa: E402
+from osrerank.scoring.card import Calibration, CrossBias  # noqa: E402
 from osrerank.scoring.model_files import read_card  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.training.probe import Probe, forward  # noqa: E402
@@ -66,31 +66,30 @@ def test_a_bi_encoder_becomes_a_duo_model(tmp_path: Path) -> None:
     trainee = load_trainee(start, replace(RECIPE, layout="cross-bias"), kind="duo")
     card = trainee.card
     assert (card.kind, card.layout, card.head, card.segment_rows) == ("duo", "cross-bias", "cosine", 2)
-    shared = pytest.approx(-2.0 - math.log(2))
-    assert card.biases == {"query": shared, "document": "closed", "temperature": 20.0, "other": -4.0}
+    assert card.cross_bias == CrossBias(-2.0 - math.log(2), "closed", 20.0, other=-4.0)
     before = load_file(start / "model.safetensors")
     assert all(torch.equal(before[name], tensor) for name, tensor in weights_of(trainee.network).items())
 
 
 def test_a_mono_model_becomes_a_duo_model_with_its_biases_and_without_its_calibration(tmp_path: Path) -> None:
     mono = bare_bi_encoder(tmp_path / "mono")
-    biases = {"query": -1.0, "document": -3.0, "temperature": 10.0}
-    card = replace(read_card(DATA / "tiny-bert-cross-bias"), biases=biases, calibration=Calibration(0.5, 1.0))
+    cross_bias = CrossBias(-1.0, -3.0, temperature=10.0)
+    card = replace(read_card(DATA / "tiny-bert-cross-bias"), cross_bias=cross_bias, calibration=Calibration(0.5, 1.0))
     write_card(mono, replace(card, first_pass_weight=7.0))
     duo = load_trainee(mono, RECIPE, kind="duo").card
-    assert (duo.kind, duo.biases) == ("duo", {**biases, "query": -1.0 - math.log(2), "other": -4.0})
+    assert (duo.kind, duo.cross_bias) == ("duo", CrossBias(-1.0 - math.log(2), -3.0, 10.0, other=-4.0))
     assert (duo.calibration, duo.first_pass_weight) == (Calibration(), 0.0)
     again = load_trainee(mono, RECIPE).card
-    assert (again.kind, again.biases, again.calibration) == ("mono", biases, Calibration(0.5, 1.0))
+    assert (again.kind, again.cross_bias, again.calibration) == ("mono", cross_bias, Calibration(0.5, 1.0))
 
 
 def test_a_duo_model_goes_on_as_it_was_written_or_back_to_mono(tmp_path: Path) -> None:
     trainee = load_trainee(DATA / "tiny-bert-cross-bias", RECIPE, kind="duo")
     made = tmp_path / "made"
     made.mkdir()
-    replace(trainee, card=replace(trainee.card, biases={**trainee.card.biases, "other": "closed"})).save(made)
-    assert load_trainee(made, RECIPE, kind="duo").card.biases["other"] == "closed"
-    assert "other" not in load_trainee(made, RECIPE).card.biases
+    replace(trainee, card=replace(trainee.card, cross_bias=replace(trainee.card.cross_bias, other="closed"))).save(made)
+    assert load_trainee(made, RECIPE, kind="duo").card.cross_bias.other == "closed"
+    assert "other" not in load_trainee(made, RECIPE).card.to_json()["biases"]
 
 
 def test_layers_of_a_duo_model_are_selected(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""The private names of Celery and Kombu that docs/why.md explains, by name: a release that moves one fails here."""
+
+import inspect
+
+import pytest
+
+pytest.importorskip("celery")
+
+from celery.exceptions import WorkerShutdown
+from celery.worker import state
+from celery.worker.consumer import Consumer
+from kombu import Connection
+from kombu.exceptions import OperationalError
+from kombu.transport import redis
+from kombu.transport.virtual import QoS
+
+from osrerank_workers.consumer import SOON
+
+
+def test_kombu_reads_the_queue_where_we_catch_what_is_no_message():
+    assert list(inspect.signature(redis.Channel._brpop_read).parameters) == ["self", "options"]
+    assert "loads(" in inspect.getsource(redis.Channel._brpop_read)
+    with Connection("memory://") as connection:
+        assert len(QoS(connection.default_channel)._delivered) == 0
+
+
+def test_celery_ends_a_worker_with_the_code_of_should_stop(monkeypatch):
+    monkeypatch.setattr(state, "should_stop", 1)
+    with pytest.raises(WorkerShutdown) as raised:
+        state.maybe_shutdown()
+    assert raised.value.code == 1
+
+
+def test_a_consumer_connects_by_kombus_ensure_connection_and_its_pauses():
+    assert "ensure_connection" in inspect.getsource(Consumer.ensure_connected)
+    with Connection("redis://127.0.0.1:1") as connection, pytest.raises(OperationalError):
+        connection.ensure_connection(max_retries=1, **{**SOON, "interval_start": 0.01})
