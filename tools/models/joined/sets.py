@@ -1,0 +1,208 @@
+"""Write the development sets of `protocol.toml`: queries with BM25's candidates, judgments, texts.
+
+python tools/models/joined/sets.py DATA OUTPUT
+
+DATA holds the collections in folders of their own. A set is one JSON file; a document beyond the model's window is a
+list of passages.
+"""
+
+import argparse
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from osrerank.formats.lines import numbered_lines, numbered_objects
+from osrerank.formats.topics import read_queries
+from osrerank.formats.trec import read_qrels, read_run
+from osrerank.options.passages import Windows
+from osrerank.stages.splitting import passage_spans, readable
+from osrerank.training.examples.first_pass import temporary_search
+from osrerank.training.examples.lists import text_of
+from osrerank.types import Query, Section
+
+WINDOWS = Windows(words=150, stride=150, limit=30)
+LONG = 350
+"""Words from which on a document may have more than 512 pieces."""
+TRAINED = 600
+"""Claims of SciFact's train split that may be trained on."""
+DEPTH = 100
+
+
+def passages(title: str, body: str) -> list[str]:
+    """Return a document's texts as a model reads them: one, or its passages."""
+    if len(body.split()) < LONG:
+        return [f"{title} {body}".strip()]
+    cut = passage_spans([Section("text", body)], WINDOWS, "")
+    return [f"{title} {readable(body[span.start : span.end])}".strip() for _, span in cut]
+
+
+def searched(
+    documents: Mapping[str, tuple[str, str]],
+    queries: Sequence[Query],
+    qrels: Mapping[str, Mapping[str, int]],
+    depth: int,
+) -> dict[str, Any]:
+    """Return a set whose candidates the embedded engine finds."""
+    texts = ((doc_id, text_of({"title": title, "text": body})) for doc_id, (title, body) in documents.items())
+    with temporary_search(texts, depth) as search:
+        found = {}
+        for query in queries:
+            body = {"query": {"match": {"text": query.text}}, "size": depth, "_source": False}
+            hits = search.client.search(index=search.index, body=body)["hits"]["hits"]
+            found[query.query_id] = {hit["_id"]: float(hit["_score"]) for hit in hits}
+    return _set(queries, found, qrels, documents)
+
+
+def _set(
+    queries: Iterable[Query],
+    found: Mapping[str, Mapping[str, float]],
+    qrels: Mapping[str, Mapping[str, int]],
+    documents: Mapping[str, tuple[str, str]],
+) -> dict[str, Any]:
+    asked = [query for query in queries if any(grade > 0 for grade in qrels.get(query.query_id, {}).values())]
+    wanted = sorted({doc_id for query in asked for doc_id in found.get(query.query_id, {})})
+    return {
+        "queries": {query.query_id: query.text for query in asked},
+        "candidates": {query.query_id: dict(found.get(query.query_id, {})) for query in asked},
+        "qrels": {query.query_id: dict(qrels[query.query_id]) for query in asked},
+        "texts": {doc_id: passages(*documents[doc_id]) for doc_id in wanted},
+    }
+
+
+def corpus(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return title and text of each document."""
+    return {
+        line["id"]: (line.get("title") or "", line["text"]) for _, line in numbered_objects(folder / "corpus.jsonl")
+    }
+
+
+def collection(folder: Path, split: str) -> dict[str, Any]:
+    """Return a split of a collection in the common layout."""
+    queries = read_queries(folder / split / "queries.tsv")
+    return searched(corpus(folder), queries, read_qrels(folder / split / "qrels.txt").judgments, DEPTH)
+
+
+def dl21(data: Path) -> dict[str, Any]:
+    """Return TREC DL 2021 with the run that is given."""
+    folder = data / "msmarco-dl21"
+    rankings = read_run(folder / "runs" / "BM25.txt").rankings
+    found = {query_id: {one.doc_id: one.score for one in ranking} for query_id, ranking in rankings.items()}
+    qrels = read_qrels(folder / "qrels.full.txt").judgments
+    return _set(read_queries(folder / "queries.tsv"), found, qrels, corpus(folder))
+
+
+def squad(data: Path) -> dict[str, Any]:
+    """Return a thousand questions of SQuAD's dev over its paragraphs."""
+    articles = json.loads((data / "squad" / "dev-v1.1.json").read_bytes())["data"]
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    documents = {str(number): ("", paragraph["context"]) for number, paragraph in enumerate(paragraphs)}
+    asked = [(question, str(number)) for number, paragraph in enumerate(paragraphs) for question in paragraph["qas"]]
+    sample = random.Random(1).sample(asked, 1000)
+    queries = [Query(question["id"], question["question"]) for question, _ in sample]
+    return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, DEPTH)
+
+
+def articles(data: Path) -> dict[str, Any]:
+    """Return three hundred questions over SQuAD's articles as long documents."""
+    read = [json.loads((data / "squad" / f"{part}-v1.1.json").read_bytes())["data"] for part in ("train", "dev")]
+    whole = [article for part in read for article in part]
+    documents = {
+        str(number): (article["title"].replace("_", " "), " ".join(one["context"] for one in article["paragraphs"]))
+        for number, article in enumerate(whole)
+    }
+    asked = [
+        (question, str(number))
+        for number, article in enumerate(whole)
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+        if len(question["question"].split()) >= 3
+    ]
+    sample = random.Random(1).sample(asked, 300)
+    queries = [Query(question["id"], question["question"]) for question, _ in sample]
+    return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, 20)
+
+
+def scifact(data: Path) -> dict[str, Any]:
+    """Return the train claims that are not trained on."""
+    folder = data / "scifact"
+    qrels = read_qrels(folder / "train" / "qrels.txt").judgments
+    kept = set(claims_kept_aside(qrels))
+    queries = [query for query in read_queries(folder / "train" / "queries.tsv") if query.query_id in kept]
+    return searched(corpus(folder), queries, qrels, DEPTH)
+
+
+def claims_kept_aside(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return the claims for choosing: groups that share no document with the others, in a random order, seed 1."""
+    claims_of = defaultdict(list)
+    for claim in sorted(qrels):
+        for doc_id in qrels[claim]:
+            claims_of[doc_id].append(claim)
+    groups: list[list[str]] = []
+    seen: set[str] = set()
+    for claim in sorted(qrels):
+        group, todo = [], [claim]
+        while todo:
+            if (one := todo.pop()) not in seen:
+                seen.add(one)
+                group.append(one)
+                todo += [other for doc_id in qrels[one] for other in claims_of[doc_id]]
+        groups += [group] if group else []
+    random.Random(1).shuffle(groups)
+    room, kept = len(qrels) - TRAINED, []
+    for group in groups:
+        if len(kept) + len(group) <= room:
+            kept += group
+    return kept
+
+
+def wikiqa(data: Path) -> dict[str, Any]:
+    """Return WikiQA's dev questions with their own sentences; BM25 counts all sentences of the split."""
+    rows = [line.split("\t") for _, line in numbered_lines(data / "wikiqa" / "dev.tsv")]
+    documents, qrels, queries = {}, defaultdict(dict), {}
+    for number, (question, text, sentence, label) in enumerate(rows):
+        documents[f"{question}-{number}"] = ("", sentence)
+        qrels[question][f"{question}-{number}"] = int(label)
+        queries[question] = Query(question, text)
+    everything = searched(documents, list(queries.values()), qrels, len(rows))
+    own = {
+        question: {doc_id: found.get(doc_id, 0.0) for doc_id in qrels[question]}
+        for question, found in everything["candidates"].items()
+    }
+    return _set(queries.values(), own, qrels, documents)
+
+
+SETS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "wikiqa": wikiqa,
+    "dl21": dl21,
+    "checkthat": lambda data: collection(data / "clef2020-checkthat-t2", "dev"),
+    "scifact": scifact,
+    "nfcorpus": lambda data: collection(data / "nfcorpus", "dev"),
+    "squad": squad,
+    "articles": articles,
+}
+
+
+def main() -> None:
+    """Write each set that is not there yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("output", type=Path)
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name, make in SETS.items():
+        file = options.output / f"{name}.json"
+        if not file.exists():
+            made = make(options.data)
+            file.write_text(json.dumps(made), "utf-8")
+            passages_read = sum(map(len, made["texts"].values()))
+            print(
+                f"{name}: {len(made['queries'])} queries, {len(made['texts'])} documents, {passages_read} texts",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
