@@ -54,7 +54,9 @@ def _layers(value: str) -> int | tuple[int, ...]:
     try:
         layers = tuple(int(part) for part in value.split(","))
     except ValueError as error:
-        raise click.BadParameter(f"{value!r} is no number of layers and no list of them, as 1,2,5,6") from error
+        raise click.BadParameter(
+            f"{value!r} is neither a number of layers nor a list of them such as 1,2,5,6"
+        ) from error
     if layers[0] < 1 or list(layers) != sorted(set(layers)):
         raise click.BadParameter(f"{value!r}: layers are numbered from 1, in order, each once")
     return layers if len(layers) > 1 else layers[0]

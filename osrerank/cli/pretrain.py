@@ -35,7 +35,7 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
     if (source is None) == (new is None):
         raise click.UsageError("give one of --init-from and --new")
     recipe = Recipe.of(options["recipe"], "masked")
-    start = source or _begun(new or {}, options)
+    start = source or _new_start(new or {}, options)
     made = fit(
         start, options["output"], options["corpus"], recipe, max_minutes=options["max_minutes"], report=show_line
     )
@@ -43,7 +43,7 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
     click.echo("stopped: the time is over; the same command resumes" if made is None else done)
 
 
-def _begun(new: dict[str, Any], options: dict[str, Any]) -> Path:
+def _new_start(new: dict[str, Any], options: dict[str, Any]) -> Path:
     """Return the untrained encoder beside the output; that of an interrupted call if there is one."""
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with its twin
     from osrerank.training.pretrain import Shape, new_encoder  # noqa: PLC0415 - imports torch

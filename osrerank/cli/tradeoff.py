@@ -52,9 +52,13 @@ class Counts(click.ParamType[tuple[int, ...]]):
     help="Pair aggregations.  [default: sum, binary, min, max]",
 )
 @click.option(
-    "--sample-size", type=click.IntRange(1), default=10, show_default=True, help="Others drawn by --pairs sample."
+    "--sample-size",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Other candidates that --pairs sample takes for each candidate.",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of the draw.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the samples.")
 @click.option("--complete", is_flag=True, help="Average over all judged queries.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curves to a .svg, .png or .pdf."

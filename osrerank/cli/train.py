@@ -192,7 +192,11 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
 @click.option("--queries", type=FILE, help="Query set, with --index.")
 @click.option("--qrels", type=FILE, help="Judgments, with --index.")
 @click.option("--squad", type=FILE, help="Questions in SQuAD's layout; BM25 finds the other paragraphs.")
-@click.option("--questions", type=click.IntRange(1), help="How many questions are drawn, with --squad.  [default: all]")
+@click.option(
+    "--questions",
+    type=click.IntRange(1),
+    help="With --squad: size of a random sample of the questions.  [default: all]",
+)
 @click.option("--depth", default=30, show_default=True, type=click.IntRange(1, 1000), help="Documents found.")
 @click.option("--inject/--no-inject", default=True, show_default=True, help="Add relevant documents not found.")
 @click.option("--passages", is_flag=True, help="Cut documents into passages, and write triples of them (ICIP).")
@@ -200,7 +204,7 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
 @click.option("--hardest", help="Model that orders the other documents; the hardest are kept.")
 @click.option("--keep", type=click.IntRange(1), help="Passages or hardest documents kept.  [default: 5; 30]")
 @click.option("--score", help="Model whose scores are written too, for a recipe's soft=true.")
-@click.option("--seed", default=1, show_default=True, help="Of every draw.")
+@click.option("--seed", default=1, show_default=True, help="Seed of every sample.")
 @click.pass_context
 def data(context: click.Context, /, output: Path, **options: Any) -> None:
     """Write training examples as JSON lines: query, documents, relevance, and a teacher's scores with --score.

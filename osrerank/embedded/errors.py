@@ -82,7 +82,7 @@ def parsed_json(text: str) -> Any:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def as_object(given: Any, name: str) -> Json:

@@ -18,7 +18,7 @@ from osrerank.errors import InferenceError
 from osrerank.metrics import BATCH_TOKENS, COMPUTE_SECONDS, HALVINGS, PADDING_TOKENS
 from osrerank.scoring.backend import Backend
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.pace import Pace
+from osrerank.scoring.throughput import Throughput
 from osrerank.types import Deadline
 
 Row = npt.NDArray[np.float32]
@@ -80,7 +80,7 @@ class Batcher:
     def __init__(self, backend: Backend, model: str) -> None:
         self._backend = backend
         self._model = model
-        self._pace = Pace()
+        self._throughput = Throughput()
         self._closed = False
         self.renew()
         renew_after_fork(self)
@@ -143,7 +143,7 @@ class Batcher:
         """Compute batches until nothing waits."""
         while batch := self._take():
             try:
-                with self._pace.timed(sum(len(item.tokens.ids) for item in batch)):
+                with self._throughput.timed(sum(len(item.tokens.ids) for item in batch)):
                     outputs = self._outputs(batch)
             except InferenceError as error:
                 self._isolate(batch, str(error))
@@ -202,7 +202,7 @@ class Batcher:
     def _fitting(self, batch: Sequence[_Item], call: "Call") -> int:
         """Return how many sequences of a call join a batch; a call that is out of time loses its waiting ones."""
         lengths = [len(item.tokens.ids) for item in batch]
-        if call.waiting and not self._pace.allows(sum(lengths) + len(call.waiting[0].tokens.ids), call.deadline):
+        if call.waiting and not self._throughput.allows(sum(lengths) + len(call.waiting[0].tokens.ids), call.deadline):
             if not batch:
                 call.waiting.clear()
                 call.notify()
@@ -245,7 +245,7 @@ class Batcher:
             item.call.notify()
 
     def _most(self, deadline: Deadline) -> int:
-        return self._pace.budget_tokens(self._backend.budget_tokens, deadline)
+        return self._throughput.budget_tokens(self._backend.budget_tokens, deadline)
 
     def _refusal(self) -> InferenceError:
         return InferenceError(f"the scorer of {self._model} is closed; load the model again", model=self._model)

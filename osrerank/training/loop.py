@@ -303,5 +303,5 @@ class Training:
             return
         elapsed_s = time.monotonic() - self._started_s
         measured = f", {self.plan.recipe.measure} {row['measure']:.4f}" if "measure" in row else ""
-        pace = f"{self._sequences / elapsed_s:.1f} sequences and {self._tokens / elapsed_s:.0f} tokens a second"
-        self.plan.report(f"step {step} of {self.plan.total}: loss {row['loss']:.4f}{measured}; {pace}")
+        speed = f"{self._sequences / elapsed_s:.1f} sequences and {self._tokens / elapsed_s:.0f} tokens a second"
+        self.plan.report(f"step {step} of {self.plan.total}: loss {row['loss']:.4f}{measured}; {speed}")

@@ -356,10 +356,10 @@ def test_waiting_is_shown(open_page, index, monkeypatch):
 def test_the_token_is_asked_for_and_kept_in_the_tab(open_page, comparison):
     with running(FunctionScorer(), token="sesame", comparison=comparison) as address:
         page = open_page(f"{address}/ui", q=QUERY, index="ponds", wait=False)
-        page.get_by_label("This server wants its token").fill("wrong")
+        page.get_by_label("This server needs a token").fill("wrong")
         page.get_by_role("button", name="Use it").click()
         page.get_by_role("alert").filter(has_text="The token is wrong").wait_for()
-        page.get_by_label("This server wants its token").fill("sesame")
+        page.get_by_label("This server needs a token").fill("sesame")
         page.get_by_role("button", name="Use it").click()
         page.locator("#after .row").first.wait_for()
         assert "sesame" not in page.url

@@ -53,7 +53,7 @@ def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
 def _configure(made: Celery) -> None:
     """Set the options that only workers need.
 
-    A message is acknowledged when its chunk is begun. On Redis an unacknowledged one would come back after the
+    A message is acknowledged when its chunk is started. On Redis an unacknowledged one would come back after the
     visibility timeout, an hour, when nobody waits for it; the client, who does, sends it again instead.
     """
     made.conf.update(

@@ -33,7 +33,7 @@ REPLY_PATIENCE_S = 5.0
 WEIGHT = 0.2
 """Weight of the newest chunk in the moving average of their cost."""
 MERGING_TASKS, SINGLE_TASKS = 16, 4
-"""Chunks at a time: enough to fill shared batches, or just enough to keep the next one at hand."""
+"""Chunks at a time: enough to fill shared batches, or just enough that the next one is ready."""
 
 PROBES: Mapping[Kind, tuple[int, ...]] = {"mono": (0,), "duo": (0, 1)}
 """The tuple that a model of each kind is checked with."""

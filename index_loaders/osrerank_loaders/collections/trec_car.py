@@ -25,7 +25,7 @@ def read_paragraphs(source: Source) -> Iterator[Record]:
         try:
             yield paragraph(item)
         except (TypeError, ValueError, IndexError, AttributeError):
-            yield malformed(source, f"item {number} is no paragraph [0, id, bodies]; is this the paragraph corpus?")
+            yield malformed(source, f"item {number} is not a paragraph [0, id, bodies]; is this the paragraph corpus?")
 
 
 def paragraph(item: Sequence[Any]) -> Document:

@@ -283,13 +283,13 @@ def _taken(index: str, kept: LoadState | None) -> str:
     else:
         whose = f"holds another load (loader {kept.loader}, files {', '.join((*kept.files[:_FIRST], *kept.options))})"
     return (
-        f"index {index} exists and {whose}; choose another --index, give --recreate to delete it and load anew, "
-        "or give the files and options it was begun with"
+        f"index {index} exists and {whose}; choose another --index, give --recreate to delete it and load it again, "
+        "or give the files and options that it was loaded with"
     )
 
 
 def _changed(index: str, how: str) -> str:
     return (
-        f"index {index} was begun with the same name, but {how}; choose another --index for it, give --recreate to "
-        "delete the index and load anew, or give the content it was begun with"
+        f"index {index} was loaded from files of the same names, but {how}; choose another --index, give --recreate to "
+        "delete the index and load it again, or give the content that it was loaded from"
     )

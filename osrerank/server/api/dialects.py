@@ -125,7 +125,7 @@ class CohereVersion(BaseModel):
 
 
 class CohereUnits(BaseModel):
-    """One for each 100 documents begun, as Cohere counts; nothing is billed."""
+    """One for each 100 documents or part of that, as Cohere counts; nothing is billed."""
 
     search_units: int
 

@@ -71,7 +71,7 @@ class RequestMiddleware:
         scheme, _, given = _header(scope, b"authorization").partition(b" ")
         is_right = hmac.compare_digest(given.strip(), self._token)
         if not (is_right and scheme.lower() == b"bearer"):
-            raise Refused(401, "this server wants its token: send the header Authorization: Bearer TOKEN")
+            raise Refused(401, "this server needs a token: send the header Authorization: Bearer TOKEN")
 
     async def _read(self, scope: MutableMapping[str, Any], receive: Receive, body: bytearray) -> None:
         """Read the body; refuse it as soon as it is known to be too large, or too late."""

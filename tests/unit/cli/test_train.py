@@ -98,7 +98,7 @@ def test_a_student_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pyt
     assert run(*command, "--layers", "2,1") == 2
     assert "numbered from 1, in order, each once" in capsys.readouterr().err
     assert run(*command, "--layers", "all") == 2
-    assert "'all' is no number of layers" in capsys.readouterr().err
+    assert "'all' is neither a number of layers" in capsys.readouterr().err
 
 
 def test_pretraining_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

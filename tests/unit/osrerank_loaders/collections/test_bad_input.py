@@ -117,7 +117,7 @@ class TestTrecCar:
 
     def test_pages_without_a_header(self, read: Read) -> None:
         (error,) = read(LOADERS["trec-car"], cbor2.dumps([0, "Page", b"Page", []]))
-        assert "item 1 is no paragraph" in str(error)
+        assert "item 1 is not a paragraph" in str(error)
 
     def test_text(self, read: Read) -> None:
         with pytest.raises(CorpusFormatError, match="damaged CBOR"):

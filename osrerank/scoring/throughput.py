@@ -1,4 +1,4 @@
-"""How fast a model has been lately, so that no batch starts that cannot end before the deadline."""
+"""How fast a model has been lately, so that no batch starts that would miss the deadline."""
 
 import contextlib
 import math
@@ -13,10 +13,10 @@ RELAXED = 0.8
 """Factor on the estimate when a batch is refused, so that a model that was slow once is soon tried again."""
 
 
-class Pace:
+class Throughput:
     """A moving average of seconds per token.
 
-    Threads share it without a lock: a lost update does not matter to an estimate.
+    Threads share it without a lock, because an estimate may miss an update.
     """
 
     def __init__(self) -> None:
