@@ -190,16 +190,13 @@ class JoinedEncoder(nn.Module):
         if joining.rows == "cls" and self.pooling == "mean":
             raise ValueError("with mean pooling all rows of the query look at the document, not its [CLS] alone")
         moving = 1 if joining.rows == "cls" else len(query.layers[0])
-        count = len(documents.vectors)
         bias = (joining.bias + documents.log_pieces)[:, None, None, :]
-        first = len(query.layers) - 1 - joining.layers
-        states = query.layers[first][:moving].expand(count, -1, -1)
+        states = query.layers[-1 - joining.layers][:moving].unsqueeze(0)  # the same beside each document at first
         for back in range(joining.layers, 0, -1):
             layer = self.stack[-back]
-            fixed = query.layers[-1 - back][moving:].expand(count, -1, -1)
+            fixed = query.layers[-1 - back][moving:].unsqueeze(0)
             looking = states[:, :1] if back == 1 and self.pooling == "cls" else states
-            own = torch.cat((states, fixed), dim=1)
-            context = _context(layer, looking, own, documents.keys[-back], documents.values[-back], bias)
+            context = _context(layer, looking, (states, fixed), documents.keys[-back], documents.values[-back], bias)
             attended = layer.attended_norm(looking + layer.attended(context))
             states = layer.norm(layer.fed_forward(attended))
         return functional.normalize(states[:, 0] if self.pooling == "cls" else states.mean(dim=1), dim=-1)
@@ -227,23 +224,26 @@ def merged(layers: list[Tensor], attention_mask: Tensor, vectors: Tensor, factor
     return DocumentStates(tuple(shared(pooled.shares, one) for one in layers), log_pieces, vectors)
 
 
-def _context(layer: Layer, looking: Tensor, own: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """Return what rows attend to, heads side by side ``(n, looking, hidden)``: own rows and the document's.
+def _context(
+    layer: Layer, looking: Tensor, own: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, bias: Tensor
+) -> Tensor:
+    """Return what rows attend to, heads side by side ``(n, looking, hidden)``: the query's rows and the document's.
 
     Args:
         layer: the layer.
-        looking: rows ``(n, looking, hidden)``.
-        own: all rows of the query ``(n, tokens, hidden)``.
+        looking: rows ``(n, looking, hidden)``; 1 for n where they are the same beside each document.
+        own: all rows of the query, likewise: those that depend on the document, and the others.
         keys: of the document ``(n, heads, rows, width)``.
         values: likewise.
         bias: of the document's logits ``(n, 1, 1, rows)``.
     """
+    count, scale = len(keys), layer.width**-0.5
     (asked,) = _project(layer, looking, slice(0, 1))
-    own_keys, own_values = _project(layer, own, slice(1, 3))
-    own_logits = asked @ own_keys.transpose(2, 3) * layer.width**-0.5
-    logits = asked @ keys.transpose(2, 3) * layer.width**-0.5 + bias
-    attention = torch.cat((own_logits, logits), dim=3).softmax(dim=3)
-    tokens = own.shape[1]
+    parts = [_project(layer, rows, slice(1, 3)) for rows in own if rows.shape[1]]
+    own_keys = torch.cat([key.expand(count, -1, -1, -1) for key, _ in parts], dim=2)
+    own_values = torch.cat([value.expand(count, -1, -1, -1) for _, value in parts], dim=2)
+    logits = torch.cat((asked @ own_keys.transpose(2, 3) * scale, asked @ keys.transpose(2, 3) * scale + bias), dim=3)
+    attention, tokens = logits.softmax(dim=3), own_keys.shape[2]
     context: Tensor = attention[..., :tokens] @ own_values + attention[..., tokens:] @ values
     return context.transpose(1, 2).flatten(2)
 

@@ -151,7 +151,8 @@ def claims_kept_aside(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
                 todo += [other for doc_id in qrels[one] for other in claims_of[doc_id]]
         groups += [group] if group else []
     random.Random(1).shuffle(groups)
-    room, kept = len(qrels) - TRAINED, []
+    room = len(qrels) - TRAINED
+    kept: list[str] = []
     for group in groups:
         if len(kept) + len(group) <= room:
             kept += group
@@ -161,7 +162,8 @@ def claims_kept_aside(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
 def wikiqa(data: Path) -> dict[str, Any]:
     """Return WikiQA's dev questions with their own sentences; BM25 counts all sentences of the split."""
     rows = [line.split("\t") for _, line in numbered_lines(data / "wikiqa" / "dev.tsv")]
-    documents, qrels, queries = {}, defaultdict(dict), {}
+    documents, queries = {}, {}
+    qrels: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for number, (question, text, sentence, label) in enumerate(rows):
         documents[f"{question}-{number}"] = ("", sentence)
         qrels[question][f"{question}-{number}"] = int(label)

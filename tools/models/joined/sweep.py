@@ -31,6 +31,7 @@ from osrerank.scoring.networks.joined import (
     Joining,
     Pooling,
     QueryStates,
+    Rows,
     joined_from_bert,
     merged,
 )
@@ -68,10 +69,10 @@ STARTS = {
 def joinings(pooling: Pooling) -> dict[str, Joining]:
     """Return the settings of the grid by name: layers, rows, bias."""
     found = {"plain": Joining(layers=0)}
-    rows = ("cls", "all") if pooling == "cls" else ("all",)
-    for layers, which, bias in product(range(1, MOST_LAYERS + 1), rows, BIASES):
-        if not (layers == 1 and which == "all" and pooling == "cls"):  # equal to the [CLS] row alone
-            found[f"m{layers}.{which}.g{bias:g}"] = Joining(layers, bias, which)
+    looking: tuple[Rows, ...] = ("cls", "all") if pooling == "cls" else ("all",)
+    for layers, rows, bias in product(range(1, MOST_LAYERS + 1), looking, BIASES):
+        if not (layers == 1 and rows == "all" and pooling == "cls"):  # equal to the [CLS] row alone
+            found[f"m{layers}.{rows}.g{bias:g}"] = Joining(layers, bias, rows)
     return found
 
 
@@ -147,8 +148,14 @@ def _padded(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     return rows, (torch.arange(rows.shape[1]) < lengths.unsqueeze(1)).long()
 
 
-def scored(one: Mapping[str, Any], start: Start, encoder: JoinedEncoder, tokenizer: Tokenizer) -> dict[str, Floats]:
-    """Return the scores of a set's candidates, queries one after the other, for each setting."""
+def scored(
+    one: Mapping[str, Any],
+    start: Start,
+    encoder: JoinedEncoder,
+    tokenizer: Tokenizer,
+    wanted: Sequence[str] | None = None,
+) -> dict[str, Floats]:
+    """Return the scores of a set's candidates, queries one after the other, for each setting that is wanted."""
     place: dict[str, list[int]] = {}
     texts: list[str] = []
     for doc_id, passages in one["texts"].items():
@@ -166,7 +173,7 @@ def scored(one: Mapping[str, Any], start: Start, encoder: JoinedEncoder, tokeniz
             name: encoder.query(torch.tensor(tokenizer.encode(prefix + text).ids), MOST_LAYERS)
             for name, prefix in start.prefixes.items()
         }
-        for name, values in _of_query(encoder, documents, numbers, queries, settings).items():
+        for name, values in _of_query(encoder, documents, numbers, queries, settings, wanted).items():
             best = np.maximum.reduceat(values, bounds) if candidates else values
             found.setdefault(name, []).append(best.astype(np.float32))
     return {name: np.concatenate(values) for name, values in found.items()}
@@ -178,16 +185,18 @@ def _of_query(
     numbers: Sequence[int],
     queries: Mapping[str, QueryStates],
     settings: Mapping[str, Joining],
+    wanted: Sequence[str] | None,
 ) -> dict[str, Floats]:
-    """Return the scores of some texts for each setting."""
+    """Return the scores of some texts for each setting that is wanted."""
     found: dict[str, list[Floats]] = {}
     for place, factor in enumerate(FACTORS):
         for keys in documents.keys(numbers, place):
             for (prefix, query), (name, joining) in product(queries.items(), settings.items()):
+                setting = f"{prefix}/{name}/r{factor:g}"
                 if factor > 1 and (joining.layers != 1 or joining.bias < -4):  # whole rows decide about those
                     continue
-                scores = encoder.scores(query, keys, joining).numpy()
-                found.setdefault(f"{prefix}/{name}/r{factor:g}", []).append(scores)
+                if wanted is None or setting in wanted:
+                    found.setdefault(setting, []).append(encoder.scores(query, keys, joining).numpy())
     return {name: np.concatenate(values) for name, values in found.items()}
 
 
@@ -198,12 +207,12 @@ def main() -> None:
     parser.add_argument("sets", type=Path)
     parser.add_argument("scores", type=Path)
     parser.add_argument("--starts", nargs="+", default=list(STARTS), choices=list(STARTS))
-    parser.add_argument("--sets-wanted", nargs="+", help="names of sets; all if not given")
+    parser.add_argument("--only", nargs="+", help="names of sets; all but articles if not given")
+    parser.add_argument("--settings", nargs="+", help="names of settings; all if not given")
     options = parser.parse_args()
     options.scores.mkdir(parents=True, exist_ok=True)
-    files = [options.sets / f"{name}.json" for name in options.sets_wanted or []] or sorted(
-        options.sets.glob("*.json"), key=lambda file: file.stat().st_size
-    )
+    names = options.only or ["wikiqa", "dl21", "checkthat", "scifact", "nfcorpus", "squad"]
+    files = [options.sets / f"{name}.json" for name in names]
     for file, name in product(files, options.starts):
         output = options.scores / f"{name}.{file.stem}.npz"
         if output.exists():
@@ -216,9 +225,9 @@ def main() -> None:
         tokenizer.no_padding()
         tokenizer.enable_truncation(config["max_position_embeddings"])
         with torch.inference_mode():
-            found = scored(json.loads(file.read_text("utf-8")), STARTS[name], encoder, tokenizer)
+            found = scored(json.loads(file.read_text("utf-8")), STARTS[name], encoder, tokenizer, options.settings)
         partial = output.with_suffix(".partial.npz")
-        np.savez(partial, **found)
+        np.savez(partial, allow_pickle=False, **found)
         partial.replace(output)
         print(f"{output.name}: {len(found)} settings, {time.perf_counter() - began:.0f} s", flush=True)
 
