@@ -12,6 +12,7 @@ from osrerank.scoring.registry import DTYPES, NAMES, check_backend
 
 # name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
 COMMANDS = {
+    "adapt": "osrerank.cli.adapt:adapt",
     "bench": "osrerank.cli.bench:bench",
     "demo": "osrerank.cli.demo:demo",
     "distill": "osrerank.cli.distill:distill",

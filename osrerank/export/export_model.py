@@ -21,7 +21,7 @@ from osrerank.export.graph import build_graph, can_build
 from osrerank.export.quantise import Recipe, quantise
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, with_pool_factor
-from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
+from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, apart
 from osrerank.scoring.model_files import (
     CARD_FILE,
     CONFIG_FILE,
@@ -31,12 +31,14 @@ from osrerank.scoring.model_files import (
     read_json,
     weight_files,
 )
+from osrerank.scoring.onnx_scorer import join_key
 from osrerank.scoring.registry import load_scorer
 
 OPSET = 17
 EXAMPLES = {"words": 32, "marks": 16}
 """Sequences that show which channels are outliers and how large the others become."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
+JOIN_GRAPHS = {"fp32": "onnx/join.onnx", "int8": "onnx/join_int8.onnx"}
 NOTICES = ("LICENSE", "NOTICE")
 
 
@@ -182,6 +184,8 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
     onnx = {options.precision: GRAPHS[options.precision]}
     if options.layout == "standard":
         card = read_card(source, name=options.name or name)
+        if card.layout == "joined" and card.joining.layers:
+            onnx[join_key(options.precision)] = JOIN_GRAPHS[options.precision]
         if options.kind == "duo" and card.kind == "mono":
             card = _compared(card, options)
         weight = options.first_pass_weight or card.first_pass_weight
@@ -245,6 +249,9 @@ def _write_weights(source: Path, folder: Path) -> None:
 def _write_graph(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
     target = folder / GRAPHS[options.precision]
     target.parent.mkdir()
+    if card.layout == "joined":
+        _write_joined(source, folder, card, options)
+        return
     if options.precision == "fp32":
         _write_fp32(source, target, card, padded=options.padded)
         return
@@ -269,7 +276,31 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
             query = builder.query(" ".join(rng.choices(words, k=8)))
             texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
             first, second = builder.documents(texts, query)
-            yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
+            whole = builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
+            yield from apart(whole) if card.layout == "joined" else [whole]
+
+
+def _write_joined(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
+    """Write the encoder graph and, where layers are joined, the join graph."""
+    from osrerank.export.joined_graph import build_encoder, build_join  # noqa: PLC0415 - for one layout
+    from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
+
+    onnx, config = require("onnx", extra="onnx"), read_json(source / CONFIG_FILE)
+    if options.padded or not can_build(config):
+        reason = f"{source}: the layout joined has graphs for a BERT with GELU, without padding; leave --padded out"
+        raise ConfigError(reason, setting="padded", source="argument")
+    weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
+    target = folder / GRAPHS[options.precision]
+    encoder = build_encoder(weights, config, card)
+    if options.precision == "fp32":
+        onnx.save(encoder, target)
+    else:
+        with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
+            onnx.save(encoder, Path(parent) / "model.onnx")
+            quantise(Path(parent) / "model.onnx", target, options.recipe, list(_examples(folder, card)))
+    if card.joining.layers:
+        join = build_join(weights, config, card, int8=options.precision == "int8")
+        onnx.save(join, folder / JOIN_GRAPHS[options.precision])
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:

@@ -29,6 +29,8 @@ BEYOND = 2.0
 
 Array = npt.NDArray[Any]
 Weights = Mapping[str, npt.NDArray[np.float32]]
+Shape = Sequence[str | int]
+TOKENS = ("n", "tokens")
 
 
 def can_build(config: Mapping[str, Any]) -> bool:
@@ -57,10 +59,11 @@ def build_graph(weights: Weights, config: Mapping[str, Any], card: ModelCard) ->
         KeyError: a weight is missing.
     """
     named = {name.removeprefix("bert."): array for name, array in weights.items()}
-    built = _Bert(named, config, card)
+    built = BertGraph(named, config, card)
     logits = built.cosine() if card.layout == "cross-bias" else built.classified()
     inputs = INPUTS if card.cross_bias.pools else [name for name in INPUTS if name != "attention_mask"]
-    return built.graph.model(inputs, logits, labels=2 if card.head in {"logits2", "next-sentence"} else 1)
+    labels = 2 if card.head in {"logits2", "next-sentence"} else 1
+    return built.graph.model(dict.fromkeys(inputs, TOKENS), {"logits": (logits, ("n", labels))})
 
 
 @dataclass(slots=True)
@@ -91,23 +94,29 @@ class Graph:
         self.nodes.append(onnx.helper.make_node(operator, inputs, made, name=name, domain=domain, **attributes))
         return made
 
-    def model(self, inputs: Sequence[str], logits: str, *, labels: int) -> Any:
-        """Return the whole as a checked model."""
+    def model(self, inputs: Mapping[str, Shape], outputs: Mapping[str, tuple[str, Shape]]) -> Any:
+        """Return the whole as a model.
+
+        Args:
+            inputs: name -> shape; those of `INPUTS` are int64, others float32.
+            outputs: name -> value and shape, float32.
+        """
         onnx = require("onnx", extra="onnx")
-        make = onnx.helper
-        self.nodes.append(make.make_node("Identity", [logits], ["logits"]))
+        make, types = onnx.helper, onnx.TensorProto
+        self.nodes.extend(make.make_node("Identity", [value], [name]) for name, (value, _) in outputs.items())
+        kinds = {name: types.INT64 if name in INPUTS else types.FLOAT for name in inputs}
         graph = make.make_graph(
             self.nodes,
             "bert",
-            [make.make_tensor_value_info(name, onnx.TensorProto.INT64, ["n", "tokens"]) for name in inputs],
-            [make.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", labels])],
+            [make.make_tensor_value_info(name, kinds[name], shape) for name, shape in inputs.items()],
+            [make.make_tensor_value_info(name, types.FLOAT, shape) for name, (_, shape) in outputs.items()],
             list(self.constants.values()),
         )
         opsets = [make.make_opsetid("", OPSET), make.make_opsetid(RUNTIME, 1)]
         return make.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="osrerank")
 
 
-class _Bert:
+class BertGraph:
     """BERT's parts, in the names of its transformers weights. Values are ``(n, tokens, hidden)``.
 
     Args:
@@ -121,6 +130,8 @@ class _Bert:
         self._weights = weights
         self._epsilon = float(config.get("layer_norm_eps", 1e-12))
         self._heads = int(config["num_attention_heads"])
+        self._hidden = int(config["hidden_size"])
+        self._width = self._hidden // self._heads
         self._layers = int(config["num_hidden_layers"])
         self._card = card
         self._is_token = ""
@@ -143,8 +154,7 @@ class _Bert:
         if self._card.cross_bias.pools:
             self._is_token = add("Cast", ["attention_mask"], to=1)
         parts = self._parts()
-        row = self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
-        states = self._embedded(self._table("position", self._restarted()), row)
+        states = self._embedded(self._table("position", self._restarted()), self._one_segment())
         if self._card.cross_bias.pools:
             states, parts = self._pooled(states, parts)
             bias = self._attention_bias(*parts, has_padding=True)
@@ -256,6 +266,11 @@ class _Bert:
         rows = self._first(states) if only_first else states
         inputs = self._projections(states, rows, name, ours) + ([""] * 2 + [bias] if bias else [])
         context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME, num_heads=self._heads)
+        return self._after(context, rows, layer)
+
+    def _after(self, context: str, rows: str, layer: int) -> str:
+        """Return a layer's output for rows from what they attended to."""
+        name, ours = f"encoder.layer.{layer}", f"layers.{layer}"
         attended = self._linear(context, f"{ours}.attended", [f"{name}.attention.output.dense"])
         states = self._norm([attended, rows], f"{name}.attention.output.LayerNorm")
         wide = self._product(states, f"{ours}.widen", [f"{name}.intermediate.dense"])
@@ -278,6 +293,10 @@ class _Bert:
     def _embedded(self, positions: str, segments: str) -> str:
         words = self._table("word", "input_ids")
         return self._norm([words, positions, segments], "embeddings.LayerNorm")
+
+    def _one_segment(self) -> str:
+        """Return the embedding of the first segment, which a bi-encoder was trained with ``(hidden,)``."""
+        return self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
 
     def _positions(self) -> str:
         """Return the embeddings of positions 0 to tokens ``(tokens, hidden)``; for ``cross-bias`` their numbers."""

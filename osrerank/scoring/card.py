@@ -24,14 +24,16 @@ BEYOND = 2.0
 CHOICES = {
     "kind": ("mono", "duo"),
     "head": ("logit1", "logits2", "next-sentence", "cosine"),
-    "layout": ("standard", "cross-bias"),
+    "layout": ("standard", "cross-bias", "joined"),
     "length_rule": ("paper", "released"),
 }
 
 Kind = Literal["mono", "duo"]
 Head = Literal["logit1", "logits2", "next-sentence", "cosine"]
-Layout = Literal["standard", "cross-bias"]
+Layout = Literal["standard", "cross-bias", "joined"]
 LengthRule = Literal["paper", "released"]
+Rows = Literal["cls", "all"]
+Pooling = Literal["cls", "mean"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,7 @@ class CrossBias:
         Raises:
             ValueError: a field is unknown, or a value is out of its range.
         """
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(content) - known):
-            raise ValueError(f"biases: {unknown[0]} is unknown; the fields are {', '.join(sorted(known))}")
-        return cls(**content)
+        return cls(**_known(cls, content, "biases"))
 
     def to_json(self, kind: Kind) -> dict[str, Any]:
         """Return the ``biases`` of a card of this kind."""
@@ -133,6 +132,56 @@ class CrossBias:
 
 
 @dataclass(frozen=True, slots=True)
+class Joining:
+    """How the query looks at the document in the layout ``joined``; the card's field ``joining``.
+
+    Attributes:
+        layers: the last m layers are joined; with 0 the model is the bi-encoder.
+        bias: g, added to the attention logits of the query's rows on the document's.
+        rows: which of the query's rows look: its [CLS] row alone, while the others stay as they are without the
+            document, or all.
+        pooling: ``cls``: a text's vector is its [CLS] state; ``mean``: the mean of all its states.
+        cosine_share: share of the bi-encoder's own cosine in the score, from 0 to 1.
+        query_prefix: stands before every query.
+        document_prefix: stands before every document.
+    """
+
+    layers: int = 1
+    bias: float = -3.0
+    rows: Rows = "cls"
+    pooling: Pooling = "cls"
+    cosine_share: float = 0.0
+    query_prefix: str = ""
+    document_prefix: str = ""
+
+    def __post_init__(self) -> None:
+        for name, choices in (("rows", ("cls", "all")), ("pooling", ("cls", "mean"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"joining: {name} is {getattr(self, name)!r}; it must be {' or '.join(choices)}")
+        if type(self.layers) is not int or self.layers < 0:
+            raise ValueError(f"joining: layers is {self.layers!r}; it must be a number of layers, 0 for none")
+        if not _is_finite(self.bias):
+            raise ValueError(f"joining: bias is {self.bias!r}; it must be a number")
+        if not (_is_finite(self.cosine_share) and 0 <= self.cosine_share <= 1):
+            raise ValueError(f"joining: cosine_share is {self.cosine_share!r}; it must be from 0 to 1")
+        if self.layers and self.rows == "cls" and self.pooling == "mean":
+            raise ValueError("joining: with pooling mean all rows of the query look at the document; set rows to all")
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Read a card's ``joining``.
+
+        Raises:
+            ValueError: a field is unknown, or a value is out of its range.
+        """
+        return cls(**_known(cls, content, "joining"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the card's ``joining``."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCard:
     """How a model reads texts and what its output means.
 
@@ -142,8 +191,9 @@ class ModelCard:
         head: what comes out: one logit; two logits, index 1 relevant; the logits of
             BERT's next-sentence head, of which Birch's checkpoints use index 1 alone, without softmax; t * cosine.
         layout: ``standard`` is ``[CLS] q [SEP] d [SEP]``, for duo ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``; ``cross-bias``
-            is ``[CLS] q [SEP] [CLS] d [SEP]``, for duo ``[CLS] q [SEP] [CLS] d_i [SEP] [CLS] d_j [SEP]``.
-        max_tokens: most tokens of a sequence, specials among them.
+            is ``[CLS] q [SEP] [CLS] d [SEP]``, for duo ``[CLS] q [SEP] [CLS] d_i [SEP] [CLS] d_j [SEP]``; ``joined``
+            is ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` apart, joined in the last layers.
+        max_tokens: most tokens of a sequence, specials among them; in the layout ``joined`` of each text.
         max_query_tokens: most tokens of the query, with the two specials around it.
         length_rule: ``paper`` fills ``max_tokens``, for duo with half of what the longest query leaves a document;
             ``released`` does as the published codes: mono leaves one token unused, and duo's documents each get half of
@@ -154,7 +204,8 @@ class ModelCard:
         first_pass_weight: see `Advice`.
         prior_share: see `Advice`.
         onnx: precision (``int8``, ``fp32``) -> file, relative to the directory.
-        cross_bias: what the layout ``cross-bias`` adds; the other layout ignores it. In the file: ``biases``.
+        cross_bias: what the layout ``cross-bias`` adds; other layouts ignore it. In the file: ``biases``.
+        joining: how the layout ``joined`` joins query and document; other layouts ignore it.
         provenance: base model, training data, recipe, licence, measures.
     """
 
@@ -171,14 +222,20 @@ class ModelCard:
     prior_share: float = 0.0
     onnx: Mapping[str, str] = field(default_factory=dict)
     cross_bias: CrossBias = field(default_factory=CrossBias)
+    joining: Joining = field(default_factory=Joining)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
-        if not 3 < self.max_query_tokens < self.max_tokens:
-            raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and below max_tokens")
+        most = self.max_tokens if self.layout == "joined" else self.max_tokens - 1
+        if not 3 < self.max_query_tokens <= most:
+            raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and at most {most}")
+        if self.layout == "joined" and (self.head, self.kind) != ("cosine", "mono"):
+            raise ValueError(
+                f"a {self.kind} model with head {self.head} cannot have the layout joined: only mono, cosine"
+            )
         _ = self.advice  # checks its numbers
         if self.kind == "duo":
             self._check_duo()
@@ -209,6 +266,8 @@ class ModelCard:
         for name in self.__slots__:
             if name == "cross_bias":
                 content["biases"] = self.cross_bias.to_json(self.kind) if self.layout == "cross-bias" else {}
+            elif name == "joining":
+                content |= {"joining": self.joining.to_json()} if self.layout == "joined" else {}
             elif name != "calibration":
                 content[name] = getattr(self, name)
         return {**content, "calibration": {"scale": self.calibration.scale, "offset": self.calibration.offset}}
@@ -239,6 +298,14 @@ def with_pool_factor(card: ModelCard, factor: float | None) -> ModelCard:
     except ValueError as error:
         raise ConfigError(str(error), setting="pool_factor") from None
     return replace(card, cross_bias=cross_bias, calibration=Calibration(), provenance=provenance)
+
+
+def _known(kind: type, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a part of a card if it has no other fields than a dataclass has."""
+    known = {field.name for field in fields(kind)}
+    if unknown := sorted(set(content) - known):
+        raise ValueError(f"{name}: {unknown[0]} is unknown; the fields are {', '.join(sorted(known))}")
+    return content
 
 
 def _is_finite(value: object) -> bool:

@@ -1,6 +1,7 @@
 """Token sequences for a model: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
 
-In the layout ``cross-bias`` each document has a [CLS] of its own, which has the document's segment.
+In the layouts ``cross-bias`` and ``joined`` each document has a [CLS] of its own, which has the document's segment. In
+``joined``, query and document each have the whole window, and a text may have a prefix.
 
 Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections 3.2 and 3.3):
 the query has at most 64 tokens with its two specials, and the document is cut so that the sequence has at most 512; of
@@ -98,10 +99,13 @@ class InputBuilder:
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard, *, length_rule: LengthRule | None = None) -> None:
         self._tokenizer = tokenizer
-        is_cross_bias = card.layout == "cross-bias"
-        self._template = template(tokenizer, cross_bias=is_cross_bias)
+        self._is_joined = card.layout == "joined"
+        has_own_cls = self._is_joined or card.layout == "cross-bias"
+        self._template = template(tokenizer, own_cls=has_own_cls)
+        self._query_prefix = card.joining.query_prefix if self._is_joined else ""
+        self._document_prefix = card.joining.document_prefix if self._is_joined else ""
         if card.kind == "duo":
-            first, second = (1, 2) if is_cross_bias or card.segment_rows > 2 else (0, 0)
+            first, second = (1, 2) if has_own_cls or card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
         self._query_pieces = card.max_query_tokens - 2
         self.max_tokens = card.max_tokens
@@ -127,12 +131,13 @@ class InputBuilder:
             raise ModelLoadError(reason, model=card.name, path=str(file)) from error
 
     def query(self, text: str) -> Pieces:
-        """Return the query's pieces, at most 62 for the usual 64 tokens."""
-        return self._pieces([text], self._query_pieces)[0]
+        """Return the query's pieces, its prefix among them, at most 62 for the usual 64 tokens."""
+        return self._pieces([self._query_prefix + text], self._query_pieces)[0]
 
     def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
-        """Return each document's pieces, cut to fit beside the query."""
-        return self._pieces(texts, self._duo_room(query) if self._is_duo else self._mono_room(query))
+        """Return each document's pieces, its prefix among them, cut to fit beside the query."""
+        room = self._duo_room(query) if self._is_duo else self._mono_room(query)
+        return self._pieces([self._document_prefix + text for text in texts] if self._document_prefix else texts, room)
 
     def mono(self, query: Pieces, document: Pieces) -> Tokens:
         """Return the sequence of a query and a document."""
@@ -154,6 +159,8 @@ class InputBuilder:
 
     def _mono_room(self, query: Pieces) -> int:
         """Return how many pieces a document may have; the released code leaves one token unused."""
+        if self._is_joined:  # the query stands apart
+            return self.max_tokens - len(self._template.head) - len(self._template.tail)
         unused = self.length_rule == "released"
         return self.max_tokens - self._template.specials() - unused - len(query.ids)
 
@@ -218,8 +225,18 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
     return Batch(input_ids, attention_mask, token_type_ids)
 
 
-def template(tokenizer: Tokenizer, *, cross_bias: bool) -> Template:
+def apart(tokens: Tokens) -> list[Tokens]:
+    """Return each segment of a sequence, query first, as a sequence of its own."""
+    parts = [tokens.segments == segment for segment in np.unique(tokens.segments)]
+    return [Tokens(tokens.ids[part], np.zeros_like(tokens.ids[part])) for part in parts]
+
+
+def template(tokenizer: Tokenizer, *, own_cls: bool) -> Template:
     """Return the specials that a tokenizer puts around a pair of texts.
+
+    Args:
+        tokenizer: the model's.
+        own_cls: whether each document gets what stands before the query, too.
 
     Raises:
         ValueError: it puts none.
@@ -232,7 +249,7 @@ def template(tokenizer: Tokenizer, *, cross_bias: bool) -> Template:
     query_at, document_at = texts
     head, tail = tuple(encoding.ids[:query_at]), tuple(encoding.ids[document_at + 1 :])
     middle = tuple(encoding.ids[query_at + 1 : document_at])
-    if cross_bias:
+    if own_cls:
         return Template(head, (*middle, *head), tail, len(middle), 1)
     document_type = encoding.type_ids[document_at]
     middle_query = sum(segment == 0 for segment in encoding.type_ids[query_at + 1 : document_at])

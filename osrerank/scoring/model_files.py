@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import CARD_VERSION, Calibration, CrossBias, Head, ModelCard
+from osrerank.scoring.card import CARD_VERSION, Calibration, CrossBias, Head, Joining, ModelCard
 
 CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
@@ -42,11 +42,11 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
         raise ModelLoadError(f"{file}: {error}", model=name or directory.name, path=str(file)) from error
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Return a JSON object.
+def read_json(file: Path, *, kind: type = dict) -> Any:
+    """Return a JSON object, or a value of another kind.
 
     Raises:
-        ModelLoadError: the file is missing or not a JSON object.
+        ModelLoadError: the file is missing, or not JSON of that kind.
     """
     try:
         content = json.loads(file.read_bytes())
@@ -54,8 +54,8 @@ def read_json(file: Path) -> dict[str, Any]:
         raise ModelLoadError(f"{file} is missing; a model directory needs it", path=str(file)) from error
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{file} cannot be read as JSON: {error}", path=str(file)) from error
-    if not isinstance(content, dict):
-        raise ModelLoadError(f"{file} is not a JSON object", path=str(file))
+    if not isinstance(content, kind):
+        raise ModelLoadError(f"{file} is not a JSON {'object' if kind is dict else kind.__name__}", path=str(file))
     return content
 
 
@@ -114,6 +114,7 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"version is {version!r}; this osrerank reads version {CARD_VERSION}")
     card["calibration"] = Calibration(**card.pop("calibration", {}))
     card["cross_bias"] = CrossBias.from_json(card.pop("biases", {}))
+    card["joining"] = Joining.from_json(card.pop("joining", {}))
     return card
 
 

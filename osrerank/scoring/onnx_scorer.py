@@ -1,7 +1,8 @@
 """The ONNX backend: the default on CPU, and all that a base install needs."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
@@ -10,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import InferenceError, ModelLoadError
-from osrerank.scoring.backend import Compute
+from osrerank.scoring.backend import Backend, Compute
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import Batch, Tokens, padded
+from osrerank.scoring.inputs import Batch, Ids, Tokens, padded
 from osrerank.scoring.model_files import FIXED_SCALES
 
 PREFERRED = ("int8", "fp32")
@@ -20,11 +21,14 @@ BUDGET_TOKENS = 1024
 """Tokens of a batch whose sequences may share passes: large enough to contain some of equal length."""
 PASS_STATES = 256
 """Most states of a pass: beyond it, reading the weights takes little time, and the values overflow the cache."""
+QUERIES = 128
+"""Queries of the layout ``joined`` whose states are kept: all documents of a search share one."""
 
 
-def load(directory: Path, card: ModelCard, compute: Compute) -> "OnnxBackend":
+def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
     """Return the backend, as `osrerank.scoring.registry` asks for it."""
-    return OnnxBackend.load(directory, card, threads=compute.threads)
+    kind = JoinedBackend if card.layout == "joined" else OnnxBackend
+    return kind.load(directory, card, threads=compute.threads)
 
 
 class OnnxBackend:
@@ -68,10 +72,7 @@ class OnnxBackend:
         Raises:
             ModelLoadError: there is no graph, it cannot be read, or it is not a reranking model's.
         """
-        precision = next((name for name in PREFERRED if name in card.onnx), None)
-        if precision is None:
-            reason = f"{directory} has no ONNX graph in {', '.join(PREFERRED)}; make one with osrerank export"
-            raise ModelLoadError(reason, model=card.name, path=str(directory))
+        precision = _precision(directory, card)
         file = card.onnx[precision]
         session = _open(directory / file, card.name)
         _check_signature(session, directory / file, card)
@@ -105,9 +106,113 @@ class OnnxBackend:
         self._session = None
 
 
+class JoinedBackend:
+    """Two ONNX Runtime sessions on the CPU, for the layout ``joined``: one encodes texts, one joins query and document.
+
+    Each text goes through the encoder alone, a query once for all its documents, so that a score never depends on what
+    else is being scored.
+
+    Args:
+        encoder: the ``onnxruntime.InferenceSession`` of `osrerank.export.joined_graph.build_encoder`.
+        join: that of `build_join`; None where no layer is joined.
+        threads: texts at the same time.
+        card: the model's.
+        precision: the graphs'.
+        files: the graphs, relative to the model's directory.
+    """
+
+    packed = True
+    parallel = True
+    budget_tokens = 1
+
+    def __init__(
+        self, encoder: Any, join: Any, *, threads: int, card: ModelCard, precision: str, files: Sequence[str]
+    ) -> None:
+        self.threads = threads
+        self.precision = precision
+        self.files = files
+        self._encoder: Any = encoder
+        self._join: Any = join
+        self._model = card.name
+        self._layers = card.joining.layers
+        self._outputs = ["vector", *(f"states.{place}" for place in range(self._layers))]
+        self._query = lru_cache(QUERIES)(self._encoded_query)
+
+    @classmethod
+    def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
+        """Open the int8 graphs where the model has them, else the fp32 ones.
+
+        Args:
+            directory: the model's.
+            card: names the graphs.
+            threads: how many texts are encoded at once; 0 means the cores that this process may use.
+
+        Raises:
+            ModelLoadError: there is no graph, or it cannot be read.
+        """
+        precision = _precision(directory, card)
+        files = [card.onnx[precision]]
+        if card.joining.layers:
+            join = card.onnx.get(join_key(precision))
+            if join is None:
+                reason = f"{directory} has no graph {join_key(precision)}; make it with osrerank export"
+                raise ModelLoadError(reason, model=card.name, path=str(directory))
+            files.append(join)
+        encoder, *joins = (_open(directory / file, card.name) for file in files)
+        threads = threads or usable_cores()
+        return cls(encoder, *(joins or [None]), threads=threads, card=card, precision=precision, files=files)
+
+    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+        try:
+            return np.concatenate([self._score(tokens) for tokens in sequences])
+        except Exception as error:
+            raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
+
+    def close(self) -> None:
+        self._encoder = self._join = None
+        self._query.cache_clear()
+
+    def _score(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+        """Return the raw score of a query and a document ``(1, 1)``."""
+        is_document = tokens.segments == 1
+        query = self._query(tokens.ids[~is_document].tobytes())
+        document = self._encoded(tokens.ids[is_document])
+        if not self._layers:
+            cosine: npt.NDArray[np.float32] = (query["vector"] * document["vector"]).sum(axis=1, keepdims=True)
+            return cosine
+        feeds = {"query_vector": query["vector"], "document_vector": document["vector"]}
+        for place in range(self._layers):
+            feeds[f"query.{place}"] = query[f"states.{place}"]
+            feeds[f"document.{place}"] = document[f"states.{place}"]
+        feeds["log_pieces"] = np.zeros(feeds["document.0"].shape[:2], dtype=np.float32)
+        logits: npt.NDArray[np.float32] = self._join.run(None, feeds)[0]
+        return logits
+
+    def _encoded_query(self, ids: bytes) -> Mapping[str, npt.NDArray[np.float32]]:
+        return self._encoded(np.frombuffer(ids, dtype=np.int64))
+
+    def _encoded(self, ids: Ids) -> Mapping[str, npt.NDArray[np.float32]]:
+        """Return a text's vector and states, each with a first dimension of 1."""
+        return dict(zip(self._outputs, self._encoder.run(self._outputs, {"input_ids": ids[None]}), strict=True))
+
+
+def join_key(precision: str) -> str:
+    """Return the key of the join graph in a card's ``onnx``; the encoder's is the precision alone."""
+    return f"{precision}-join"
+
+
 def usable_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _precision(directory: Path, card: ModelCard) -> str:
+    """Return the precision of the graph to open."""
+    precision = next((name for name in PREFERRED if name in card.onnx), None)
+    if precision is None:
+        reason = f"{directory} has no ONNX graph in {', '.join(PREFERRED)}; make one with osrerank export"
+        raise ModelLoadError(reason, model=card.name, path=str(directory))
+    return precision
 
 
 def _open(file: Path, model: str) -> Any:

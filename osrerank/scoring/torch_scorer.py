@@ -136,7 +136,7 @@ def _load_engine(
     Raises:
         ModelLoadError: the weights cannot be read or are not the config's.
     """
-    from osrerank.scoring.networks import attention, bert  # noqa: PLC0415 - import torch
+    from osrerank.scoring.networks import attention, load  # noqa: PLC0415 - import torch
     from osrerank.scoring.networks.engine import (  # noqa: PLC0415 - likewise
         DTYPES,
         PackedEngine,
@@ -146,14 +146,14 @@ def _load_engine(
 
     config = read_json(directory / CONFIG_FILE)
     dtype = DTYPES[precision]
-    obstacle = bert.obstacle(config, card)
+    obstacle = load.obstacle(config, card)
     if obstacle:
         network = load_network(directory, card).to(dtype)
         return PaddedEngine(network, device, padding_id(directory)), f"transformers ({obstacle})"
     width = config["hidden_size"] // config["num_attention_heads"]
     attend, reason = attention.choose_attention(device, dtype, width)
     try:
-        own = bert.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype)
+        own = load.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype)
     except KeyError as error:
         raise _lacking(directory, card, str(error.args[0])) from error
     except (ModelLoadError, MissingDependencyError):
@@ -175,7 +175,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
         ModelLoadError: the weights cannot be read or are not the config's.
     """
     try:
-        return _cross_bias(directory, card) if card.layout == "cross-bias" else _standard(directory, card)
+        return _standard(directory, card) if card.layout == "standard" else _bi_encoder(directory, card)
     except ModelLoadError:
         raise
     except Exception as error:
@@ -207,10 +207,14 @@ def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
         raise ModelLoadError(reason, path=str(file)) from error
 
 
-def _cross_bias(directory: Path, card: ModelCard) -> Any:
+def _bi_encoder(directory: Path, card: ModelCard) -> Any:
+    """Return the network of a layout that reads a bi-encoder's weights."""
     from osrerank.scoring.networks.cross_bias import from_bert  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.networks.joined import joined_from_bert  # noqa: PLC0415 - likewise
 
     weights, config = read_weights(directory), read_json(directory / CONFIG_FILE)
+    if card.layout == "joined":
+        return joined_from_bert(weights, config, card.joining)
     return from_bert(weights, config, card.cross_bias, kind=card.kind)
 
 

@@ -27,10 +27,11 @@ from osrerank.scoring.networks.attention import (  # noqa: E402 - imports torch
     VarlenAttention,
     merged,
 )
-from osrerank.scoring.networks.bert import PackedNetwork, load_packed, obstacle  # noqa: E402 - likewise
+from osrerank.scoring.networks.bert import PackedNetwork  # noqa: E402 - likewise
 from osrerank.scoring.networks.classifier import Classifier  # noqa: E402 - likewise
 from osrerank.scoring.networks.cross_bias import from_bert  # noqa: E402 - likewise
 from osrerank.scoring.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
+from osrerank.scoring.networks.load import load_packed, obstacle  # noqa: E402 - likewise
 from osrerank.scoring.torch_scorer import load_network, read_weights  # noqa: E402 - likewise
 from tests.varlen import Varlen  # noqa: E402 - likewise
 

@@ -17,8 +17,8 @@ from osrerank.scoring.networks.attention import (  # noqa: E402 - torch
     VarlenAttention,
     choose_attention,
 )
-from osrerank.scoring.networks.bert import load_packed  # noqa: E402 - likewise
 from osrerank.scoring.networks.engine import PackedEngine, on_host  # noqa: E402 - likewise
+from osrerank.scoring.networks.load import load_packed  # noqa: E402 - likewise
 from osrerank.scoring.registry import load_scorer  # noqa: E402 - likewise
 from osrerank.scoring.torch_scorer import TorchBackend, read_weights  # noqa: E402 - likewise
 from tests.varlen import Varlen  # noqa: E402 - likewise

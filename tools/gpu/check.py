@@ -33,8 +33,8 @@ from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.model_files import read_card, read_json
 from osrerank.scoring.networks.attention import PaddedAttention, choose_attention
-from osrerank.scoring.networks.bert import load_packed
 from osrerank.scoring.networks.engine import PackedEngine, PaddedEngine
+from osrerank.scoring.networks.load import load_packed
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.torch_scorer import TorchBackend, load_network, read_weights
 

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.card import BEYOND, SEGMENTS, CrossBias, Kind, ModelCard
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.networks.attention import Attention, Bounds, merged
-from osrerank.scoring.networks.bert_weights import PARTS, encoder_weights, plain_names
-from osrerank.scoring.networks.cross_bias import likeness, pooled_length, raw_scores
-from osrerank.scoring.networks.packing import Numbers, Packed, offsets, pack, pack_by_segment
+from osrerank.scoring.networks.attention import Attention, Bounds
+from osrerank.scoring.networks.packing import Numbers, Packed, offsets, pack
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries, keys, values, each ``(tokens, heads, width)`` -> context ``(tokens, heads, width)``."""
@@ -74,23 +70,6 @@ ROBERTA = Family(
 FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA}
 
 
-def obstacle(config: Mapping[str, Any], card: ModelCard) -> str:
-    """Return why this module cannot compute a model, or nothing."""
-    kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
-    architecture = next(iter(config.get("architectures") or ["nothing"]))
-    if kind not in FAMILIES:
-        return f"model_type is {kind}"
-    if card.layout == "cross-bias" and kind != "bert":
-        return f"the layout is cross-bias, model_type {kind}"
-    if card.layout == "standard" and architecture not in FAMILIES[kind].classifiers:
-        return f"architecture is {architecture}"
-    if activation not in ACTIVATIONS:
-        return f"hidden_act is {activation}"
-    if config.get("position_embedding_type", "absolute") != "absolute" or config.get("is_decoder"):
-        return "its positions are relative, or it is a decoder"
-    return ""
-
-
 class Layer(nn.Module):
     """One BERT layer; query, key and value projections are one matrix."""
 
@@ -108,7 +87,7 @@ class Layer(nn.Module):
 
     def forward(self, states: Tensor, attend: Attend) -> Tensor:
         """Return the next states ``(tokens, hidden)``."""
-        query, key, value = self._heads(self.projections(states), 3)
+        query, key, value = self.apart(self.projections(states), 3)
         return self.finish(states, attend(query, key, value).flatten(1))
 
     def rows(self, states: Tensor, chosen: Tensor, attend: Attend) -> Tensor:
@@ -122,8 +101,8 @@ class Layer(nn.Module):
         weight, bias = self.projections.weight, self.projections.bias
         hidden = states.shape[1]
         states_of_rows = states.index_select(0, chosen)
-        (query,) = self._heads(functional.linear(states_of_rows, weight[:hidden], bias[:hidden]), 1)
-        key, value = self._heads(functional.linear(states, weight[hidden:], bias[hidden:]), 2)
+        (query,) = self.apart(functional.linear(states_of_rows, weight[:hidden], bias[:hidden]), 1)
+        key, value = self.apart(functional.linear(states, weight[hidden:], bias[hidden:]), 2)
         return self.finish(states_of_rows, attend(query, key, value).flatten(1))
 
     def finish(self, states: Tensor, context: Tensor) -> Tensor:
@@ -132,7 +111,7 @@ class Layer(nn.Module):
         finished: Tensor = self.norm(states + self.narrow(self.activation(self.widen(states))))
         return finished
 
-    def _heads(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+    def apart(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Return each of the projections that lie side by side, as ``(tokens, heads, width)``."""
         return tuple(projected.view(len(projected), parts, self.heads, -1).unbind(1))
 
@@ -254,127 +233,3 @@ class PackedClassifier(PackedNetwork):
         cls = last.rows(states, whole_offsets[:-1], attend).float()  # (n, hidden)
         logits: Tensor = self.classifier(torch.tanh(self.pooler(cls)))
         return logits
-
-
-class PackedCrossBias(PackedNetwork):
-    """The ``cross-bias`` layout (`cross_bias`): queries, then documents, then second documents.
-
-    Each layer attends within every query and every document in one call, then from one block to another where the card
-    opens it. The results are merged by their log-sum-exps, with the biases added to those of other blocks. If the card
-    says so, documents are pooled before.
-
-    Args:
-        encoder: the encoder.
-        attention: how rows look at columns.
-        bias: what the layout adds.
-        kind: ``mono`` for two blocks, ``duo`` for three.
-    """
-
-    def __init__(self, encoder: Encoder, attention: Attention, bias: CrossBias, *, kind: Kind = "mono") -> None:
-        super().__init__(encoder, attention)
-        self.bias = bias
-        self.segments = SEGMENTS[kind]
-
-    def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
-        packed = pack_by_segment(sequences, self.segments)
-        lengths = packed.lengths
-        pooled = self._pooled_lengths(lengths)
-        bounds = [offsets(part) for part in (*np.split(pooled, self.segments), pooled)]
-        return [*self.encoder.rows(packed), lengths, *bounds, pooled]
-
-    def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        ids, positions, segments, pieces, *block_offsets, part_offsets, part_lengths = inputs
-        block_lengths = np.split(lengths, self.segments)
-        bounds = [Bounds(begins, tokens) for begins, tokens in zip(block_offsets, block_lengths, strict=True)]
-        attend = partial(self._attend, parts=Bounds(part_offsets, lengths), blocks=_blocks(bounds))
-        states = self.encoder.embed(ids, positions, segments)
-        if self.bias.pools:
-            states = self._pooled(states.float(), pieces, part_lengths, int(lengths.sum())).to(self.encoder.dtype)
-        for layer in self.encoder.stack:
-            states = layer(states, attend)
-        means = torch.segment_reduce(states.float(), "mean", lengths=part_lengths.long(), unsafe=True)
-        return raw_scores(self.bias, *means.chunk(self.segments))  # each (n, hidden)
-
-    def _pooled_lengths(self, pieces: Numbers) -> Numbers:
-        """Return how many states each part gets for its pieces ``(parts,)``, queries first."""
-        if not self.bias.pools:
-            return pieces
-        queries, *documents = np.split(pieces, self.segments)
-        counts = [pooled_length(torch.from_numpy(part), self.bias.pool_factor).numpy() for part in documents]
-        return np.concatenate([queries, *counts]).astype(np.int32)
-
-    def _pooled(self, states: Tensor, pieces: Tensor, wanted: Tensor, rows: int) -> Tensor:
-        """Return the means of similar neighbours in each part, as `cross_bias.Pool` computes them.
-
-        Args:
-            states: fp32 ``(tokens, hidden)``.
-            pieces: of each part ``(parts,)``, queries first.
-            wanted: how many states each part is to have ``(parts,)``.
-            rows: the sum of that.
-        """
-        part = torch.repeat_interleave(torch.arange(len(pieces), device=states.device), pieces, output_size=len(states))
-        begins = (pieces.cumsum(0) - pieces).long()
-        like = functional.pad(likeness(states), (1, 0)).index_fill(0, begins, -BEYOND)
-        order = like.argsort(stable=True)
-        order = order[part[order].argsort(stable=True)]
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(states), device=states.device) - begins[part]
-        run = (place < wanted[part]).cumsum(0) - 1
-        sizes = torch.zeros(rows, dtype=torch.long, device=states.device).index_add_(0, run, torch.ones_like(run))
-        return torch.segment_reduce(states, "mean", lengths=sizes, unsafe=True)
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *, parts: Bounds, blocks: Sequence[Block]) -> Tensor:
-        """Return the context of all tokens ``(tokens, heads, width)``."""
-        context, lse = self.attention.with_lse(query, key, value, parts, parts)
-        seen = []
-        for number, (rows, own) in enumerate(blocks):
-            between = []
-            for other, bias in self.bias.seen_from(number, self.segments):
-                columns, its = blocks[other]
-                found = self.attention.with_lse(query[own], key[its], value[its], rows, columns)
-                between.append((*found, bias))
-            seen.append(merged((context[own], lse[:, own]), *between))
-        return torch.cat(seen)
-
-
-def _blocks(bounds: Sequence[Bounds]) -> list[Block]:
-    ends = np.cumsum([0, *(int(one.lengths.sum()) for one in bounds)])
-    return [(one, slice(int(start), int(end))) for one, (start, end) in zip(bounds, pairwise(ends), strict=True)]
-
-
-def load_packed(
-    weights: Mapping[str, Tensor],
-    config: Mapping[str, Any],
-    card: ModelCard,
-    *,
-    attention: Attention,
-    dtype: torch.dtype,
-) -> PackedNetwork:
-    """Return a network with a checkpoint's weights, in evaluation mode; the encoder in ``dtype``, the head in fp32.
-
-    Args:
-        weights: the checkpoint's, by its own names.
-        config: ``config.json``; `obstacle` finds nothing against it.
-        card: the layout.
-        attention: how rows look at columns.
-        dtype: of the encoder, except that the embeddings of a model that pools documents stay fp32.
-
-    Raises:
-        KeyError: a weight is missing.
-    """
-    family = FAMILIES[config["model_type"]]
-    plain = plain_names(weights, family.prefix)
-    first_position = int(config["pad_token_id"]) + 1 if family.counts_from_padding else 0
-    encoder = Encoder(config, first_position)
-    encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
-    if not card.cross_bias.pools:
-        encoder.to(dtype)
-    else:  # in 16 bits, other pieces would share a state
-        encoder.layers.to(dtype)
-    if card.layout == "cross-bias":
-        return PackedCrossBias(encoder, attention, card.cross_bias, kind=card.kind).eval()
-    second = family.classifiers[config["architectures"][0]]
-    network = PackedClassifier(encoder, attention, labels=len(plain[f"{second}.weight"]))
-    for ours, theirs in ((network.pooler, family.pooler), (network.classifier, second)):
-        ours.load_state_dict({part: plain[f"{theirs}.{part}"] for part in PARTS})
-    return network.eval()

@@ -14,10 +14,10 @@ exchanging them changes its sign and nothing else, up to rounding.
 
 With a pool factor r a document of n pieces goes through the layers as ceil(n / r) states: after the embeddings, each
 run of neighbours that are most alike becomes its mean. The layers do not know how long a run was. `Pool` is the
-reference implementation; the packed network (`bert.PackedCrossBias`) and the graph (`osrerank.export.graph`) are tested
-against it. Token merging by likeness: Bolya et al. 2023 (arXiv 2210.09461); pooling of a retriever's
-document states by a factor: Clavié, Chaffin, Adams 2024 (arXiv 2409.14683); pooled neighbours: Dai et al. 2020
-(Funnel-Transformer, arXiv 2006.03236).
+reference implementation; the packed network (`packed_bi_encoders.PackedCrossBias`) and the graph
+(`osrerank.export.graph`) are tested against it. Token merging by likeness: Bolya et al. 2023 (arXiv 2210.09461);
+pooling of a retriever's document states by a factor: Clavié, Chaffin, Adams 2024 (arXiv 2409.14683); pooled
+neighbours: Dai et al. 2020 (Funnel-Transformer, arXiv 2006.03236).
 """
 
 from collections.abc import Mapping

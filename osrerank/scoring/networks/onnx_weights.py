@@ -23,8 +23,8 @@ HEADS = ("pooler.dense", "classifier", "cls.seq_relationship")
 def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the weights by their transformers names, without the prefix ``bert.``: float32.
 
-    For the layout ``cross-bias`` the graph has only the first row of the token type table; the others, which are never
-    read, are zeros.
+    For the layouts ``cross-bias`` and ``joined`` the graph has only the first row of the token type table; the others,
+    which are never read, are zeros.
 
     Args:
         file: the graph.
@@ -84,13 +84,15 @@ class _GraphWeights:
 
     def _tables(self, segments: int) -> dict[str, Array]:
         word, position, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
-        tables = {"word.weight": self._matrix(word)}
+        positions = self._constants["positions"]
+        if positions.ndim == 1:  # numbers, which cross-bias looks up in the table
+            positions = self._matrix(position)
+        tables = {"word.weight": self._matrix(word), "position.weight": positions}
         if "segment" not in self._constants:  # the standard layout
-            return {**tables, "position.weight": self._constants["positions"], "segment.weight": self._matrix(segment)}
+            return {**tables, "segment.weight": self._matrix(segment)}
         first = self._constants["segment"]
         others = np.zeros((segments - 1, len(first)), first.dtype)
-        rows = np.concatenate([first[None], others])
-        return {**tables, "position.weight": self._matrix(position), "segment.weight": rows}
+        return {**tables, "segment.weight": np.concatenate([first[None], others])}
 
     def _linear(self, name: str, *products: str) -> dict[str, Array]:
         """Return weight and bias of the products side by side, the weight ``(outputs, inputs)``."""

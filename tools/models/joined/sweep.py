@@ -23,21 +23,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from osrerank.scoring.card import BLOCKED
-from osrerank.scoring.networks.joined import (
-    DocumentKeys,
-    DocumentStates,
-    JoinedEncoder,
-    Joining,
-    Pooling,
-    QueryStates,
-    Rows,
-    joined_from_bert,
-    merged,
-)
+from osrerank.scoring.card import BLOCKED, Joining, Pooling, Rows
+from osrerank.scoring.networks.joined import DocumentKeys, JoinedEncoder, TextStates, joined_from_bert, merged
 
 MOST_LAYERS = 2
 BIASES = (-2.0, -3.0, -4.0, -5.0)
+SECOND_LAYER_BIAS = -4.0
+"""The only one tried where all rows look in two layers, which costs most."""
 FACTORS = (1.0, 4.0, 8.0)
 TOKENS_AT_A_TIME = 6000
 ROWS_AT_A_TIME = 40_000
@@ -68,11 +60,11 @@ STARTS = {
 
 def joinings(pooling: Pooling) -> dict[str, Joining]:
     """Return the settings of the grid by name: layers, rows, bias."""
-    found = {"plain": Joining(layers=0)}
-    looking: tuple[Rows, ...] = ("cls", "all") if pooling == "cls" else ("all",)
-    for layers, rows, bias in product(range(1, MOST_LAYERS + 1), looking, BIASES):
-        if not (layers == 1 and rows == "all" and pooling == "cls"):  # equal to the [CLS] row alone
-            found[f"m{layers}.{rows}.g{bias:g}"] = Joining(layers, bias, rows)
+    found = {"plain": Joining(0, rows="all", pooling=pooling)}
+    rows: Rows = "cls" if pooling == "cls" else "all"
+    for layers, bias in product(range(1, MOST_LAYERS + 1), BIASES):
+        if layers == 1 or rows == "cls" or bias == SECOND_LAYER_BIAS:
+            found[f"m{layers}.{rows}.g{bias:g}"] = Joining(layers, bias, rows, pooling)
     return found
 
 
@@ -102,14 +94,14 @@ class Texts:
         order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
         for batch in _by_tokens(order, [len(one) for one in ids]):
             input_ids, mask = _padded([ids[number] for number in batch])
-            states, vectors = self._encoder.encode(input_ids, mask, MOST_LAYERS)
+            whole = self._encoder.encode(input_ids, mask, MOST_LAYERS)
             for factor in FACTORS:
-                documents = merged(states[:-1], mask, vectors, factor)
+                documents = merged(whole, factor)
                 for row, number in enumerate(batch):
                     there = documents.log_pieces[row] > BLOCKED / 2
                     self._states[number].append(tuple(one[row][there].clone() for one in documents.layers))
                     self._log_pieces[number].append(documents.log_pieces[row][there].clone())
-                    self._vectors[number] = vectors[row].clone()
+                    self._vectors[number] = documents.vectors[row].clone()
 
     def keys(self, numbers: Sequence[int], factor: int) -> Iterator[DocumentKeys]:
         """Yield keys and values of texts in their order, in batches that fit memory.
@@ -126,7 +118,7 @@ class Texts:
             )
             padded = pad_sequence(log_pieces, batch_first=True, padding_value=BLOCKED)
             vectors = torch.stack([self._vectors[number] for number in batch])
-            yield self._encoder.project(DocumentStates(layers, padded, vectors))
+            yield self._encoder.project(TextStates(layers, padded, vectors))
 
 
 def _by_tokens(numbers: Sequence[int], lengths: Sequence[int], most: int = TOKENS_AT_A_TIME) -> Iterator[list[int]]:
@@ -170,7 +162,7 @@ def scored(
         numbers = [number for doc_id in candidates for number in place[doc_id]]
         bounds = np.cumsum([0, *(len(place[doc_id]) for doc_id in candidates)])[:-1]
         queries = {
-            name: encoder.query(torch.tensor(tokenizer.encode(prefix + text).ids), MOST_LAYERS)
+            name: encoder.encode(*_padded([tokenizer.encode(prefix + text).ids]), MOST_LAYERS)
             for name, prefix in start.prefixes.items()
         }
         for name, values in _of_query(encoder, documents, numbers, queries, settings, wanted).items():
@@ -183,7 +175,7 @@ def _of_query(
     encoder: JoinedEncoder,
     documents: Texts,
     numbers: Sequence[int],
-    queries: Mapping[str, QueryStates],
+    queries: Mapping[str, TextStates],
     settings: Mapping[str, Joining],
     wanted: Sequence[str] | None,
 ) -> dict[str, Floats]:
@@ -211,7 +203,7 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", help="names of settings; all if not given")
     options = parser.parse_args()
     options.scores.mkdir(parents=True, exist_ok=True)
-    names = options.only or ["wikiqa", "dl21", "checkthat", "scifact", "nfcorpus", "squad"]
+    names = options.only or ["wikiqa", "dl21", "checkthat", "squad", "nfcorpus", "scifact"]
     files = [options.sets / f"{name}.json" for name in names]
     for file, name in product(files, options.starts):
         output = options.scores / f"{name}.{file.stem}.npz"
@@ -220,7 +212,8 @@ def main() -> None:
         began = time.perf_counter()
         folder = options.models / name
         config = json.loads((folder / "config.json").read_text("utf-8"))
-        encoder = joined_from_bert(load_file(folder / "model.safetensors"), config, STARTS[name].pooling)
+        plain = joinings(STARTS[name].pooling)["plain"]
+        encoder = joined_from_bert(load_file(folder / "model.safetensors"), config, plain)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_padding()
         tokenizer.enable_truncation(config["max_position_embeddings"])

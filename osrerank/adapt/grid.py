@@ -1,0 +1,178 @@
+"""Scores of many settings at once: each text goes through the encoder once, whatever the number of settings."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from osrerank.scoring.card import BLOCKED, Joining, Pooling, Rows
+from osrerank.scoring.networks.joined import DocumentKeys, JoinedEncoder, TextStates, merged
+
+MOST_LAYERS = 2
+BIASES = (-2.0, -3.0, -4.0, -5.0)
+SECOND_LAYER_BIAS = -4.0
+"""The only one tried where all rows look in two layers, which costs most."""
+ENCODED_TOKENS = 6_000
+"""Most tokens of a batch of texts, with padding."""
+JOINED_ROWS = 40_000
+"""Most rows of documents that are joined at a time, with padding."""
+KEPT_ROWS = 1_000_000
+"""Most rows of documents whose states are kept: 3 GB at two layers of 384."""
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to score.
+
+    Attributes:
+        joining: how the query looks at the document.
+        factor: a document's pieces for each of its rows, on average (`osrerank.scoring.networks.joined.merged`).
+    """
+
+    joining: Joining
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A document's states without padding: for each factor those of each layer ``(rows, hidden)``, and log pieces."""
+
+    layers: tuple[tuple[Tensor, ...], ...]
+    log_pieces: tuple[Tensor, ...]
+    vector: Tensor
+
+    @property
+    def rows(self) -> int:
+        return sum(len(one) for one in self.log_pieces)
+
+
+def joinings(pooling: Pooling, query_prefix: str = "", document_prefix: str = "") -> Iterator[Joining]:
+    """Yield what `osrerank adapt` tries: the bi-encoder itself, then one and two joined layers with each bias."""
+    rows: Rows = "cls" if pooling == "cls" else "all"
+    yield Joining(0, rows=rows, pooling=pooling, query_prefix=query_prefix, document_prefix=document_prefix)
+    for layers, bias in product(range(1, MOST_LAYERS + 1), BIASES):
+        if layers == 1 or rows == "cls" or bias == SECOND_LAYER_BIAS:
+            yield Joining(layers, bias, rows, pooling, 0.0, query_prefix, document_prefix)
+
+
+class Grid:
+    """Scores documents with each of some settings.
+
+    Args:
+        encoder: of the bi-encoder.
+        tokenizer: the model's; it must truncate and not pad.
+        settings: by name; all have the same prefix of documents.
+        kept_rows: of documents whose states are kept between queries.
+    """
+
+    def __init__(
+        self,
+        encoder: JoinedEncoder,
+        tokenizer: Tokenizer,
+        settings: Mapping[str, Setting],
+        *,
+        kept_rows: int = KEPT_ROWS,
+    ) -> None:
+        self._encoder = encoder
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._factors = sorted({setting.factor for setting in settings.values()})
+        self._last = max(setting.joining.layers for setting in settings.values())
+        (self._document_prefix,) = {setting.joining.document_prefix for setting in settings.values()}
+        self._texts: OrderedDict[str, _Text] = OrderedDict()
+        self._rows, self._kept_rows = 0, kept_rows
+
+    @torch.inference_mode()
+    def scores(self, query: str, documents: Sequence[str]) -> dict[str, Floats]:
+        """Return the raw scores of documents ``(n,)`` by the name of the setting."""
+        self._encode(document for document in dict.fromkeys(documents) if document not in self._texts)
+        texts = [self._texts[document] for document in documents]
+        for document in documents:
+            self._texts.move_to_end(document)
+        queries = {prefix: self._query(prefix + query) for prefix in self._prefixes()}
+        found: dict[str, list[Floats]] = {name: [] for name in self._settings}
+        for place, factor in enumerate(self._factors):
+            names = [name for name, setting in self._settings.items() if setting.factor == factor]
+            for keys in self._keys(texts, place):
+                for name in names:
+                    joining = self._settings[name].joining
+                    scores = self._encoder.scores(queries[joining.query_prefix], keys, joining)
+                    found[name].append(scores.numpy())
+        self._forget()
+        return {name: np.concatenate(parts) for name, parts in found.items()}
+
+    def _prefixes(self) -> set[str]:
+        return {setting.joining.query_prefix for setting in self._settings.values()}
+
+    def _query(self, text: str) -> TextStates:
+        return self._encoder.encode(*_padded([self._tokenizer.encode(text).ids]), self._last)
+
+    def _encode(self, documents: Iterable[str]) -> None:
+        new = list(documents)
+        ids = [one.ids for one in self._tokenizer.encode_batch([self._document_prefix + text for text in new])]
+        order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
+        for batch in _by_size(order, [len(one) for one in ids], ENCODED_TOKENS):
+            input_ids, mask = _padded([ids[number] for number in batch])
+            whole = self._encoder.encode(input_ids, mask, self._last)
+            parts = [merged(whole, factor) for factor in self._factors]
+            for row, number in enumerate(batch):
+                there = [part.log_pieces[row] > BLOCKED / 2 for part in parts]
+                text = _Text(
+                    tuple(
+                        tuple(layer[row][kept].clone() for layer in part.layers)
+                        for part, kept in zip(parts, there, strict=True)
+                    ),
+                    tuple(part.log_pieces[row][kept].clone() for part, kept in zip(parts, there, strict=True)),
+                    whole.vectors[row].clone(),
+                )
+                self._texts[new[number]] = text
+                self._rows += text.rows
+
+    def _keys(self, texts: Sequence[_Text], factor: int) -> Iterator[DocumentKeys]:
+        """Yield keys and values of texts, in order, in batches that fit memory."""
+        lengths = [len(text.log_pieces[factor]) for text in texts]
+        for batch in _by_size(range(len(texts)), lengths, JOINED_ROWS):
+            some = [texts[number] for number in batch]
+            layers = tuple(
+                pad_sequence([text.layers[factor][layer] for text in some], batch_first=True)
+                for layer in range(self._last)
+            )
+            log_pieces = pad_sequence(
+                [text.log_pieces[factor] for text in some], batch_first=True, padding_value=BLOCKED
+            )
+            vectors = torch.stack([text.vector for text in some])
+            yield self._encoder.project(TextStates(layers, log_pieces, vectors))
+
+    def _forget(self) -> None:
+        while self._rows > self._kept_rows and self._texts:
+            _, text = self._texts.popitem(last=False)
+            self._rows -= text.rows
+
+
+def _by_size(numbers: Iterable[int], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yield numbers in order, in batches whose longest times their count is at most ``most``, or of one."""
+    batch: list[int] = []
+    longest = 0
+    for number in numbers:
+        longest = max(longest, lengths[number])
+        if batch and (len(batch) + 1) * longest > most:
+            yield batch
+            batch, longest = [], lengths[number]
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+def _padded(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    rows = pad_sequence([torch.tensor(one) for one in ids], batch_first=True)
+    lengths = torch.tensor([len(one) for one in ids])
+    return rows, (torch.arange(rows.shape[1]) < lengths.unsqueeze(1)).long()

@@ -1,0 +1,187 @@
+"""Build a joined model's two ONNX graphs: one encodes texts, the other joins a query and documents.
+
+The encoder graph serves queries and documents. Where texts' vectors are their [CLS] states, its last layer computes
+nothing else. The join graph has the last m layers for the rows of the query that look at the document. It reads the
+document's states as they are. Head by head, the logit of a row x_j is ``((W_k^T q) x_j + q b_k) / sqrt(d) + g + log
+n_j``, and the context is ``W_v (sum_j p_j x_j) + b_v sum_j p_j``: the document's keys and values are never computed.
+Both graphs are tested against `osrerank.scoring.networks.joined`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from osrerank.export.graph import TOKENS, BertGraph, Shape, Weights
+from osrerank.export.quantise import quantise_rows
+from osrerank.scoring.card import ModelCard
+
+
+def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
+    """Return the graph that encodes texts, as an ``onnx.ModelProto`` in fp32.
+
+    Its input is ``input_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. Its outputs are float32:
+    ``vector`` ``(n, hidden)``, of norm 1, and ``states.0`` to ``states.m-1`` ``(n, tokens, hidden)``, which enter the
+    joined layers.
+
+    Args:
+        weights: by their transformers names, with or without the prefix ``bert.``.
+        config: the model's ``config.json``; see `osrerank.export.graph.can_build`.
+        card: of the layout ``joined``.
+
+    Raises:
+        KeyError: a weight is missing.
+    """
+    return _Encoder(_plain(weights), config, card).build()
+
+
+def build_join(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool = False) -> Any:
+    """Return the graph that joins a query and documents, as an ``onnx.ModelProto`` that computes in fp32.
+
+    Its inputs are float32: ``query.i`` ``(1, tokens, hidden)`` and ``document.i`` ``(n, rows, hidden)`` for each joined
+    layer i, ``query_vector`` ``(1, hidden)``, ``document_vector`` ``(n, hidden)``, and ``log_pieces`` ``(n, rows)``:
+    the log of the pieces in each row, `BLOCKED` where there is none. Its output is ``logits`` ``(n, 1)``.
+
+    Args:
+        weights: as `build_encoder`.
+        config: likewise.
+        card: of the layout ``joined``, with at least one joined layer.
+        int8: whether the file has the matrices in int8, with a scale for each output; ONNX Runtime makes fp32 of them
+            when it loads the graph, so that the scores of one document never depend on the others.
+
+    Raises:
+        KeyError: a weight is missing.
+    """
+    return _Join(_plain(weights), config, card, int8=int8).build()
+
+
+def _plain(weights: Weights) -> Weights:
+    return {name.removeprefix("bert."): array for name, array in weights.items()}
+
+
+class _Encoder(BertGraph):
+    def build(self) -> Any:
+        """Return `build_encoder`'s graph."""
+        joining, states = self._card.joining, self._embedded(self._positions(), self._one_segment())
+        outputs: dict[str, tuple[str, Shape]] = {}
+        for layer in range(self._layers):
+            if (place := layer - self._layers + joining.layers) >= 0:
+                outputs[f"states.{place}"] = (states, (*TOKENS, self._hidden))
+            is_last = layer == self._layers - 1
+            states = self._layer(states, layer, only_first=is_last and joining.pooling == "cls")
+        vector = _vector(self, states)
+        return self.graph.model({"input_ids": TOKENS}, {"vector": (vector, ("n", self._hidden)), **outputs})
+
+
+class _Join(BertGraph):
+    """The joined layers. Values are ``(n, rows, hidden)``; n is 1 for what is the same beside each document."""
+
+    def __init__(self, weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool) -> None:
+        super().__init__(weights, config, card)
+        self._is_int8 = int8
+
+    def build(self) -> Any:
+        """Return `build_join`'s graph."""
+        joining, first = self._card.joining, self._layers - self._card.joining.layers
+        looks_alone = joining.rows == "cls"
+        states = self._first("query.0") if looks_alone else "query.0"
+        for place in range(joining.layers):
+            own = states
+            if looks_alone:
+                own = f"query.{place}" if place == 0 else self._with_others(states, f"query.{place}")
+            is_last = place == joining.layers - 1
+            looking = self._first(states) if is_last and joining.pooling == "cls" and not looks_alone else states
+            context = self._context(looking, own, f"document.{place}", first + place)
+            states = self._after(context, looking, first + place)
+        plain = self._times_document("query_vector")
+        joined = self._times_document(_vector(self, states))
+        share = self._number("cosine_share", joining.cosine_share)
+        apart = self.graph.add("Mul", [self.graph.add("Sub", [plain, joined]), share])
+        score = self.graph.add("Add", [joined, apart])
+        shapes: dict[str, Shape] = {}
+        for place in range(joining.layers):
+            shapes[f"query.{place}"] = (1, "tokens", self._hidden)
+            shapes[f"document.{place}"] = ("n", "rows", self._hidden)
+        shapes["query_vector"], shapes["document_vector"] = (1, self._hidden), ("n", self._hidden)
+        shapes["log_pieces"] = ("n", "rows")
+        return self.graph.model(shapes, {"logits": (score, ("n", 1))})
+
+    def _context(self, looking: str, own: str, document: str, layer: int) -> str:
+        """Return what rows attend to ``(n, looking, hidden)``: the query's own rows and the document's."""
+        add, ours = self.graph.add, f"layers.{layer}"
+        query, key, value = (f"encoder.layer.{layer}.attention.self.{part}" for part in ("query", "key", "value"))
+        asked = self._split_heads(self._linear(looking, f"{ours}.query", [query]))
+        asked = add("Mul", [asked, self._number("scale", self._width**-0.5)])
+        own_keys = add("Transpose", [self._split_heads(self._linear(own, f"{ours}.key", [key]))], perm=[0, 1, 3, 2])
+        own_values = self._split_heads(self._linear(own, f"{ours}.value", [value]))
+        rows = add("Unsqueeze", [document, self._axis(1)])  # (n, 1, rows, hidden)
+        turned = add("Transpose", [rows], perm=[0, 1, 3, 2])
+        logits = add("MatMul", [add("MatMul", [asked, self._by_head(key, ours, "key")]), turned])
+        offset = add("MatMul", [asked, self._bias_by_head(key, (self._heads, self._width, 1))])
+        logits = add("Sum", [logits, offset, self._document_bias()])
+        own_logits = add("Add", [add("MatMul", [asked, own_keys]), self._zeros()])  # for each of the n documents
+        attention = add("Softmax", [add("Concat", [own_logits, logits], axis=3)], axis=3)
+        sizes = add("Concat", [add("Shape", [part], start=3, end=4) for part in (own_logits, logits)], axis=0)
+        own_share, share = self.graph.split("Split", [attention, sizes], 2, axis=3)
+        values = add("Transpose", [self._by_head(value, ours, "value")], perm=[0, 2, 1])
+        seen = add("MatMul", [add("MatMul", [share, rows]), values])
+        weight = add("ReduceSum", [share, self._axis(3)])
+        offset = add("Mul", [weight, self._bias_by_head(value, (self._heads, 1, self._width))])
+        context = add("Sum", [add("MatMul", [own_share, own_values]), seen, offset])
+        shape = self.graph.constant("heads.together", np.array([0, 0, self._hidden]))
+        return add("Reshape", [add("Transpose", [context], perm=[0, 2, 1, 3]), shape])
+
+    def _product(self, states: str, ours: str, theirs: Sequence[str]) -> str:
+        turned = self.graph.add("Transpose", [self._matrix(theirs[0], ours)])
+        return self.graph.add("MatMul", [states, turned], ours)
+
+    def _matrix(self, name: str, ours: str) -> str:
+        """Return a matrix ``(outputs, inputs)``."""
+        if not self._is_int8:
+            return self.graph.constant(f"{ours}.weight", self._weights[f"{name}.weight"])
+        rows, scales = quantise_rows(self._weights[f"{name}.weight"])
+        integers = self.graph.constant(f"{ours}.weight.int8", rows)
+        whole = self.graph.add("Cast", [integers], to=1)
+        return self.graph.add("Mul", [whole, self.graph.constant(f"{ours}.weight.scale", scales)])
+
+    def _by_head(self, name: str, ours: str, part: str) -> str:
+        """Return a projection's matrix ``(heads, width, hidden)``."""
+        shape = self.graph.constant("by.head", np.array([self._heads, self._width, self._hidden]))
+        return self.graph.add("Reshape", [self._matrix(name, f"{ours}.{part}"), shape])
+
+    def _bias_by_head(self, name: str, shape: tuple[int, int, int]) -> str:
+        return self.graph.constant(f"{name}.bias.by.head", self._weights[f"{name}.bias"].reshape(shape))
+
+    def _split_heads(self, states: str) -> str:
+        """Return ``(n, heads, rows, width)``."""
+        shape = self.graph.constant("heads.apart", np.array([0, 0, self._heads, self._width]))
+        return self.graph.add("Transpose", [self.graph.add("Reshape", [states, shape])], perm=[0, 2, 1, 3])
+
+    def _with_others(self, states: str, query: str) -> str:
+        """Return the query's rows with its [CLS] as it is beside each document ``(n, tokens, hidden)``."""
+        end = self.graph.constant("end", np.array([np.iinfo(np.int64).max]))
+        others = self.graph.add("Slice", [query, self._axis(1), end, self._axis(1)])
+        zeros = self.graph.add("Squeeze", [self._zeros(), self._axis(3)])
+        return self.graph.add("Concat", [states, self.graph.add("Add", [others, zeros])], axis=1)
+
+    def _document_bias(self) -> str:
+        """Return what is added to the logits of the document's rows ``(n, 1, 1, rows)``."""
+        bias = self.graph.add("Add", ["log_pieces", self._number("bias", self._card.joining.bias)])
+        return self.graph.add("Unsqueeze", [bias, self.graph.constant("axes.1.2", np.array([1, 2]))])
+
+    def _zeros(self) -> str:
+        """Return ``(n, 1, 1, 1)`` zeros, which make n of what is the same beside each document."""
+        one = self.graph.add("Slice", ["log_pieces", self._axis(0), self._axis(1), self._axis(1)])
+        zero = self.graph.add("Mul", [one, self._number("zero", 0.0)])
+        return self.graph.add("Unsqueeze", [zero, self.graph.constant("axes.2.3", np.array([2, 3]))])
+
+    def _times_document(self, vector: str) -> str:
+        """Return the product of a query's vector with the documents', all of norm 1 ``(n, 1)``."""
+        return self.graph.add("ReduceSum", [self.graph.add("Mul", [vector, "document_vector"]), self._axis(1)])
+
+
+def _vector(graph: BertGraph, states: str) -> str:
+    """Return texts' vectors of norm 1 ``(n, hidden)``: their only state where that is [CLS]'s, else the mean of all."""
+    add = graph.graph.add
+    pooled = add("ReduceMean", [states, graph.graph.constant("axis.1", np.array([1]))], keepdims=0)
+    return add("LpNormalization", [pooled], axis=1, p=2)
