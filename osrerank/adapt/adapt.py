@@ -109,7 +109,7 @@ def adapt(
         card = replace(card, joining=joining, calibration=UNCALIBRATED, first_pass_weight=weight)
         adapted = Adapted(card, None, _rows(joining, 8 + 2))
     else:
-        adapted = _chosen(model, card, settings, *judged, report)
+        adapted = _chosen(model, card, settings, *judged, options.precision, report)
     _write(model, output, adapted.card, options)
     return adapted
 
@@ -146,6 +146,7 @@ def _chosen(
     settings: Sequence[Joining],
     candidates: Path,
     qrels: Path,
+    precision: str,
     report: Callable[[str], None],
 ) -> Adapted:
     judgments = read_qrels(qrels).judgments
@@ -153,14 +154,14 @@ def _chosen(
     if len(lists) < FOLDS:
         reason = f"{candidates} has {len(lists)} queries with a relevant document in {qrels}; {FOLDS} are needed"
         raise EvaluationError(reason)
-    judged = list(_score(model, lists, judgments, settings, report))
+    judged = list(_score(model, lists, judgments, settings, precision, report))
     choice = choose(judged, settings)
     joining = choice.chosen.joining
     raw = [_raw(one, joining) for one in judged]
     relevant = [np.array([one.relevance.get(doc_id, 0) > 0 for doc_id in one.doc_ids]) for one in judged]
     calibration = fit_calibration(np.concatenate(raw).astype(np.float32), np.concatenate(relevant))
     weight = choice.chosen.weight * calibration.scale
-    tokenizer = _tokenizer(model)
+    tokenizer = tokenizer_of(model)
     tokens = np.mean([len(tokenizer.encode(model.query_prefix + one.query.text).ids) for one in lists])
     provenance = {"measures": {"nDCG@10, held out": round(choice.held_out, 4), "queries": len(judged)}}
     made = replace(card, joining=joining, calibration=calibration, first_pass_weight=weight, provenance=provenance)
@@ -176,13 +177,14 @@ def _score(
     lists: Sequence[CandidateList],
     judgments: Any,
     settings: Sequence[Joining],
+    precision: str,
     report: Callable[[str], None],
 ) -> Iterator[Judged]:
     """Yield each query's candidates with the scores of all settings."""
     from osrerank.adapt.grid import Grid, Setting  # noqa: PLC0415 - imports torch
 
     named = {str(number): Setting(joining) for number, joining in enumerate(settings)}
-    grid = Grid(load_encoder(model), _tokenizer(model), named)
+    grid = Grid(load_encoder(model), load_backend(model, precision), tokenizer_of(model), named)
     for number, one in enumerate(lists, 1):
         texts = [f"{doc.get('title') or ''}{TITLE_SEPARATOR}{doc['text']}".strip() for doc in one.documents]
         scores = grid.scores(one.query.text, texts)
@@ -198,6 +200,19 @@ def _score(
             report(f"{number} of {len(lists)} queries scored")
 
 
+def load_backend(model: BiEncoder, precision: str) -> Any:
+    """Return the bi-encoder's graph as a `JoinedBackend` that gives the states of the last layers."""
+    from osrerank.adapt.grid import MOST_LAYERS  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.onnx_scorer import JoinedBackend  # noqa: PLC0415 - imports numpy
+
+    layers = min(MOST_LAYERS, int(model.config["num_hidden_layers"]))
+    card = replace(_card(model, "encoder"), joining=Joining(layers, rows="all", pooling=model.pooling))
+    with tempfile.TemporaryDirectory(prefix="osrerank-adapt-") as parent:
+        made = Path(parent) / "encoder"
+        card = _export(model, made, card, AdaptOptions(precision=precision))
+        return JoinedBackend.load(made, card)
+
+
 def load_encoder(model: BiEncoder) -> Any:
     """Return the bi-encoder as a `JoinedEncoder` with no joined layer, in evaluation mode."""
     from osrerank.scoring.networks.joined import joined_from_bert  # noqa: PLC0415 - imports torch
@@ -206,7 +221,8 @@ def load_encoder(model: BiEncoder) -> Any:
     return joined_from_bert(read_weights(model.directory), model.config, Joining(0, rows="all", pooling=model.pooling))
 
 
-def _tokenizer(model: BiEncoder) -> Any:
+def tokenizer_of(model: BiEncoder) -> Any:
+    """Return the model's tokenizer, which truncates and does not pad."""
     from tokenizers import Tokenizer  # noqa: PLC0415 - with torch's half
 
     tokenizer = Tokenizer.from_file(str(model.directory / TOKENIZER_FILE))
@@ -231,6 +247,12 @@ def _rows(joining: Joining, tokens: float) -> float:
 
 def _write(model: BiEncoder, output: Path, card: ModelCard, options: AdaptOptions) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
+    _export(model, output, card, options)
+    _add_origin(model, output, card.joining)
+
+
+def _export(model: BiEncoder, output: Path, card: ModelCard, options: AdaptOptions) -> ModelCard:
+    """Write the model's graphs beside the card, and return the card with their names."""
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent)
         for file in (CONFIG_FILE, TOKENIZER_FILE, *weight_files(model.directory)):
@@ -240,8 +262,7 @@ def _write(model: BiEncoder, output: Path, card: ModelCard, options: AdaptOption
                 shutil.copyfile(model.directory / notice, folder / notice)
         write_card(folder, card)
         made = ExportOptions(name=card.name, precision=options.precision, keep_weights=options.keep_weights)
-        export_model(folder, output, made)
-    _add_origin(model, output, card.joining)
+        return export_model(folder, output, made)
 
 
 def _add_origin(model: BiEncoder, output: Path, joining: Joining) -> None:

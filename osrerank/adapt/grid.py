@@ -1,7 +1,12 @@
-"""Scores of many settings at once: each text goes through the encoder once, whatever the number of settings."""
+"""Scores of many settings at once: each text goes through the encoder once, whatever the number of settings.
+
+The encoder is the graph that is shipped, which in int8 is several times as fast as PyTorch; the last layers are joined
+in PyTorch, by the reference implementation.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 
@@ -14,13 +19,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from osrerank.scoring.card import BLOCKED, Joining, Pooling, Rows
 from osrerank.scoring.networks.joined import DocumentKeys, JoinedEncoder, TextStates, merged
+from osrerank.scoring.onnx_scorer import JoinedBackend
 
 MOST_LAYERS = 2
 BIASES = (-2.0, -3.0, -4.0, -5.0)
 SECOND_LAYER_BIAS = -4.0
 """The only one tried where all rows look in two layers, which costs most."""
-ENCODED_TOKENS = 6_000
-"""Most tokens of a batch of texts, with padding."""
 JOINED_ROWS = 40_000
 """Most rows of documents that are joined at a time, with padding."""
 KEPT_ROWS = 1_000_000
@@ -68,7 +72,8 @@ class Grid:
     """Scores documents with each of some settings.
 
     Args:
-        encoder: of the bi-encoder.
+        encoder: of the bi-encoder, which joins.
+        backend: encodes texts, with the states of `MOST_LAYERS` layers, or of all where there are fewer.
         tokenizer: the model's; it must truncate and not pad.
         settings: by name; all have the same prefix of documents.
         kept_rows: of documents whose states are kept between queries.
@@ -77,16 +82,18 @@ class Grid:
     def __init__(
         self,
         encoder: JoinedEncoder,
+        backend: JoinedBackend,
         tokenizer: Tokenizer,
         settings: Mapping[str, Setting],
         *,
         kept_rows: int = KEPT_ROWS,
     ) -> None:
         self._encoder = encoder
+        self._backend = backend
+        self._threads = ThreadPoolExecutor(backend.threads)
         self._tokenizer = tokenizer
         self._settings = settings
         self._factors = sorted({setting.factor for setting in settings.values()})
-        self._last = max(setting.joining.layers for setting in settings.values())
         (self._document_prefix,) = {setting.joining.document_prefix for setting in settings.values()}
         self._texts: OrderedDict[str, _Text] = OrderedDict()
         self._rows, self._kept_rows = 0, kept_rows
@@ -114,28 +121,28 @@ class Grid:
         return {setting.joining.query_prefix for setting in self._settings.values()}
 
     def _query(self, text: str) -> TextStates:
-        return self._encoder.encode(*_padded([self._tokenizer.encode(text).ids]), self._last)
+        return self._states(self._tokenizer.encode(text).ids)
+
+    def _states(self, ids: Sequence[int]) -> TextStates:
+        """Return a text's states, with a first dimension of 1."""
+        found = self._backend.encoded(np.array(ids))
+        layers = tuple(torch.from_numpy(found[name]) for name in sorted(found) if name.startswith("states."))
+        return TextStates(layers, torch.zeros(1, len(ids)), torch.from_numpy(found["vector"]))
 
     def _encode(self, documents: Iterable[str]) -> None:
         new = list(documents)
-        ids = [one.ids for one in self._tokenizer.encode_batch([self._document_prefix + text for text in new])]
-        order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
-        for batch in _by_size(order, [len(one) for one in ids], ENCODED_TOKENS):
-            input_ids, mask = _padded([ids[number] for number in batch])
-            whole = self._encoder.encode(input_ids, mask, self._last)
+        encodings = self._tokenizer.encode_batch([self._document_prefix + text for text in new])
+        encoded = self._threads.map(self._text, (one.ids for one in encodings))
+        for document, text in zip(new, encoded, strict=True):
+            self._texts[document] = text
+            self._rows += text.rows
+
+    def _text(self, ids: Sequence[int]) -> _Text:
+        with torch.inference_mode():
+            whole = self._states(ids)
             parts = [merged(whole, factor) for factor in self._factors]
-            for row, number in enumerate(batch):
-                there = [part.log_pieces[row] > BLOCKED / 2 for part in parts]
-                text = _Text(
-                    tuple(
-                        tuple(layer[row][kept].clone() for layer in part.layers)
-                        for part, kept in zip(parts, there, strict=True)
-                    ),
-                    tuple(part.log_pieces[row][kept].clone() for part, kept in zip(parts, there, strict=True)),
-                    whole.vectors[row].clone(),
-                )
-                self._texts[new[number]] = text
-                self._rows += text.rows
+        layers = tuple(tuple(layer[0] for layer in part.layers) for part in parts)
+        return _Text(layers, tuple(part.log_pieces[0] for part in parts), whole.vectors[0])
 
     def _keys(self, texts: Sequence[_Text], factor: int) -> Iterator[DocumentKeys]:
         """Yield keys and values of texts, in order, in batches that fit memory."""
@@ -144,7 +151,7 @@ class Grid:
             some = [texts[number] for number in batch]
             layers = tuple(
                 pad_sequence([text.layers[factor][layer] for text in some], batch_first=True)
-                for layer in range(self._last)
+                for layer in range(len(some[0].layers[factor]))
             )
             log_pieces = pad_sequence(
                 [text.log_pieces[factor] for text in some], batch_first=True, padding_value=BLOCKED
@@ -170,9 +177,3 @@ def _by_size(numbers: Iterable[int], lengths: Sequence[int], most: int) -> Itera
         batch.append(number)
     if batch:
         yield batch
-
-
-def _padded(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    rows = pad_sequence([torch.tensor(one) for one in ids], batch_first=True)
-    lengths = torch.tensor([len(one) for one in ids])
-    return rows, (torch.arange(rows.shape[1]) < lengths.unsqueeze(1)).long()

@@ -176,7 +176,7 @@ class JoinedBackend:
         """Return the raw score of a query and a document ``(1, 1)``."""
         is_document = tokens.segments == 1
         query = self._query(tokens.ids[~is_document].tobytes())
-        document = self._encoded(tokens.ids[is_document])
+        document = self.encoded(tokens.ids[is_document])
         if not self._layers:
             cosine: npt.NDArray[np.float32] = (query["vector"] * document["vector"]).sum(axis=1, keepdims=True)
             return cosine
@@ -189,10 +189,14 @@ class JoinedBackend:
         return logits
 
     def _encoded_query(self, ids: bytes) -> Mapping[str, npt.NDArray[np.float32]]:
-        return self._encoded(np.frombuffer(ids, dtype=np.int64))
+        return self.encoded(np.frombuffer(ids, dtype=np.int64))
 
-    def _encoded(self, ids: Ids) -> Mapping[str, npt.NDArray[np.float32]]:
-        """Return a text's vector and states, each with a first dimension of 1."""
+    def encoded(self, ids: Ids) -> Mapping[str, npt.NDArray[np.float32]]:
+        """Return a text's ``vector`` ``(1, hidden)`` and ``states.i`` ``(1, tokens, hidden)``.
+
+        Args:
+            ids: of its tokens, specials among them.
+        """
         return dict(zip(self._outputs, self._encoder.run(self._outputs, {"input_ids": ids[None]}), strict=True))
 
 
