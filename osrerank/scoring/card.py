@@ -229,13 +229,12 @@ class ModelCard:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
-        most = self.max_tokens if self.layout == "joined" else self.max_tokens - 1
-        if not 3 < self.max_query_tokens <= most:
-            raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and at most {most}")
+        bound = "at most" if self.layout == "joined" else "below"
+        if not 3 < self.max_query_tokens < self.max_tokens + (bound == "at most"):
+            reason = f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and {bound} max_tokens"
+            raise ValueError(f"{reason}, which is {self.max_tokens}")
         if self.layout == "joined" and (self.head, self.kind) != ("cosine", "mono"):
-            raise ValueError(
-                f"a {self.kind} model with head {self.head} cannot have the layout joined: only mono, cosine"
-            )
+            raise ValueError(f"kind is {self.kind}, head is {self.head}; in the layout joined they are mono and cosine")
         _ = self.advice  # checks its numbers
         if self.kind == "duo":
             self._check_duo()

@@ -147,7 +147,7 @@ def _head(config: Mapping[str, Any]) -> Head:
     if architecture == "BertForNextSentencePrediction":
         return "next-sentence"
     if not architecture.endswith("ForSequenceClassification"):
-        fix = "a bi-encoder can be exported with osrerank export --layout cross-bias"
+        fix = "osrerank adapt makes a reranker of a bi-encoder"
         wanted = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
         raise ValueError(f"architectures names {architecture}; {wanted}; {fix}")
     labels = len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2))

@@ -21,7 +21,7 @@ neighbours: Dai et al. 2020 (Funnel-Transformer, arXiv 2006.03236).
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,33 @@ from osrerank.scoring.card import BEYOND, BLOCKED, SEGMENTS, SLACK, CrossBias, K
 from osrerank.scoring.networks.bert_weights import encoder_weights, plain_names
 
 
-class CrossBiasEncoder(nn.Module):
+class PaddedEncoder(nn.Module):
+    """A BERT encoder's tables and layers, for padded batches.
+
+    Args:
+        config: ``config.json``.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        hidden = config["hidden_size"]
+        self.word = nn.Embedding(config["vocab_size"], hidden)
+        self.position = nn.Embedding(config["max_position_embeddings"], hidden)
+        self.segment = nn.Embedding(config["type_vocab_size"], hidden)
+        self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
+
+    def load_bert(self, weights: Mapping[str, Tensor]) -> Self:
+        """Take a ``BertModel``'s weights, and go into evaluation mode.
+
+        Raises:
+            KeyError: a weight is missing.
+        """
+        self.load_state_dict(encoder_weights(plain_names(weights), len(self.layers)))
+        return self.eval()
+
+
+class CrossBiasEncoder(PaddedEncoder):
     """A BERT encoder that scores documents, or compares two, in the ``cross-bias`` layout.
 
     Args:
@@ -41,16 +67,10 @@ class CrossBiasEncoder(nn.Module):
     """
 
     def __init__(self, config: Mapping[str, Any], bias: CrossBias, *, kind: Kind = "mono") -> None:
-        super().__init__()
-        hidden = config["hidden_size"]
+        super().__init__(config)
         self.bias = bias
         self.segments = SEGMENTS[kind]
-        self.word = nn.Embedding(config["vocab_size"], hidden)
-        self.position = nn.Embedding(config["max_position_embeddings"], hidden)
-        self.segment = nn.Embedding(config["type_vocab_size"], hidden)
-        self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
         self.pool = Pool(bias.pool_factor, self.segments)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return raw scores ``(n, 1)``, within plus and minus the temperature, or twice as much for duo.
@@ -241,6 +261,4 @@ def from_bert(
     Raises:
         KeyError: a weight is missing.
     """
-    encoder = CrossBiasEncoder(config, bias, kind=kind)
-    encoder.load_state_dict(encoder_weights(plain_names(weights), config["num_hidden_layers"]))
-    return encoder.eval()
+    return CrossBiasEncoder(config, bias, kind=kind).load_bert(weights)

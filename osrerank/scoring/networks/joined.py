@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from osrerank.scoring.card import BLOCKED, Joining, Pooling
-from osrerank.scoring.networks.bert_weights import encoder_weights, plain_names
-from osrerank.scoring.networks.cross_bias import Layer, Pool, mean, shared
+from osrerank.scoring.networks.cross_bias import Layer, PaddedEncoder, Pool, mean, shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class DocumentKeys:
     vectors: Tensor
 
 
-class JoinedEncoder(nn.Module):
+class JoinedEncoder(PaddedEncoder):
     """A BERT bi-encoder that queries and documents share.
 
     Args:
@@ -70,16 +69,10 @@ class JoinedEncoder(nn.Module):
     """
 
     def __init__(self, config: Mapping[str, Any], joining: Joining) -> None:
-        super().__init__()
-        hidden, layers = config["hidden_size"], config["num_hidden_layers"]
-        if joining.layers > layers:
-            raise ValueError(f"joining: layers is {joining.layers}; the model has {layers}")
+        super().__init__(config)
+        if joining.layers > len(self.layers):
+            raise ValueError(f"joining: layers is {joining.layers}; the model has {len(self.layers)}")
         self.joining = joining
-        self.word = nn.Embedding(config["vocab_size"], hidden)
-        self.position = nn.Embedding(config["max_position_embeddings"], hidden)
-        self.segment = nn.Embedding(config["type_vocab_size"], hidden)
-        self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
-        self.layers = nn.ModuleList(Layer(config) for _ in range(layers))
 
     @property
     def stack(self) -> tuple[Layer, ...]:
@@ -251,6 +244,4 @@ def joined_from_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], j
         KeyError: a weight is missing.
         ValueError: more layers are to be joined than the model has.
     """
-    encoder = JoinedEncoder(config, joining)
-    encoder.load_state_dict(encoder_weights(plain_names(weights), config["num_hidden_layers"]))
-    return encoder.eval()
+    return JoinedEncoder(config, joining).load_bert(weights)

@@ -103,6 +103,9 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
     """Return the card of the model to be trained."""
     known = read_card(source, name=name) if _is_reranker(source) else None
     layout = recipe.layout or (known.layout if known else "standard")
+    if layout == "joined":
+        reason = f"{source} is a joined model, which cannot be trained; train the bi-encoder that it was made of"
+        raise ConfigError(reason, setting="recipe.layout", source="argument")
     if layout == "cross-bias":
         known = known if known and known.layout == layout else None
         head = "cosine"

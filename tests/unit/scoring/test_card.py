@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.scoring.card import Calibration, CrossBias, ModelCard
+from osrerank.scoring.card import Calibration, CrossBias, Joining, ModelCard
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import digest, read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 
 DATA = Path(__file__).parents[2] / "data"
+JOINED = {"layout": "joined", "head": "cosine"}
 
 
 @pytest.fixture
@@ -70,13 +71,23 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").write_text("no"), r"tokenizer\.json cannot be used as a tokenizer"),
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": "", "2": ""}), "3 labels"),
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": ""}), r"gives \(n, 2\)"),
-        (lambda folder: edit_json(folder / "config.json", architectures=["BertModel"]), "--layout cross-bias"),
+        (
+            lambda folder: edit_json(folder / "config.json", architectures=["BertModel"]),
+            "osrerank adapt makes",
+        ),
         (lambda folder: edit_json(folder / "config.json", auto_map={"AutoModel": "x.Y"}), "never runs"),
         (lambda folder: (folder / "onnx/model.onnx").write_bytes(b"\x08\x08 cut"), "cannot be read as an ONNX graph"),
         (lambda folder: _truncate(folder / "onnx/model.onnx"), "cannot be read as an ONNX graph"),
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 2}'), "version is 2"),
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 1, "head": "odd"}'), "head is 'odd'"),
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 1, "x": 1}'), r"osrerank\.json: .*'x'"),
+        (lambda folder: _card(folder, JOINED | {"joining": {"odd": 1}}), "joining: odd is unknown"),
+        (lambda folder: _card(folder, JOINED | {"joining": {"rows": "some"}}), "rows is 'some'; it must be cls or all"),
+        (lambda folder: _card(folder, JOINED | {"joining": {"layers": -1}}), "layers is -1"),
+        (lambda folder: _card(folder, JOINED | {"joining": {"bias": "open"}}), "bias is 'open'; it must be a number"),
+        (lambda folder: _card(folder, JOINED | {"joining": {"cosine_share": 2}}), "cosine_share is 2; .* from 0 to 1"),
+        (lambda folder: _card(folder, JOINED | {"joining": {"pooling": "mean"}}), "set rows to all"),
+        (lambda folder: _card(folder, {"layout": "joined"}), "in the layout joined they are mono and cosine"),
         (lambda folder: _card(folder, {"kind": "duo"}), r"segment_rows is 2; .*osrerank export --kind duo adds"),
         (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
         (lambda folder: _card(folder, {"onnx": {"int8": "onnx/none.onnx"}}), r"none\.onnx is missing"),
@@ -88,6 +99,13 @@ def test_a_damaged_directory_is_refused_with_the_reason(
     damage(directory)
     with pytest.raises(ModelLoadError, match=reason):
         load_scorer(str(directory), backend="onnx")
+
+
+def test_a_joined_card_comes_back(directory: Path) -> None:
+    joining = Joining(2, -1.5, "all", "mean", 0.25, "query: ", "passage: ")
+    card = ModelCard("tiny", "cosine", layout="joined", max_query_tokens=512, joining=joining)
+    (directory / "osrerank.json").write_text(json.dumps(card.to_json()))
+    assert read_card(directory) == card
 
 
 def _truncate(file: Path) -> None:
