@@ -1,0 +1,102 @@
+"""Models of the Hugging Face hub through huggingface_hub itself, from a hub on loopback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.registry import load_scorer
+from tests.hub import COMMIT, files_of, running_hub
+from tests.servers import ROOT
+
+pytestmark = pytest.mark.long
+
+TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
+REPOSITORY = "somebody/tiny"
+PICKLE = {"pytorch_model.bin": b"\x80\x02code"}
+
+
+def score(model: str, endpoint: str, home: Path, *, backend: str = "auto") -> subprocess.CompletedProcess[str]:
+    """Score a pair in a process of its own, because huggingface_hub reads its settings when it is imported."""
+    program = (
+        "import sys\n"
+        "from osrerank.cli import main\n"
+        f"main(['--model', {model!r}, '--backend', {backend!r}, '--debug', 'rerank', '--candidates', sys.argv[1], "
+        "'--output', sys.argv[2]])"
+    )
+    home.mkdir(exist_ok=True)
+    candidates = home / "candidates.jsonl"
+    candidates.write_text('{"query_id": "1", "query": "low", "candidates": [{"doc_id": "a", "text": "pressure"}]}\n')
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home / "hub"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_XET": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", program, str(candidates), str(home / "out.run")],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def own_score() -> float:
+    return float(load_scorer(str(TINY), backend="onnx").score("low", ["pressure"], [(0,)]).values[0])
+
+
+def test_a_graph_is_fetched_and_nothing_that_is_not_needed(tmp_path: Path) -> None:
+    files = files_of(TINY) | PICKLE | {"README.md": b"# tiny", "train.py": b"print()"}
+    with running_hub(REPOSITORY, files) as hub:
+        done = score(REPOSITORY, hub.url, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {"config.json", "tokenizer.json", "onnx/model.onnx"} <= set(hub.fetched)
+    assert not {"pytorch_model.bin", "train.py", "model.safetensors"} & set(hub.fetched)
+    record = json.loads((tmp_path / "out.run.jsonl").read_text("utf-8").splitlines()[-1])
+    assert record["candidates"][0]["stages"]["mono"]["score"] == pytest.approx(own_score(), abs=1e-6)
+
+
+def test_a_revision_is_asked_for(tmp_path: Path) -> None:
+    with running_hub(REPOSITORY, files_of(TINY)) as hub:
+        done = score(f"{REPOSITORY}@{COMMIT}", hub.url, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert set(hub.revisions) == {COMMIT}
+
+
+def test_a_model_that_was_fetched_loads_without_the_hub(tmp_path: Path) -> None:
+    with running_hub(REPOSITORY, files_of(TINY)) as hub:
+        assert score(REPOSITORY, hub.url, tmp_path).returncode == 0
+        fetched = len(hub.fetched)
+        (tmp_path / "out.run").unlink()
+        (tmp_path / "out.run.jsonl").unlink()
+        assert score(REPOSITORY, hub.url, tmp_path).returncode == 0
+        assert len(hub.fetched) == fetched
+    (tmp_path / "out.run").unlink()
+    (tmp_path / "out.run.jsonl").unlink()
+    done = score(REPOSITORY, hub.url, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_repository_of_pickles_is_refused_without_fetching_one(tmp_path: Path) -> None:
+    files = {name: content for name, content in files_of(TINY).items() if name.endswith(".json")} | PICKLE
+    with running_hub(REPOSITORY, files) as hub:
+        done = score(REPOSITORY, hub.url, tmp_path)
+    assert done.returncode != 0
+    assert "neither *.safetensors nor *.onnx" in done.stderr
+    assert "pytorch_model.bin" not in hub.fetched
+
+
+def test_an_unknown_repository_says_how_to_bring_a_model(tmp_path: Path) -> None:
+    with running_hub(REPOSITORY, files_of(TINY)) as hub:
+        done = score("somebody/else", hub.url, tmp_path)
+    assert done.returncode != 0
+    assert ModelLoadError.__name__ in done.stderr
+    assert "run hf download somebody/else --local-dir else" in done.stderr
