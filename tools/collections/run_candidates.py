@@ -7,6 +7,8 @@ import argparse
 import json
 from pathlib import Path
 
+from osrerank.formats.lines import numbered_objects
+from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_run
 
 
@@ -18,15 +20,15 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=100)
     options = parser.parse_args()
 
-    with options.corpus.open(encoding="utf-8") as lines:
-        texts = {document["id"]: document for document in map(json.loads, lines)}
-    queries = dict(line.split("\t", 1) for line in options.queries.read_text(encoding="utf-8").splitlines())
+    texts = {document["id"]: document for _, document in numbered_objects(options.corpus)}
+    queries = {query.query_id: query.text for query in read_queries(options.queries)}
     with options.candidates.open("w", encoding="utf-8") as output:
         for query_id, documents in read_run(options.run).rankings.items():
-            line = {"query_id": query_id, "query": queries[query_id], "candidates": []}
-            for doc_id, _score in documents[: options.depth]:
-                document = texts[doc_id]
-                line["candidates"].append({"doc_id": doc_id, "title": document["title"], "text": document["text"]})
+            entries = [
+                {"doc_id": doc_id, "title": texts[doc_id]["title"], "text": texts[doc_id]["text"]}
+                for doc_id, _score in documents[: options.depth]
+            ]
+            line = {"query_id": query_id, "query": queries[query_id], "candidates": entries}
             output.write(f"{json.dumps(line, ensure_ascii=False)}\n")
 
 

@@ -10,7 +10,6 @@ whole forward pass without padding: 2 x weights of the matrices a token, and 4 x
 """
 
 import argparse
-import gzip
 import json
 import platform
 import statistics
@@ -28,6 +27,7 @@ import torch
 import transformers
 
 import osrerank
+from osrerank.formats.lines import numbered_objects
 from osrerank.scoring.card import CrossBias, ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalScorer
@@ -72,8 +72,7 @@ class Load:
 
 def paragraphs() -> list[str]:
     """Return the sample's texts."""
-    with gzip.open(PACKAGE / "data" / "squad" / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(line)["text"] for line in lines]
+    return [line["text"] for _, line in numbered_objects(PACKAGE / "data" / "squad" / "corpus.jsonl.gz")]
 
 
 def loads(builder: InputBuilder, pairs: int) -> Iterator[Load]:

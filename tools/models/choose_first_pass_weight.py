@@ -6,12 +6,13 @@ python tools/models/choose_first_pass_weight.py squad.run.jsonl:squad.qrels scif
 Each set is a side file of `osrerank run` or `osrerank rerank`, made with `--blend replace`, and its judgments.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import ir_measures
+
+from osrerank.formats.lines import numbered_objects
 
 WEIGHTS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15)
 MEASURE = ir_measures.parse_measure("nDCG@10")
@@ -29,8 +30,7 @@ def blended(record: dict[str, Any], weight: float) -> dict[str, float]:
 
 def records_of(side_file: str) -> list[dict[str, Any]]:
     """Return a side file's queries."""
-    lines = map(json.loads, Path(side_file).read_text("utf-8").splitlines())
-    return [line for line in lines if "candidates" in line]
+    return [line for _, line in numbered_objects(Path(side_file)) if "candidates" in line]
 
 
 def judged_of(qrels: str, records: list[dict[str, Any]]) -> list[Any]:

@@ -4,7 +4,6 @@ python tools/models/compare_int8.py all-MiniLM-L6-v2 dl19.jsonl:qrels.full.txt s
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 from osrerank.evaluation.measures import evaluate
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.export.quantise import Recipe
+from osrerank.formats.candidates import read_candidates
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
@@ -36,15 +36,14 @@ VARIANTS = {
 
 def read(candidates: Path) -> list[tuple[str, str, list[str], list[str]]]:
     """Return each line's query id, query, doc ids and texts."""
-    lines = map(json.loads, candidates.read_text(encoding="utf-8").splitlines())
     return [
         (
-            line["query_id"],
-            line["query"],
-            [entry["doc_id"] for entry in line["candidates"]],
-            [f"{entry.get('title', '')} {entry['text']}".strip() for entry in line["candidates"]],
+            one.query.query_id,
+            one.query.text,
+            [document["id"] for document in one.documents],
+            [f"{document.get('title', '')} {document['text']}".strip() for document in one.documents],
         )
-        for line in lines
+        for one in read_candidates(candidates)
     ]
 
 
