@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
+from osrerank.options.passages import BY_WINDOW
 from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
 from osrerank.pipeline import Pipeline
 from osrerank.scoring.loaded import LoadedModel
@@ -168,9 +169,11 @@ def _first_stage(options: Rerank, scorer: Scorer) -> Stage:
     depth, budget_ms = options.depth, options.mono_budget_ms
     if options.sentences is not None:
         return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
-    if options.passages is not None:
-        passages, separator = options.passages, options.separator
-        return PassageStage(scorer, passages, depth=depth, separator=separator, budget_ms=budget_ms)
+    passages = options.passages
+    if passages == "auto":
+        passages = BY_WINDOW if scorer.advice.passages else None
+    if passages is not None:
+        return PassageStage(scorer, passages, depth=depth, separator=options.separator, budget_ms=budget_ms)
     return MonoStage(scorer, depth=depth, budget_ms=budget_ms)
 
 

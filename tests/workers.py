@@ -89,7 +89,7 @@ class WorkerGroup:
         """Return the ids of the workers that take chunks."""
         redis = connect(self.redis_url)
         try:
-            return [card.worker for card in WorkerRegistry(redis, self.model).cards() if card.taking]
+            return [one.worker for one in WorkerRegistry(redis, self.model).heartbeats() if one.taking]
         finally:
             redis.close()
 
@@ -137,7 +137,7 @@ class WorkerGroup:
 
 
 @contextlib.contextmanager
-def crew_of(redis_url: str, folder: Path, count: int = 1, **options) -> Iterator[WorkerGroup]:
+def worker_group(redis_url: str, folder: Path, count: int = 1, **options) -> Iterator[WorkerGroup]:
     """Yield workers, and stop them at the end."""
     group = WorkerGroup(redis_url, folder, **options)
     try:

@@ -29,6 +29,8 @@ class Windows:
     seed: int = 0
 
 
+AUTO = "auto"
+OFF = "off"
 PassageAggregation = Literal["maxp", "firstp", "sump", "kmaxavgp"]
 PASSAGE_AGGREGATIONS = ("maxp", "firstp", "sump", "kmaxavgp")
 
@@ -49,6 +51,7 @@ class Passages:
             of the others.
         seed: of that sample; the same document always gets the same one.
         title_fields: fields whose text stands in front of every passage and is not cut.
+        least_words: documents of fewer words are not cut: they are scored whole.
     """
 
     aggregation: PassageAggregation = "maxp"
@@ -59,6 +62,7 @@ class Passages:
     policy: Literal["first", "sampled"] = "first"
     seed: int = 0
     title_fields: tuple[str, ...] = ("title",)
+    least_words: int = 0
 
     def __post_init__(self) -> None:
         names: Any = self.title_fields  # from a settings file or a caller, a text or a list
@@ -75,18 +79,27 @@ class Passages:
             )
         if self.policy not in ("first", "sampled"):
             raise unusable("passages.policy", self.policy, '"first" or "sampled"')
+        if not is_count(self.least_words) and self.least_words != 0:
+            raise unusable("passages.least_words", self.least_words, "a count, 0 to cut every document")
         if type(self.seed) is not int:
             raise unusable("passages.seed", self.seed, "a whole number")
         if not all(isinstance(name, str) for name in self.title_fields):
             raise unusable("passages.title_fields", self.title_fields, "field names")
 
     @classmethod
-    def of(cls, value: Any) -> "Passages | None":
-        """Read the ``passages`` option of a search: a name of an aggregation, a dict of options, True, or None.
+    def of(cls, value: Any) -> "Passages | Literal['auto'] | None":
+        """Read the ``passages`` option of a search: a name of an aggregation, a dict of options, or a bool.
+
+        ``"auto"`` stays as it is; None stands for ``"off"``.
 
         Raises:
             ConfigError: it is none of these, or a key or value in it cannot be used.
         """
+        name = value.get("aggregation") if isinstance(value, dict) and len(value) == 1 else value
+        if isinstance(name, str) and name == AUTO:
+            return "auto"
+        if isinstance(name, str) and name == OFF:
+            return None
         return read_options(cls, value, "passages", first="aggregation")
 
     @property
@@ -94,3 +107,7 @@ class Passages:
         """How documents are cut; for ``firstp`` no further than needed."""
         limit = 1 if self.aggregation == "firstp" else self.limit
         return Windows(self.words, self.stride, limit, self.policy, self.seed)
+
+
+BY_WINDOW = Passages(words=150, stride=150, limit=30, least_words=350)
+"""What ``"auto"`` does for models that read long documents by passages: 350 words are about 512 pieces."""

@@ -54,8 +54,10 @@ class Rerank:
             ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
         blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
             the card's. In a weighted blend: its share in [0, 1], None for a half.
-        passages: None scores the beginning of a document, as much as the model reads; ``"maxp"``, ``"firstp"``,
-            ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores its passages.
+        passages: ``"auto"`` scores documents that are longer than the model's window by their best passage, where the
+            model's card recommends it (the layout ``joined`` does), and otherwise as ``"off"``, which scores as much of
+            their beginning as the model reads. ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options
+            or ``Passages`` scores the passages of every document.
         sentences: True, a dict of options or ``Sentences`` combines a document's best sentences with the first pass, as
             Birch does. Not together with ``passages`` or ``blend``.
         rm3: True, a dict of options or ``Rm3`` expands the first pass's query by feedback; for a query given as text.
@@ -82,7 +84,7 @@ class Rerank:
     explain: bool = False
     blend: Literal["card", "replace", "linear", "weighted", "rrf"] = "card"
     blend_weight: float | None = None
-    passages: Passages | None = None
+    passages: Passages | Literal["auto"] | None = "auto"
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
     via: str = "client"
@@ -113,7 +115,8 @@ class Rerank:
             )
             raise ConfigError(message, setting="rerank.blend_weight", source="argument")
 
-        if self.sentences is not None and (self.passages is not None or self.blend not in ("card", "replace")):
+        has_passages = isinstance(self.passages, Passages)
+        if self.sentences is not None and (has_passages or self.blend not in ("card", "replace")):
             message = "rerank option sentences stands in place of passages and blend: leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
         self._check_via()
@@ -182,7 +185,7 @@ _CLIENT_ONLY: dict[str, tuple[Any, ...]] = {
     "min_score": (None,),
     "explain": (False,),
     "blend": ("card", "replace"),
-    "passages": (None,),
+    "passages": ("auto", None),
     "sentences": (None,),
 }
 # option -> whether a value fits, and what it must be

@@ -242,7 +242,7 @@ class ModelCard:
     @property
     def advice(self) -> Advice:
         """What the model recommends for ordering by its scores."""
-        return Advice(self.first_pass_weight, self.prior_share)
+        return Advice(self.first_pass_weight, self.prior_share, passages=self.layout == "joined")
 
     @property
     def is_antisymmetric(self) -> bool:

@@ -5,7 +5,7 @@ Callan's: Deeper text understanding for IR with contextual neural language model
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -103,8 +103,13 @@ class PassageStage:
             deadline=deadline.within_ms(self.budget_ms),
         )
 
-    def passages_of(self, candidate: Candidate) -> list[tuple[str, Span]]:
-        """Return a candidate's passages as the model reads them, at least one, each with its place in the source."""
+    def passages_of(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
+        """Return a candidate's passages as the model reads them, at least one, each with its place in the source.
+
+        A document of fewer words than are cut is a passage without a place.
+        """
+        if candidate.text is not None and len(candidate.text.split()) < self.options.least_words:
+            return [(candidate.text, None)]
         sections = candidate.sections or (Section("text", candidate.text or ""),)
         titles = [section for section in sections if section.field in self.options.title_fields]
         bodies = [section for section in sections if section.field not in self.options.title_fields]
@@ -117,7 +122,7 @@ class PassageStage:
         prefix = f"{title}{self.separator}" if title else ""
         return [(f"{prefix}{readable(section.text[span.start : span.end])}", span) for section, span in found]
 
-    def _judge(self, candidate: Candidate, spans: list[Span], logits: npt.NDArray[np.float32]) -> Judged:
+    def _judge(self, candidate: Candidate, spans: Sequence[Span | None], logits: npt.NDArray[np.float32]) -> Judged:
         there = np.flatnonzero(~np.isnan(logits))
         probabilities = self.scorer.probabilities(logits[there])
         put_together = _AGGREGATIONS[self.options.aggregation]

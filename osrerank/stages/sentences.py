@@ -91,7 +91,7 @@ class SentenceStage:
         ]
         return found[: options.limit] or [("", Span(sections[0].field, 0, 0, sections[0].value))]
 
-    def _judge(self, candidate: Candidate, spans: list[Span], logits: npt.NDArray[np.float32]) -> Judged:
+    def _judge(self, candidate: Candidate, spans: Sequence[Span | None], logits: npt.NDArray[np.float32]) -> Judged:
         there = np.flatnonzero(~np.isnan(logits))
         order = there[np.argsort(-logits[there], kind="stable")]
         best = logits[order[: max(KEPT, len(self.options.weights))]]

@@ -11,9 +11,9 @@ from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.stages.ordering import NO_TEXT, Attempt, Judged, settle
 from osrerank.types import Candidate, Deadline, Ranking, Scorer, Scores, Span, StageReport
 
-PartsOf = Callable[[Candidate], list[tuple[str, Span]]]
-"""Candidate -> its parts as the model reads them, at least one, each with its place in the source."""
-Judge = Callable[[Candidate, list[Span], npt.NDArray[np.float32]], Judged]
+PartsOf = Callable[[Candidate], Sequence[tuple[str, Span | None]]]
+"""Candidate -> its parts as the model reads them, at least one, each with its place in the source; None for all."""
+Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32]], Judged]
 """Candidate, places and logits of its parts (NaN where there is none) -> what is made of them."""
 
 

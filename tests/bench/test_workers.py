@@ -18,7 +18,7 @@ from osrerank.errors import Overloaded
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import Deadline
-from tests.workers import STAND_IN, crew_of
+from tests.workers import STAND_IN, worker_group
 
 pytestmark = pytest.mark.bench
 
@@ -60,7 +60,7 @@ def timed(function):
 
 @pytest.fixture
 def one_worker(redis_url, tmp_path):
-    with crew_of(redis_url, tmp_path, model=MODEL, options=("--backend", "onnx")):
+    with worker_group(redis_url, tmp_path, model=MODEL, options=("--backend", "onnx")):
         scorer = RemoteScorer(redis_url, MODEL, queue_chunks=64)
         scorer.score("warm", ["up"], [(0,)])
         yield scorer
@@ -139,7 +139,7 @@ def test_workers_scaling_of_a_stand_in(redis_url, tmp_path):
     rates = {}
     for workers in (1, 2, 4, 8):
         folder = tmp_path / str(workers)
-        with crew_of(redis_url, folder, workers, model=STAND_IN, module="tests.workers") as group:
+        with worker_group(redis_url, folder, workers, model=STAND_IN, module="tests.workers") as group:
             scorer = RemoteScorer(redis_url, STAND_IN, queue_chunks=64)
             time.sleep(1.0)
             rates[workers], cpu = stand_in_rate(scorer, 3 * workers, 6.0)
@@ -169,7 +169,7 @@ def test_workers_bound_their_queue_under_three_times_the_load(redis_url, tmp_pat
             return
         (full if scores.reached == 100 else late).append(time.perf_counter() - started)
 
-    with crew_of(redis_url, Path(tmp_path), model=STAND_IN, module="tests.workers"):
+    with worker_group(redis_url, Path(tmp_path), model=STAND_IN, module="tests.workers"):
         scorer = RemoteScorer(redis_url, STAND_IN, queue_chunks=64)
         for _ in range(10):
             search(scorer)

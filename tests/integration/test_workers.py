@@ -27,7 +27,7 @@ from osrerank.scoring.remote.messages import Request
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import Deadline, Scorer
 from tests import servers, tls
-from tests.workers import STAND_IN, TINY, WorkerGroup, crew_of
+from tests.workers import STAND_IN, TINY, WorkerGroup, worker_group
 
 pytestmark = pytest.mark.integration
 
@@ -52,7 +52,7 @@ def own_broker(broker: str) -> str:
 
 @pytest.fixture(scope="module")
 def group(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerGroup]:
-    with crew_of(broker, tmp_path_factory.mktemp("group"), 2) as group:
+    with worker_group(broker, tmp_path_factory.mktemp("group"), 2) as group:
         yield group
 
 
@@ -78,7 +78,7 @@ def expected(local: Scorer) -> np.ndarray:
 def stand_in(broker: str, tmp_path: Path) -> Iterator[WorkerGroup]:
     """One worker that needs a hundredth of a second for a pair, one pair at a time."""
     options = ("--seconds-per-pair", "0.01")
-    with crew_of(broker, tmp_path, model=STAND_IN, module="tests.workers", options=options) as group:
+    with worker_group(broker, tmp_path, model=STAND_IN, module="tests.workers", options=options) as group:
         yield group
 
 
@@ -101,7 +101,7 @@ def test_workers_score_as_this_process_does(remote: RemoteScorer, local: Scorer,
 def test_pairs_of_a_duo_model_are_divided_too(broker: str, tmp_path: Path) -> None:
     texts = DOCUMENTS[:12]
     pairs = [(first, second) for first in range(12) for second in range(12) if first != second]
-    with crew_of(broker, tmp_path, 2, model=DUO):
+    with worker_group(broker, tmp_path, 2, model=DUO):
         scorer = RemoteScorer(broker, DUO, queue_chunks=64)
         found = scorer.score(QUERY, texts, pairs)
         scorer.close()
@@ -231,9 +231,9 @@ def test_a_deadline_gives_what_came_in_time(slow: RemoteScorer) -> None:
 
 def test_a_chunk_past_its_deadline_is_dropped_unscored(own_broker: str, tmp_path: Path) -> None:
     port = servers.free_port()
-    with crew_of(own_broker, tmp_path, options=("--metrics-port", str(port))) as group:
+    with worker_group(own_broker, tmp_path, options=("--metrics-port", str(port))) as group:
         scorer = RemoteScorer(own_broker, TINY, queue_chunks=64)
-        worker = scorer.group().one
+        worker = scorer.workers().first
         late = Request("late", "nobody", worker.identity, 0.0, 1.0, QUERY, DOCUMENTS, TUPLES).encode()
         scorer._app.send_task(TASK, args=(late,), task_id="late", queue=worker.queue)
         assert scorer.score(QUERY, DOCUMENTS[:1], [(0,)]).reached == 1
@@ -313,9 +313,9 @@ def garbage(rng: random.Random, queue: str) -> bytes:
 def test_a_worker_survives_whatever_lies_in_its_queue(own_broker: str, tmp_path: Path, expected: np.ndarray) -> None:
     rng = random.Random(0)
     redis = connect_redis(own_broker)
-    with crew_of(own_broker, tmp_path) as group:
+    with worker_group(own_broker, tmp_path) as group:
         scorer = RemoteScorer(own_broker, TINY, queue_chunks=64)
-        queue = scorer.group().one.queue
+        queue = scorer.workers().first.queue
         whole = Request("c", "m", "i", 0.0, None, "secret words", ["secret words"], [(0,)]).encode()
         app = celery_app(own_broker)
         for _ in range(100):
@@ -408,7 +408,7 @@ def test_tls_and_passwords_to_redis_and_opensearch(opensearch_url: str, tmp_path
     basic = "Basic " + base64.b64encode(b"admin:sesame").decode()
     with (
         tls.tls_redis(tmp_path / "redis", password="open-sesame") as redis_url,
-        crew_of(redis_url, tmp_path / "group") as group,
+        worker_group(redis_url, tmp_path / "group") as group,
     ):
         with tls.tls_http(opensearch_url, cert, key, basic) as port:
             url = f"https://admin:sesame@127.0.0.1:{port}"

@@ -180,7 +180,7 @@ class Heartbeat:
             advice=_advice(content["advice"]),
             seconds_per_chunk=_checked(content, "seconds_per_chunk", _is_number),
             probed_s=_checked(content, "probed_s", _is_number),
-            taking=_checked(content, "taking", lambda value: isinstance(value, bool)),
+            taking=_checked(content, "taking", _is_bool),
             held=tuple(_checked(content, "held", _are_texts)),
             tasks=_checked(content, "tasks", _is_count),
         )
@@ -188,11 +188,11 @@ class Heartbeat:
 
 def _advice(content: object) -> Advice:
     """Return a model's advice whose numbers are in range."""
-    names = Advice.__slots__
-    if not isinstance(content, dict) or set(content) != set(names):
+    fits = {name: _is_bool if name == "passages" else _is_number for name in Advice.__slots__}
+    if not isinstance(content, dict) or set(content) != set(fits):
         raise PayloadError("field advice of a message has a value that cannot be used")
     try:
-        return Advice(**{name: _checked(content, name, _is_number) for name in names})
+        return Advice(**{name: _checked(content, name, check) for name, check in fits.items()})
     except ValueError as error:
         raise PayloadError(f"field advice of a message: {error}") from None
 
@@ -238,6 +238,10 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= MOST_NAME
 
 
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -278,7 +282,7 @@ def _scores(content: object) -> Scores:
     counts = {name: _checked(content, name, _is_count) for name in _PLAIN[:-1]}
     if counts["reached"] > len(values):
         raise PayloadError("field reached of a message has a value that cannot be used")
-    query_truncated = _checked(content, "query_truncated", lambda value: isinstance(value, bool))
+    query_truncated = _checked(content, "query_truncated", _is_bool)
     return Scores(values, dict(failures), **counts, query_truncated=query_truncated)
 
 

@@ -14,6 +14,9 @@ def test_option_forms():
     )
     assert Rerank(passages=True).passages == Passages()
     assert Rerank(passages=False).passages is None
+    assert Rerank().passages == Rerank(passages="auto").passages == Rerank(passages={"aggregation": "auto"}).passages
+    assert Rerank().passages == "auto"
+    assert Rerank(passages="off").passages is None
     assert hash(Rerank(passages="maxp"))
 
 
@@ -26,6 +29,8 @@ def test_option_forms():
         ({"k": True}, "passages.k"),
         ({"policy": "last"}, "passages.policy"),
         ({"seed": 0.5}, "passages.seed"),
+        ({"least_words": -1}, "passages.least_words"),
+        ({"aggregation": "auto", "limit": 3}, "passages.aggregation"),
         ({"title_fields": [1]}, "passages.title_fields"),
         ({"size": 3}, "passages.size"),
         (3, "passages"),

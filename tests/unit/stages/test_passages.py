@@ -186,3 +186,14 @@ def test_every_candidate_stays_and_scores_fall(texts, depth, aggregation):
         assert [one.score for one in scored] == sorted((one.score for one in scored), reverse=True)
         assert [one.unit for one in scored] == sorted((one.unit for one in scored), reverse=True)
         assert all(0 <= one.unit < 1 for one in scored)
+
+
+def test_documents_of_few_words_are_scored_whole():
+    texts = [long_document(20), "hit hit hit"]
+    stage = PassageStage(COUNT, Passages(**SMALL, least_words=4))
+    ranking = stage.rerank(ranking_of(texts, query="hit"))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d0"]
+    assert ranking.candidates[0].trace[-1].passage is None
+    assert ranking.candidates[1].trace[-1].passage is not None
+    assert ranking.reports[0].inferences == 20 + 1
+    assert PassageStage(COUNT, Passages(least_words=4)).passages_of(ranking.candidates[0]) == [(texts[1], None)]
