@@ -2,12 +2,17 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+
+from tests.servers import ROOT
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -99,3 +104,16 @@ def files_of(directory: Path) -> dict[str, bytes]:
     return {
         file.relative_to(directory).as_posix(): file.read_bytes() for file in directory.rglob("*") if file.is_file()
     }
+
+
+def osrerank_at(endpoint: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, because huggingface_hub reads its settings when it is imported."""
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home / "hub"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_XET": "1",
+    }
+    command = [sys.executable, "-m", "osrerank", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -25,8 +25,8 @@ MOST_LAYERS = 2
 BIASES = (-2.0, -3.0, -4.0, -5.0)
 SECOND_LAYER_BIAS = -4.0
 """The only one tried where all rows look in two layers, which costs most."""
-JOINED_ROWS = 40_000
-"""Most rows of documents that are joined at a time, with padding."""
+JOINED_ROWS = 4_000
+"""Most rows of documents that are joined at a time, with padding: few, so that lengths are alike."""
 KEPT_ROWS = 1_000_000
 """Most rows of documents whose states are kept: 3 GB at two layers of 384."""
 
@@ -106,16 +106,14 @@ class Grid:
         for document in documents:
             self._texts.move_to_end(document)
         queries = {prefix: self._query(prefix + query) for prefix in self._prefixes()}
-        found: dict[str, list[Floats]] = {name: [] for name in self._settings}
+        found = {name: np.zeros(len(texts), dtype=np.float32) for name in self._settings}
         for place, factor in enumerate(self._factors):
-            names = [name for name, setting in self._settings.items() if setting.factor == factor]
-            for keys in self._keys(texts, place):
-                for name in names:
-                    joining = self._settings[name].joining
-                    scores = self._encoder.scores(queries[joining.query_prefix], keys, joining)
-                    found[name].append(scores.numpy())
+            some = {name: one.joining for name, one in self._settings.items() if one.factor == factor}
+            for numbers, keys in self._keys(texts, place, max(joining.layers for joining in some.values())):
+                for name, joining in some.items():
+                    found[name][numbers] = self._encoder.scores(queries[joining.query_prefix], keys, joining).numpy()
         self._forget()
-        return {name: np.concatenate(parts) for name, parts in found.items()}
+        return found
 
     def _prefixes(self) -> set[str]:
         return {setting.joining.query_prefix for setting in self._settings.values()}
@@ -144,20 +142,22 @@ class Grid:
         layers = tuple(tuple(layer[0] for layer in part.layers) for part in parts)
         return _Text(layers, tuple(part.log_pieces[0] for part in parts), whole.vectors[0])
 
-    def _keys(self, texts: Sequence[_Text], factor: int) -> Iterator[DocumentKeys]:
-        """Yield keys and values of texts, in order, in batches that fit memory."""
+    def _keys(self, texts: Sequence[_Text], factor: int, last: int) -> Iterator[tuple[list[int], DocumentKeys]]:
+        """Yield the places of some texts of similar lengths, and their keys and values in the last layers."""
         lengths = [len(text.log_pieces[factor]) for text in texts]
-        for batch in _by_size(range(len(texts)), lengths, JOINED_ROWS):
+        order = sorted(range(len(texts)), key=lengths.__getitem__)
+        for batch in _by_size(order, lengths, JOINED_ROWS):
             some = [texts[number] for number in batch]
+            kept = len(some[0].layers[factor])
             layers = tuple(
                 pad_sequence([text.layers[factor][layer] for text in some], batch_first=True)
-                for layer in range(len(some[0].layers[factor]))
+                for layer in range(kept - last, kept)
             )
             log_pieces = pad_sequence(
                 [text.log_pieces[factor] for text in some], batch_first=True, padding_value=BLOCKED
             )
             vectors = torch.stack([text.vector for text in some])
-            yield self._encoder.project(TextStates(layers, log_pieces, vectors))
+            yield batch, self._encoder.project(TextStates(layers, log_pieces, vectors))
 
     def _forget(self) -> None:
         while self._rows > self._kept_rows and self._texts:

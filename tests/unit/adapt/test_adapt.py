@@ -14,6 +14,7 @@ from osrerank.scoring.card import Pooling
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 from tests.bi_encoders import saved
+from tests.hub import files_of, osrerank_at, running_hub
 
 torch = pytest.importorskip("torch")
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -128,3 +129,12 @@ def test_candidates_need_judgments(checkpoint: Path, tmp_path: Path) -> None:
     result = invoke("adapt", checkpoint, "-o", tmp_path / "made", "--candidates", candidates)
     assert result.exit_code != 0
     assert "--candidates and --qrels go together" in result.output
+
+
+@pytest.mark.long
+def test_a_model_of_the_hub_is_fetched_with_what_says_how_it_pools(checkpoint: Path, tmp_path: Path) -> None:
+    with running_hub("somebody/encoder", files_of(checkpoint)) as hub:
+        done = osrerank_at(hub.url, tmp_path, "adapt", "somebody/encoder", "-o", str(tmp_path / "made"))
+    assert done.returncode == 0, done.stderr
+    assert {"modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"} <= set(hub.fetched)
+    assert read_card(tmp_path / "made").joining.query_prefix == PROMPTS["query"]

@@ -1,16 +1,14 @@
 """Models of the Hugging Face hub through huggingface_hub itself, from a hub on loopback."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.registry import load_scorer
-from tests.hub import COMMIT, files_of, running_hub
+from tests.hub import COMMIT, files_of, osrerank_at, running_hub
 from tests.servers import ROOT
 
 pytestmark = pytest.mark.long
@@ -20,33 +18,12 @@ REPOSITORY = "somebody/tiny"
 PICKLE = {"pytorch_model.bin": b"\x80\x02code"}
 
 
-def score(model: str, endpoint: str, home: Path, *, backend: str = "auto") -> subprocess.CompletedProcess[str]:
-    """Score a pair in a process of its own, because huggingface_hub reads its settings when it is imported."""
-    program = (
-        "import sys\n"
-        "from osrerank.cli import main\n"
-        f"main(['--model', {model!r}, '--backend', {backend!r}, '--debug', 'rerank', '--candidates', sys.argv[1], "
-        "'--output', sys.argv[2]])"
-    )
-    home.mkdir(exist_ok=True)
+def score(model: str, endpoint: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Score a pair."""
     candidates = home / "candidates.jsonl"
     candidates.write_text('{"query_id": "1", "query": "low", "candidates": [{"doc_id": "a", "text": "pressure"}]}\n')
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": endpoint,
-        "HF_HOME": str(home / "hub"),
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_DISABLE_XET": "1",
-    }
-    return subprocess.run(
-        [sys.executable, "-c", program, str(candidates), str(home / "out.run")],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    arguments = ("rerank", "--candidates", str(candidates), "--output", str(home / "out.run"))
+    return osrerank_at(endpoint, home, "--model", model, "--debug", *arguments)
 
 
 def own_score() -> float:

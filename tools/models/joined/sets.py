@@ -1,6 +1,6 @@
-"""Write the development sets of `protocol.toml`: queries with BM25's candidates, judgments, texts.
+"""Write the development sets of `protocol.toml`, or its test sets: queries with BM25's candidates, judgments, texts.
 
-python tools/models/joined/sets.py DATA OUTPUT
+python tools/models/joined/sets.py DATA OUTPUT [--test]
 
 DATA holds the collections in folders of their own. A set is one JSON file; a document beyond the model's window is a
 list of passages.
@@ -15,17 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.formats.lines import numbered_lines, numbered_objects
+from osrerank.formats.sources import open_paths
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels, read_run
 from osrerank.options.passages import Windows
 from osrerank.stages.splitting import passage_spans, readable
 from osrerank.training.examples.first_pass import temporary_search
 from osrerank.training.examples.lists import text_of
-from osrerank.types import Query, Section
+from osrerank.types import Document, Query, Section
+from osrerank_loaders.collections.base import read_records
+from osrerank_loaders.collections.registry import LOADERS
 
 WINDOWS = Windows(words=150, stride=150, limit=30)
 LONG = 350
 """Words from which on a document may have more than 512 pieces."""
+BEGINNING = 512
+"""Words of a long document's beginning: not fewer than 512 pieces."""
 TRAINED = 600
 """Claims of SciFact's train split that may be trained on."""
 DEPTH = 100
@@ -37,6 +42,12 @@ def passages(title: str, body: str) -> list[str]:
         return [f"{title} {body}".strip()]
     cut = passage_spans([Section("text", body)], WINDOWS, "")
     return [f"{title} {readable(body[span.start : span.end])}".strip() for _, span in cut]
+
+
+def beginning(title: str, body: str) -> str:
+    """Return as much of a long document as a model can read; of a short one nothing."""
+    words = body.split()
+    return f"{title} {' '.join(words[:BEGINNING])}".strip() if len(words) >= LONG else ""
 
 
 def searched(
@@ -69,6 +80,7 @@ def _set(
         "candidates": {query.query_id: dict(found.get(query.query_id, {})) for query in asked},
         "qrels": {query.query_id: dict(qrels[query.query_id]) for query in asked},
         "texts": {doc_id: passages(*documents[doc_id]) for doc_id in wanted},
+        "beginnings": {doc_id: text for doc_id in wanted if (text := beginning(*documents[doc_id]))},
     }
 
 
@@ -87,7 +99,11 @@ def collection(folder: Path, split: str) -> dict[str, Any]:
 
 def dl21(data: Path) -> dict[str, Any]:
     """Return TREC DL 2021 with the run that is given."""
-    folder = data / "msmarco-dl21"
+    return given(data / "msmarco-dl21")
+
+
+def given(folder: Path) -> dict[str, Any]:
+    """Return a collection whose candidates are those of its BM25 run."""
     rankings = read_run(folder / "runs" / "BM25.txt").rankings
     found = {query_id: {one.doc_id: one.score for one in ranking} for query_id, ranking in rankings.items()}
     qrels = read_qrels(folder / "qrels.full.txt").judgments
@@ -187,14 +203,48 @@ SETS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
+def dl19(data: Path) -> dict[str, Any]:
+    """Return TREC DL 2019 with the run that is given."""
+    return given(data / "msmarco-dl19")
+
+
+def cacm(data: Path) -> dict[str, Any]:
+    """Return CACM's judged topics."""
+    folder = data / "cacm"
+    read = read_records(LOADERS["trec"], open_paths(folder / "cacm.tar.gz"))
+    documents = {one.doc_id: (one.title, one.text) for one in read if isinstance(one, Document)}
+    queries = read_queries(folder / "topics.cacm.txt")
+    return searched(documents, queries, read_qrels(folder / "qrels.cacm.txt").judgments, DEPTH)
+
+
+def cranfield(data: Path) -> dict[str, Any]:
+    """Return Cranfield without the papers that its questions were asked about."""
+    folder = data / "cranfield"
+    made = collection(folder, ".")
+    sources = {tuple(line.split("\t")[:2]) for _, line in numbered_lines(folder / "source_docs.tsv")}
+    for query_id, found in made["candidates"].items():
+        made["candidates"][query_id] = {one: score for one, score in found.items() if (query_id, one) not in sources}
+    return made
+
+
+TESTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "dl19": dl19,
+    "scifact-test": lambda data: collection(data / "scifact", "test"),
+    "cacm": cacm,
+    "cranfield": cranfield,
+    "npl": lambda data: collection(data / "npl-vaswani", "."),
+}
+
+
 def main() -> None:
     """Write each set that is not there yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("output", type=Path)
+    parser.add_argument("--test", action="store_true", help="the test sets, to be looked at once")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
-    for name, make in SETS.items():
+    for name, make in (TESTS if options.test else SETS).items():
         file = options.output / f"{name}.json"
         if not file.exists():
             made = make(options.data)
