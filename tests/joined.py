@@ -15,24 +15,36 @@ Weights = Mapping[str, np.ndarray]
 
 def defined(directory: Path, query: str, document: str, joining: Joining, factor: float = 1.0) -> float:
     """Return the raw score; neither text may be so long that it is cut."""
+    return _defined(directory, query, [document], joining, factor)
+
+
+def defined_pair(directory: Path, query: str, first: str, second: str, joining: Joining) -> float:
+    """Return the raw score of two documents, with the bias of a duo model."""
+    return _defined(directory, query, [first, second], joining, 1.0)
+
+
+def _defined(directory: Path, query: str, documents: list[str], joining: Joining, factor: float) -> float:
     from safetensors.torch import load_file
 
     weights = {name: tensor.double().numpy() for name, tensor in load_file(directory / "model.safetensors").items()}
     layers = json.loads((directory / "config.json").read_bytes())["num_hidden_layers"]
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    queries, documents = (
-        encoded([CLS, *tokenizer.encode(text, add_special_tokens=False).ids, SEP], weights, layers)
-        for text in (joining.query_prefix + query, joining.document_prefix + document)
-    )
-    alone, its = (vector(text[-1], joining.pooling) for text in (queries, documents))
+    texts = [joining.query_prefix + query, *(joining.document_prefix + document for document in documents)]
+    ids = [[CLS, *tokenizer.encode(text, add_special_tokens=False).ids, SEP] for text in texts]
+    queries, *others = (encoded(one, weights, layers) for one in ids)
+    alone, *vectors = (vector(one[-1], joining.pooling) for one in (queries, *others))
+    its = vectors[0] - sum(vectors[1:])
     if joining.layers == 0:
         return float(alone @ its)
-    rows = runs(documents[layers - joining.layers], factor)
+    first = layers - joining.layers
+    rows = [runs(one[first], factor) for one in others]
     moving = 1 if joining.rows == "cls" else len(queries[0])
-    states = queries[layers - joining.layers]
-    for index in range(layers - joining.layers, layers):
-        seen = np.array([documents[index][run].mean(axis=0) for run in rows])
-        log_pieces = np.log([len(run) for run in rows])
+    states = queries[first]
+    for index in range(first, layers):
+        seen = np.array(
+            [one[index][run].mean(axis=0) for one, its_runs in zip(others, rows, strict=True) for run in its_runs]
+        )
+        log_pieces = np.log([len(run) for its_runs in rows for run in its_runs])
         after = queries[index + 1].copy()
         for row in range(moving):
             after[row] = looked(states[row], states, seen, joining.bias + log_pieces, weights, f"encoder.layer.{index}")

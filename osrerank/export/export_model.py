@@ -167,7 +167,7 @@ def _check(options: ExportOptions, calibrate: tuple[Path, Path] | None) -> None:
 def _with_segments(source: Path, output: Path, card: ModelCard, options: ExportOptions) -> Iterator[Path]:
     """Yield the source; for a duo model that needs a third segment, a copy that has it."""
     config = read_json(source / CONFIG_FILE) if (source / CONFIG_FILE).exists() else {}
-    if options.kind != "duo" or card.layout == "cross-bias" or config.get("type_vocab_size") != 2:
+    if options.kind != "duo" or card.layout != "standard" or config.get("type_vocab_size") != 2:
         yield source
         return
     from osrerank.export.third_segment import write_with_third_row  # noqa: PLC0415 - imports torch
@@ -211,7 +211,9 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
 
 def _compared(card: ModelCard, options: ExportOptions) -> ModelCard:
     """Return a mono model's card as a duo model's."""
-    if card.layout == "cross-bias":
+    if card.layout == "joined":
+        duo = replace(card, kind="duo", joining=card.joining.as_duo())
+    elif card.layout == "cross-bias":
         duo = replace(card, kind="duo", cross_bias=card.cross_bias.as_duo(options.other_bias))
     else:
         duo = replace(card, kind="duo", segment_rows=card.segment_rows + (card.segment_rows == 2))

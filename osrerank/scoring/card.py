@@ -180,6 +180,10 @@ class Joining:
         """Return the card's ``joining``."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    def as_duo(self) -> Self:
+        """Return a mono model's joining as that of a duo model, as `CrossBias.as_duo` does."""
+        return replace(self, bias=self.bias - math.log(2))
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
@@ -233,8 +237,8 @@ class ModelCard:
         if not 3 < self.max_query_tokens < self.max_tokens + (bound == "at most"):
             reason = f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and {bound} max_tokens"
             raise ValueError(f"{reason}, which is {self.max_tokens}")
-        if self.layout == "joined" and (self.head, self.kind) != ("cosine", "mono"):
-            raise ValueError(f"kind is {self.kind}, head is {self.head}; in the layout joined they are mono and cosine")
+        if self.layout == "joined" and self.head != "cosine":
+            raise ValueError(f"head is {self.head!r}; in the layout joined it is cosine")
         _ = self.advice  # checks its numbers
         if self.kind == "duo":
             self._check_duo()
@@ -247,13 +251,13 @@ class ModelCard:
     @property
     def is_antisymmetric(self) -> bool:
         """Whether exchanging the two documents only changes the sign of a duo model's score."""
-        return self.kind == "duo" and self.layout == "cross-bias"
+        return self.kind == "duo" and self.layout != "standard"
 
     def _check_duo(self) -> None:
-        heads = ("cosine",) if self.layout == "cross-bias" else ("logit1", "logits2")
+        heads = ("logit1", "logits2") if self.layout == "standard" else ("cosine",)
         if self.head not in heads:
             raise ValueError(f"head is {self.head!r}; a duo model has {' or '.join(heads)} in the layout {self.layout}")
-        if self.max_tokens < self.max_query_tokens + 6:
+        if self.layout != "joined" and self.max_tokens < self.max_query_tokens + 6:
             raise ValueError(f"max_tokens is {self.max_tokens}; that leaves two documents no room beside the query")
         if self.layout == "standard" and self.segment_rows == 2:
             fix = "osrerank export --kind duo adds the third"

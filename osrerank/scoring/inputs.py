@@ -159,10 +159,15 @@ class InputBuilder:
 
     def _mono_room(self, query: Pieces) -> int:
         """Return how many pieces a document may have; the released code leaves one token unused."""
-        if self._is_joined:  # the query stands apart
-            return self.max_tokens - len(self._template.head) - len(self._template.tail)
+        if self._is_joined:
+            return self._whole_room
         unused = self.length_rule == "released"
         return self.max_tokens - self._template.specials() - unused - len(query.ids)
+
+    @property
+    def _whole_room(self) -> int:
+        """How many pieces a document may have that stands apart from the query."""
+        return self.max_tokens - len(self._template.head) - len(self._template.tail)
 
     def _duo_room(self, query: Pieces) -> int:
         """Return how many pieces each of two documents may have: 223 where queries may have 62.
@@ -172,6 +177,8 @@ class InputBuilder:
         The released code gives each document half of what the query with its two specials leaves, less two: 222 to 252.
         A short document leaves no room to the other.
         """
+        if self._is_joined:
+            return self._whole_room
         if self.length_rule == "released":
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
         return (self.max_tokens - self._template.specials(2) - self._query_pieces) // 2

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backend import Backend, Compute
-from osrerank.scoring.card import ModelCard
+from osrerank.scoring.card import SEGMENTS, ModelCard
 from osrerank.scoring.inputs import Batch, Ids, Tokens, padded
 from osrerank.scoring.model_files import FIXED_SCALES
 
@@ -23,6 +23,8 @@ PASS_STATES = 256
 """Most states of a pass: beyond it, reading the weights takes little time, and the values overflow the cache."""
 QUERIES = 128
 """Queries of the layout ``joined`` whose states are kept: all documents of a search share one."""
+PAIRED = 128
+"""Documents of a duo model of the layout ``joined`` whose states are kept: each is in many pairs."""
 
 
 def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
@@ -109,8 +111,8 @@ class OnnxBackend:
 class JoinedBackend:
     """Two ONNX Runtime sessions on the CPU, for the layout ``joined``: one encodes texts, one joins query and document.
 
-    Each text goes through the encoder alone, a query once for all its documents, so that a score never depends on what
-    else is being scored.
+    Each text goes through the encoder alone, a query once for all its documents and a duo model's document once for all
+    its pairs. So a score never depends on what else is being scored.
 
     Args:
         encoder: the ``onnxruntime.InferenceSession`` of `osrerank.export.joined_graph.build_encoder`.
@@ -135,8 +137,10 @@ class JoinedBackend:
         self._join: Any = join
         self._model = card.name
         self._layers = card.joining.layers
+        self._parts = range(1, SEGMENTS[card.kind])
         self._outputs = ["vector", *(f"states.{place}" for place in range(self._layers))]
-        self._query = lru_cache(QUERIES)(self._encoded_query)
+        self._query = lru_cache(QUERIES)(self._of_bytes)
+        self._document = lru_cache(PAIRED if card.kind == "duo" else 0)(self._of_bytes)
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
@@ -171,24 +175,28 @@ class JoinedBackend:
     def close(self) -> None:
         self._encoder = self._join = None
         self._query.cache_clear()
+        self._document.cache_clear()
 
     def _score(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """Return the raw score of a query and a document ``(1, 1)``."""
-        is_document = tokens.segments == 1
-        query = self._query(tokens.ids[~is_document].tobytes())
-        document = self.encoded(tokens.ids[is_document])
+        """Return the raw score of a query and a document, or of two documents ``(1, 1)``."""
+        query = self._query(tokens.ids[tokens.segments == 0].tobytes())
+        documents = [self._document(tokens.ids[tokens.segments == part].tobytes()) for part in self._parts]
+        vector = documents[0]["vector"]
+        if len(documents) == 2:
+            vector = vector - documents[1]["vector"]
         if not self._layers:
-            cosine: npt.NDArray[np.float32] = (query["vector"] * document["vector"]).sum(axis=1, keepdims=True)
+            cosine: npt.NDArray[np.float32] = (query["vector"] * vector).sum(axis=1, keepdims=True)
             return cosine
-        feeds = {"query_vector": query["vector"], "document_vector": document["vector"]}
+        feeds = {"query_vector": query["vector"], "document_vector": vector}
         for place in range(self._layers):
             feeds[f"query.{place}"] = query[f"states.{place}"]
-            feeds[f"document.{place}"] = document[f"states.{place}"]
+            rows = [document[f"states.{place}"] for document in documents]
+            feeds[f"document.{place}"] = np.concatenate(rows, axis=1) if len(rows) == 2 else rows[0]
         feeds["log_pieces"] = np.zeros(feeds["document.0"].shape[:2], dtype=np.float32)
         logits: npt.NDArray[np.float32] = self._join.run(None, feeds)[0]
         return logits
 
-    def _encoded_query(self, ids: bytes) -> Mapping[str, npt.NDArray[np.float32]]:
+    def _of_bytes(self, ids: bytes) -> Mapping[str, npt.NDArray[np.float32]]:
         return self.encoded(np.frombuffer(ids, dtype=np.int64))
 
     def encoded(self, ids: Ids) -> Mapping[str, npt.NDArray[np.float32]]:

@@ -18,7 +18,7 @@ from osrerank.scoring.registry import load_scorer
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 
-from tests.joined import defined  # noqa: E402 - imports torch
+from tests.joined import defined, defined_pair  # noqa: E402 - imports torch
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-bert-cross-bias"
 QUERY = "what causes low blood pressure"
@@ -113,3 +113,26 @@ def test_a_missing_join_graph_is_named(tmp_path: Path) -> None:
     write_card(tmp_path / "fp32", replace(card, onnx={"fp32": card.onnx["fp32"]}))
     with pytest.raises(ModelLoadError, match="no graph fp32-join; make it with osrerank export"):
         load_scorer(str(tmp_path / "fp32"), backend="onnx")
+
+
+@pytest.fixture(params=JOININGS, ids=str)
+def pairs(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A duo model, as `osrerank export --kind duo` makes it of a mono model."""
+    mono = model(tmp_path / "mono", request.param)
+    card = export_model(mono, tmp_path / "duo", ExportOptions(kind="duo", keep_weights=True))
+    assert card.joining.bias == pytest.approx(request.param.bias - np.log(2))
+    assert set(card.onnx) == ({"fp32", "fp32-join"} if card.joining.layers else {"fp32"})
+    return tmp_path / "duo"
+
+
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_pairs_equal_the_definition(pairs: Path, backend: str) -> None:
+    tuples = [(0, 1), (1, 0), (2, 3), (3, 2), (0, 2), (1, 1)]
+    scorer = load_scorer(str(pairs), backend=backend, kind="duo")
+    scores = scorer.score(QUERY, DOCUMENTS, tuples)
+    joining = scorer.card.joining
+    expected = [defined_pair(pairs, QUERY, DOCUMENTS[i], DOCUMENTS[j], joining) for i, j in tuples]
+    assert np.ptp(expected) > 0.02
+    np.testing.assert_allclose(scores.values, expected, atol=5e-6, rtol=0)
+    assert scores.values[0] == -scores.values[1]
+    assert scores.inferences == 4  # of (1, 0) and (3, 2) the other order is computed

@@ -6,6 +6,9 @@ on those logits, in one softmax with the query's own rows. The document never se
 once, whatever the query. The raw score is the cosine of the query's vector after that and the document's, mixed with
 that of the query's vector without the document (`osrerank.scoring.card.Joining`).
 
+A duo model's query looks at two documents at once, with a bias that is less by log 2 on each. Its raw score is the
+cosine with the first document's vector less that with the second's: exchanging the documents changes its sign.
+
 A document's row may stand for n neighbouring pieces that were most alike, of which it is the mean; log n is then added
 to its logits, so that it weighs as much as they did. Relatives: PreTTR (MacAvaney et al. 2020, arXiv 2004.14255), late
 interaction (Khattab, Zaharia 2020, arXiv 2004.12832), token merging with proportional attention (Bolya et al. 2023,
@@ -80,18 +83,21 @@ class JoinedEncoder(PaddedEncoder):
         return tuple(layer for layer in self.layers if isinstance(layer, Layer))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return raw scores ``(n, 1)``, from -1 to 1.
+        """Return raw scores ``(n, 1)``, from -1 to 1, or of two documents from -2 to 2.
 
         Args:
-            input_ids: int64 ``(n, tokens)``: the query's tokens, then the document's.
+            input_ids: int64 ``(n, tokens)``: the query's tokens, then the document's, for duo the second document's.
             attention_mask: int64 ``(n, tokens)``, 0 on padding.
-            token_type_ids: int64 ``(n, tokens)``, 0 on the query's tokens, 1 on the document's and on padding.
+            token_type_ids: int64 ``(n, tokens)``, 0 on the query's tokens, 1 on the document's, 2 on the second's; on
+                padding as on the last token.
         """
-        is_query = (token_type_ids == 0) & (attention_mask == 1)
-        is_document = (token_type_ids == 1) & (attention_mask == 1)
-        query, document = (_apart(input_ids, inside) for inside in (is_query, is_document))
-        last = self.joining.layers
-        return self.scores(self.encode(*query, last), self.project(self.encode(*document, last))).unsqueeze(1)
+        inside = [(token_type_ids == part) & (attention_mask == 1) for part in range(3)]
+        parts = [self.encode(*_apart(input_ids, part), self.joining.layers) for part in inside if part.any()]
+        query, first, *second = parts
+        documents = self.project(first)
+        if second:
+            documents = beside(documents, self.project(second[0]))
+        return self.scores(query, documents).unsqueeze(1)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor, last: int) -> TextStates:
         """Return texts' states, a row for each piece.
@@ -119,11 +125,11 @@ class JoinedEncoder(PaddedEncoder):
         return DocumentKeys(keys, values, documents.log_pieces, documents.vectors)
 
     def scores(self, queries: TextStates, documents: DocumentKeys, joining: Joining | None = None) -> Tensor:
-        """Return the raw scores ``(n,)``, from -1 to 1.
+        """Return the raw scores ``(n,)``.
 
         Args:
             queries: one for all documents, or one for each.
-            documents: of n texts.
+            documents: n texts, or pairs of them (`beside`).
             joining: another than the model's, with the same pooling.
 
         Raises:
@@ -157,6 +163,15 @@ class JoinedEncoder(PaddedEncoder):
             attended = layer.attended_norm(looking + layer.attended(context))
             states = layer.norm(layer.fed_forward(attended))
         return _pooled(states, (queries.log_pieces > BLOCKED / 2).long(), joining.pooling)
+
+
+def beside(first: DocumentKeys, second: DocumentKeys) -> DocumentKeys:
+    """Return pairs of documents as a query looks at them: all rows of both, and the difference of their vectors."""
+    both = zip(first.keys + first.values, second.keys + second.values, strict=True)
+    rows = tuple(torch.cat(pair, dim=2) for pair in both)
+    layers = len(first.keys)
+    log_pieces = torch.cat((first.log_pieces, second.log_pieces), dim=1)
+    return DocumentKeys(rows[:layers], rows[layers:], log_pieces, first.vectors - second.vectors)
 
 
 def merged(texts: TextStates, factor: float) -> TextStates:

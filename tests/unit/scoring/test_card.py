@@ -87,7 +87,7 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: _card(folder, JOINED | {"joining": {"bias": "open"}}), "bias is 'open'; it must be a number"),
         (lambda folder: _card(folder, JOINED | {"joining": {"cosine_share": 2}}), "cosine_share is 2; .* from 0 to 1"),
         (lambda folder: _card(folder, JOINED | {"joining": {"pooling": "mean"}}), "set rows to all"),
-        (lambda folder: _card(folder, {"layout": "joined"}), "in the layout joined they are mono and cosine"),
+        (lambda folder: _card(folder, {"layout": "joined"}), "head is 'logit1'; in the layout joined it is cosine"),
         (lambda folder: _card(folder, {"kind": "duo"}), r"segment_rows is 2; .*osrerank export --kind duo adds"),
         (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
         (lambda folder: _card(folder, {"onnx": {"int8": "onnx/none.onnx"}}), r"none\.onnx is missing"),
