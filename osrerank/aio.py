@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.client import embedded_folder, refuse_settings, represent, server_options
+from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, represent, server_options
 from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
@@ -20,7 +20,13 @@ from osrerank.types import Ranking, Scorer
 
 require("aiohttp", extra="async")
 
-from opensearchpy import AsyncOpenSearch, TransportError  # noqa: E402 - defined only where aiohttp is
+from opensearchpy import (  # noqa: E402 - defined only where aiohttp is
+    AIOHttpConnection,
+    AsyncOpenSearch,
+    AsyncTransport,
+    ConnectionPool,
+    TransportError,
+)
 
 __all__ = ["AsyncClient", "connect_async"]
 
@@ -133,6 +139,7 @@ def connect_async(
 ) -> AsyncClient:
     """Return an asynchronous client, as ``osrerank.connect`` does a synchronous one."""
     refuse_settings(options)
+    refuse_unknown(options, AsyncTransport, ConnectionPool, AIOHttpConnection)
     settings = Settings.load(
         url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
     )

@@ -1,11 +1,13 @@
 """The client: an ``opensearchpy.OpenSearch`` whose ``search`` can rerank."""
 
+import difflib
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opensearchpy import OpenSearch, TransportError
+from opensearchpy import ConnectionPool, OpenSearch, Transport, TransportError, Urllib3HttpConnection
 
 from osrerank.errors import ConfigError
 from osrerank.msearch import MultiSearchCall
@@ -20,6 +22,8 @@ from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
 EMBEDDED = "embedded:"
+PASSED_ON = ("hosts", "transport_class", "scheme", "embedded_path")
+"""Options that opensearch-py and the embedded engine take without naming them in a signature."""
 CONNECTIONS = 32
 """Connections kept open to each host; opensearch-py's own default is one, for which threads would wait."""
 
@@ -195,6 +199,7 @@ def connect(
         ConfigError: a setting cannot be used.
     """
     refuse_settings(options)
+    refuse_unknown(options, Transport, ConnectionPool, Urllib3HttpConnection)
     settings = Settings.load(
         url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
     )
@@ -222,6 +227,29 @@ def refuse_settings(options: Mapping[str, Any]) -> None:
     for name in sorted(set(options) & set(Settings.model_fields)):
         variable = f"OSRERANK_{name.upper()}"
         raise ConfigError(f"{name} is not an argument here: set {variable}", setting=name, source="argument")
+
+
+def refuse_unknown(options: Mapping[str, Any], *known: type) -> None:
+    """Refuse options that neither `connect` nor opensearch-py has: it accepts any name and would ignore them silently.
+
+    A transport or connection of the caller's own may have options of its own.
+
+    Args:
+        options: the caller's.
+        known: opensearch-py's classes that the options are passed to.
+
+    Raises:
+        ConfigError: an option is unknown; the message has the nearest name.
+    """
+    if {"transport_class", "connection_class", "connection_pool_class"} & set(options):
+        return
+    names = set(PASSED_ON)
+    for one in {base for kind in known for base in kind.__mro__} - {object}:
+        names |= set(inspect.signature(one).parameters) - {"args", "kwargs"}
+    for name in sorted(set(options) - names):
+        near = difflib.get_close_matches(name, [*names, *inspect.signature(connect).parameters], 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"connect has no argument {name}{hint}", setting=name, source="argument")
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:

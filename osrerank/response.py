@@ -222,7 +222,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
     Args:
         response: what the first pass answered.
         ranking: its hits, reranked.
-        page: which of them to return.
+        page: which of them to return. With a `min_score`, `rerank.below_min_score` counts the hits that it removed.
         rerank_ms: wall time of reranking, added to `took`.
     """
     raw_hits = hits_of(response)
@@ -230,6 +230,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
     kept = [candidate for candidate in ranking.candidates if _passes(candidate, page.min_score)]
     shown = kept[page.offset : page.offset + page.size]
     scores = [final_score(candidate) for candidate in kept[:1]]
+    below = {} if page.min_score is None else {"below_min_score": len(ranking.candidates) - len(kept)}
     hits = {
         **response["hits"],
         "max_score": scores[0] if scores else None,
@@ -239,7 +240,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
         **response,
         "took": int(response.get("took", 0) + round(rerank_ms)),
         "hits": hits,
-        "rerank": summary(ranking.reports, response.get("took", 0), explain=page.explain),
+        "rerank": {**summary(ranking.reports, response.get("took", 0), explain=page.explain), **below},
     }
 
 

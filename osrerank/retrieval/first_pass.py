@@ -90,13 +90,23 @@ def plan_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any], options
     if not refusal and (offset or 0) + (size or 0) > options.depth:
         refusal = f"the page ends beyond the {options.depth} hits that the search pipeline reranks: raise depth"
     if refusal:
-        own = {} if _names_pipeline(body, params) else {"search_pipeline": "_none"}
-        return FirstPass(dict(body), {**params, **own}, refusal=refusal)
+        return refused(body, params, options, refusal)
     ext = {**(body.get("ext") or {}), "rerank": {"query_context": {"query_text": text}}}
     wanted_body = {**body, "from": 0, "size": options.depth, "ext": ext}
     wanted_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
     wanted_params["search_pipeline"] = options.search_pipeline
     return FirstPass(wanted_body, wanted_params, Page(offset or 0, size or 0))
+
+
+def refused(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, reason: str) -> FirstPass:
+    """Return the caller's own request, whose response is marked with why it is not reranked.
+
+    Where OpenSearch was to rerank, an index's default pipeline must not do it.
+    """
+    own = {}
+    if options.search_pipeline is not None and not _names_pipeline(body, params):
+        own = {"search_pipeline": "_none"}
+    return FirstPass(dict(body), {**params, **own}, refusal=reason)
 
 
 def _refusal_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any]) -> str:

@@ -43,7 +43,11 @@ def find_query_text(body: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: there is no such text, or there are several.
     """
-    context = ((body.get("ext") or {}).get("rerank") or {}).get("query_context") or {}
+    context: Any = body
+    for key in ("ext", "rerank", "query_context"):  # OpenSearch says what is wrong where one is no object
+        context = (context.get(key) if isinstance(context, Mapping) else None) or {}
+    if not isinstance(context, Mapping):
+        context = {}
     if isinstance(text := context.get("query_text"), str):
         return text
     if isinstance(path := context.get("query_text_path"), str):

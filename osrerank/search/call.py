@@ -24,7 +24,7 @@ from osrerank.response import (
     parse,
     unchanged,
 )
-from osrerank.retrieval.first_pass import SORTED, FirstPass, plan, plan_in_pipeline
+from osrerank.retrieval.first_pass import SORTED, FirstPass, plan, plan_in_pipeline, refused
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline, Query
@@ -71,8 +71,10 @@ class SearchCall:
     ) -> Self:
         """Return the call for the arguments of a search; the options set the deadline unless one is given.
 
+        A query without one text to rerank by is the first pass's alone, marked with the reason.
+
         Raises:
-            ConfigError: the rerank options cannot be used, or the query has no text to rerank by.
+            ConfigError: the rerank options cannot be used; or there is no such text, and the options say to raise.
             ValueError: both a query and a body with a query are given.
         """
         options = Rerank.of(rerank, defaults)
@@ -82,14 +84,19 @@ class SearchCall:
         content = _decoded(body)
         text = query if isinstance(query, str) else None
         deadline = deadline or Deadline.after_ms(options.deadline_ms)
-        if options.search_pipeline is not None:
-            text = next((one for one in (options.query, text) if one is not None), None) or find_query_text(content)
-            first_pass = plan_in_pipeline(content, params, options, text)
-            return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text, deadline)
-        first_pass = plan(content, params, options, reranker.depth(options))
-        if not first_pass.refusal:
+        first_pass = None
+        if options.search_pipeline is None:
+            first_pass = plan(content, params, options, reranker.depth(options))
+        try:
             text = options.query if options.query is not None else text
-            text = find_query_text(content) if text is None else text
+            if text is None and not (first_pass and first_pass.refusal):
+                text = find_query_text(content)
+        except ConfigError as error:
+            if options.on_failure == "raise":
+                raise
+            first_pass = refused(content, params, options, str(error))
+        if first_pass is None:
+            first_pass = plan_in_pipeline(content, params, options, text or "")
         return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline)
 
     @property

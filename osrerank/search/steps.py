@@ -72,13 +72,16 @@ def search_steps(
     """
     query, rerank, deadline = yield from expand_query(defaults, query, index, params, rerank)
     call = SearchCall.plan(reranker, defaults, query, body, params, rerank=rerank, deadline=deadline)
+    refusal: TransportError | None = None
     try:
         response = yield SearchRequest(call)
     except TransportError as error:
         if not call.may_fall_back(error):
             raise
+        refusal = error
+    if refusal is not None:  # outside of the handler, so that an error of this request has no second traceback
         own = SearchCall.plan(reranker, defaults, query, body, params, rerank=False)
-        call = call.fall_back(own, error)
+        call = call.fall_back(own, refusal)
         response = yield SearchRequest(call)
     return (yield Scoring(partial(call.finish, response)))
 

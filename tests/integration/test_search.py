@@ -270,3 +270,24 @@ def test_texts_and_responses_from_elsewhere(client):
     again = client.rerank_response(response, "low blood pressure")
     assert again["rerank"]["applied"] is True
     assert sorted(ids(again)) == sorted(ids(response))
+
+
+@pytest.mark.parametrize("query", [{"match_all": {}}, {"term": {"kind": "a"}}])
+def test_a_query_without_text_is_the_first_pass(client: Client, query: dict[str, object]) -> None:
+    plain = client.search(index=INDEX, body={"query": query}, size=5)
+    marked = client.search(index=INDEX, body={"query": query}, size=5, rerank=True)
+    assert marked["hits"] == plain["hits"]
+    assert "the query has no text to rerank by; give the one that matters as" in marked["rerank"]["reason"]
+
+
+@pytest.mark.parametrize(
+    "query", [{"match": "low"}, {"unheard_of": {"text": "low"}}, {"match": {"text": {"query": "low", "fuzzy": 1}}}]
+)
+def test_a_bad_query_brings_the_engines_own_error_once(client: Client, query: dict[str, object]) -> None:
+    with pytest.raises(opensearchpy.RequestError) as plain:
+        client.search(index=INDEX, body={"query": query})
+    with pytest.raises(opensearchpy.RequestError) as reranked:
+        client.search(index=INDEX, body={"query": query}, rerank=True)
+    assert reranked.value.args[:2] == plain.value.args[:2]
+    chain = [error for error in (reranked.value.__cause__, reranked.value.__context__) if error is not None]
+    assert not [error for error in chain if isinstance(error, opensearchpy.RequestError)]

@@ -447,3 +447,74 @@ def test_via_pipeline_is_for_searches():
         with pytest.raises(ConfigError) as caught:
             call()
         assert caught.value.setting == "rerank.via"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"query": {"match_all": {}}}, "the query has no text to rerank by"),
+        ({"query": {"term": {"tag": "blood"}}}, "the query has no text to rerank by"),
+        ({}, "the query has no text to rerank by"),
+        (
+            {"query": {"bool": {"must": [{"match": {"text": "low"}}, {"match": {"text": "high"}}]}}},
+            "the query asks for several texts",
+        ),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"via": "pipeline"}])
+def test_a_query_without_one_text_keeps_the_first_pass(body, reason, options):
+    client = client_for(response_of(["a", "bbb"]))
+    response = client.search(index="i", body=body, size=2, rerank={"depth": 50, **options})
+    assert ids(response) == ["d0", "d1"]
+    assert response["rerank"]["applied"] is False
+    found = response["rerank"]["reason"]
+    assert reason in found
+    for way in ("rerank={'query': ...}", "ext.rerank.query_context.query_text", "single match, multi_match"):
+        assert way in found
+    assert asked(client)["body"] == body
+    assert int(asked(client)["params"]["size"]) == 2
+    with pytest.raises(ConfigError, match=reason):
+        client.search(index="i", body=body, rerank={"on_failure": "raise", **options})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"query": {"match": "low"}},
+        {"query": "low"},
+        {"query": [{"match": {"text": {"query": ["low"]}}}]},
+        {"query": {"match_all": {}}, "ext": []},
+        {"query": {"match_all": {}}, "ext": {"rerank": "x"}},
+        {"query": {"match_all": {}}, "ext": {"rerank": {"query_context": 3}}},
+    ],
+)
+def test_a_malformed_body_is_left_to_opensearch(body):
+    client = client_for(response_of(["a"]))
+    assert client.search(index="i", body=body, rerank=True)["rerank"]["applied"] is False
+    assert asked(client)["body"] == body
+
+
+def test_hits_below_min_score_are_counted():
+    client = client_for(response_of(["a", "bbb", "cc"]), FunctionScorer(lambda _query, text: len(text) - 2.0))
+    response = client.search("low", index="i", rerank={"min_score": 0.5})
+    assert ids(response) == ["d1", "d2"]
+    assert response["rerank"]["below_min_score"] == 1
+    assert "below_min_score" not in client.search("low", index="i", rerank=True)["rerank"]
+
+
+@pytest.mark.parametrize(
+    ("option", "nearest"), [("retry_on_timeouts", "retry_on_timeout"), ("moddel", "model"), ("http_auht", "http_auth")]
+)
+def test_unknown_options_of_connect_name_the_nearest(option, nearest):
+    with pytest.raises(ConfigError, match=f"connect has no argument {option}; did you mean {nearest}\\?"):
+        connect("http://localhost:9", **{option: 1})
+
+
+def test_what_opensearch_py_knows_is_passed_on(tmp_path):
+    options = {"http_auth": ("a", "b"), "verify_certs": False, "ssl_show_warn": False, "randomize_hosts": False}
+    connect("https://localhost:9", timeout=3, max_retries=1, http_compress=True, headers={"x": "y"}, **options).close()
+    connect(f"embedded:{tmp_path}", timeout=3).close()
+    with pytest.raises(ConfigError, match="no argument colour"):
+        connect(f"embedded:{tmp_path}", colour="red")
+    own = connect("http://localhost:9", connection_class=opensearchpy.RequestsHttpConnection, colour="red")
+    own.close()
