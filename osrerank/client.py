@@ -268,6 +268,11 @@ def embedded_folder(settings: Settings) -> Path | None:
     return Path(address.removeprefix(EMBEDDED)).expanduser() if address.startswith(EMBEDDED) else None
 
 
+def is_embedded(client: Any) -> bool:
+    """Return whether a client's engine is the embedded one."""
+    return type(client.transport).__module__.startswith("osrerank.embedded.")
+
+
 def server_options(settings: Settings) -> dict[str, Any]:
     """Return opensearch-py's options for servers."""
     hosts = [part.strip() for part in settings.url.get_secret_value().split(",")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from osrerank.bench.machine import cpu_features, cpu_name, versions
-from osrerank.client import Client, connect
+from osrerank.client import Client, connect, embedded_folder
 from osrerank.retrieval.text_fields import text_fields
 from osrerank.scoring.onnx_scorer import usable_cores
 from osrerank.scoring.registry import is_local, load_local
@@ -103,7 +103,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
 
 
 def _choice(settings: Settings, card: Any, backend: Any) -> Finding:
-    name = type(backend).__name__.removesuffix("Backend").removesuffix("Engine").lower()
+    name = backend.name
     if settings.backend != "auto":
         why = f"the settings say {settings.backend}"
     elif name == "onnx":
@@ -154,8 +154,16 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
             yield Finding("engine", "failed", f"it does not answer: {_sentence(error)}", fix)
             return
         facts = {"distribution": version.get("distribution", "elasticsearch"), "version": version["number"]}
-        yield Finding("engine", "ok", f"{facts['distribution']} {facts['version']} answers", facts=facts)
+        where = f"the embedded engine in {folder}" if (folder := embedded_folder(settings)) else _hosts(client)
+        answers = f"{where} answers as {facts['distribution']} {facts['version']}"
+        yield Finding("engine", "ok", answers, facts={**facts, "at": where})
         yield _fields(client, index) if index else Finding("index", "absent", "none was named; name one with --index")
+
+
+def _hosts(client: Client) -> str:
+    """Return where a client connects to, without credentials."""
+    hosts = client.transport.hosts or []
+    return ", ".join(f"{host.get('scheme', 'http')}://{host.get('host')}:{host.get('port', 9200)}" for host in hosts)
 
 
 def _fields(client: Client, index: str) -> Finding:

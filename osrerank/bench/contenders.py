@@ -89,7 +89,8 @@ class TimedBackend:
 
     def __init__(self, backend: Backend, spent: Spent) -> None:
         self._backend, self._spent = backend, spent
-        self.precision, self.files, self.threads = backend.precision, backend.files, backend.threads
+        self.name, self.precision = backend.name, backend.precision
+        self.files, self.threads = backend.files, backend.threads
         self.budget_tokens, self.packed, self.parallel = backend.budget_tokens, backend.packed, backend.parallel
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
@@ -161,7 +162,7 @@ class Ours:
         self.cross_bias = card.cross_bias
         timed_builder: Any = TimedBuilder(self.builder, self.spent)
         self._scorer = LocalScorer(directory, card, timed_builder, timed)
-        self.kind = type(loaded).__name__.removesuffix("Backend").lower()
+        self.kind = loaded.name
         batches = f", batches of {budget_tokens}" if budget_tokens else ""
         self.name = f"osrerank {self.kind} {self.precision} {label or model}{batches}"
         self.version = __version__

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from osrerank.evaluation.measures import Evaluation
     from osrerank.evaluation.report import Report
     from osrerank.formats.trec import Duplicates
     from osrerank.types import Run
@@ -96,6 +97,7 @@ def _report(options: dict[str, Any]) -> "Report":
     qrels = trec.read_qrels(options["qrels"])
     runs = _read_runs(options["runs"], options["duplicates"])
     evaluations = [measures.evaluate(qrels, run, names, averaging) for run in runs]
+    _warn_of_different_queries(evaluations)
     if not (options["compare"] or options["all_pairs"]):
         return report.Report(evaluations, averaging, (), {})
     compared = significance.compare_runs(evaluations, all_pairs=options["all_pairs"], seed=options["seed"])
@@ -103,6 +105,14 @@ def _report(options: dict[str, Any]) -> "Report":
         compared, [run.name for run in runs], test=options["test"], alpha=options["alpha"]
     )
     return report.Report(evaluations, averaging, compared, marks)
+
+
+def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
+    """Warn where runs are averaged over different queries, which does not compare them."""
+    answered = {one.run: set(next(iter(one.per_query.values()), {})) for one in evaluations}
+    if len({frozenset(queries) for queries in answered.values()}) > 1:
+        counts = ", ".join(f"{run} {len(queries)}" for run, queries in answered.items())
+        click.echo(f"Warning: the runs answer different judged queries ({counts}); --complete counts all", err=True)
 
 
 def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:

@@ -44,11 +44,11 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     fold are chosen by AP on the other folds. They also go to OUTPUT.weights.json.
     """
     from osrerank.evaluation.side_file import read_records  # noqa: PLC0415 - numpy, for this command alone
-    from osrerank.evaluation.tune import Evidence, held_out_run  # noqa: PLC0415
+    from osrerank.evaluation.tune import held_out_run, read_evidence  # noqa: PLC0415
     from osrerank.formats.files import write_atomically  # noqa: PLC0415
     from osrerank.formats.trec import write_run  # noqa: PLC0415
 
-    evidence = [Evidence.of(record, scores=options["scores"]) for record in read_records(options["run"])]
+    evidence = read_evidence(read_records(options["run"]), scores=options["scores"])
     folds = _learned(evidence, options)
     output = options["output"]
     write_run(output, held_out_run(evidence, folds, output.stem))

@@ -84,6 +84,23 @@ class Evidence:
         return np.lexsort((-keys, np.isnan(self.best[:, 0])))
 
 
+def read_evidence(records: Iterable[Record], *, scores: str) -> list[Evidence]:
+    """Read the records of a run that was reranked by sentences.
+
+    Args:
+        records: of the run's side file.
+        scores: ``"logit"`` or ``"probability"``.
+
+    Raises:
+        EvaluationError: no document of the run has scores of sentences.
+    """
+    evidence = [Evidence.of(record, scores=scores) for record in records]
+    if all(np.isnan(one.best).all() for one in evidence):
+        fix = "make it with osrerank run --sentences a=0.5"
+        raise EvaluationError(f"the run was not reranked by sentences, so there is nothing to learn from: {fix}")
+    return evidence
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
     """What was learned for one fold.

@@ -27,6 +27,10 @@ class Backend(Protocol):
     """A loaded network: token sequences in, the head's outputs out. Safe to call from ``threads`` threads at once."""
 
     @property
+    def name(self) -> str:
+        """The backend's name, as in ``--backend``."""
+
+    @property
     def precision(self) -> str:
         """The type that it computes in: ``int8``, ``fp32``, ``bf16``, ``fp16``."""
 

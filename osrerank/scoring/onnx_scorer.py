@@ -48,6 +48,7 @@ class OnnxBackend:
         file: the graph, relative to the model's directory.
     """
 
+    name = "onnx"
     packed = True
     parallel = True
 
@@ -123,6 +124,7 @@ class JoinedBackend:
         files: the graphs, relative to the model's directory.
     """
 
+    name = "onnx"
     packed = True
     parallel = True
     budget_tokens = 1

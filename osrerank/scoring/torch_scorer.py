@@ -50,6 +50,8 @@ class TorchBackend:
         description: what runs where, for people.
     """
 
+    name = "torch"
+
     def __init__(
         self, engine: "Engine", *, device: str, precision: str, model: str, files: Sequence[str], description: str = ""
     ) -> None:

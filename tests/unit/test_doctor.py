@@ -38,6 +38,8 @@ def test_a_sound_deployment_is_told_part_by_part(url: str) -> None:
     assert found["model"].facts["precision"] == "fp32"
     assert "the settings say onnx" in found["model"].found
     assert found["scored pair"].facts["took_ms"] > 0
+    folder = url.removeprefix("embedded:")
+    assert found["engine"].found.startswith(f"the embedded engine in {folder} answers as opensearch 3.")
 
 
 def test_the_automatic_choice_is_explained(url: str) -> None:

@@ -30,6 +30,7 @@ class Loader:
         b: BM25's length normalisation, as published for this collection.
         fields: mappings of the metadata fields.
         open_fields: whether other fields may occur and are mapped dynamically.
+        is_users: whether it is for collections of one's own, for which k1 and b are published nowhere.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Loader:
     b: float = 0.4
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     open_fields: bool = False
+    is_users: bool = False
 
 
 def read_records(loader: Loader, sources: Iterable[Source]) -> Iterator[Record]:

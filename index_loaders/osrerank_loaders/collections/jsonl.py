@@ -59,6 +59,7 @@ JSONL = Loader(
     read=read_jsonl,
     files=("*.jsonl", "*.json", "*.jl", "*.ndjson"),
     open_fields=True,
+    is_users=True,
 )
 BEIR = Loader(
     name="beir",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchWarning, RequestError
 
+from osrerank.client import is_embedded
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
 from osrerank.formats.sources import STDIN, Meter, files_of, open_sources
 from osrerank_loaders.collections.base import Loader, Record, read_records
@@ -179,7 +180,8 @@ class _Load:
 
     def _create(self, state: LoadState) -> None:
         """Create the index; keep the engine's warnings, such as an unsupported similarity."""
-        body = index_body(self._loader, self._options.index, state.as_meta())
+        fixed = is_embedded(self._client)
+        body = index_body(self._loader, self._options.index, state.as_meta(), fixed_similarity=fixed)
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", OpenSearchWarning)
             try:

@@ -25,11 +25,19 @@ class IndexOptions:
     replicas: int | None = None
 
 
-def index_body(loader: Loader, options: IndexOptions, meta: dict[str, Any]) -> dict[str, Any]:
+def index_body(
+    loader: Loader, options: IndexOptions, meta: dict[str, Any], *, fixed_similarity: bool = False
+) -> dict[str, Any]:
     """Return the body that creates the index, in its settings for loading.
 
     The built-in ``english`` analyzer is Anserini's chain: standard tokenizer, possessives, lower case, Lucene's 33
     stop words, Porter.
+
+    Args:
+        loader: of the collection.
+        options: how the index is made.
+        meta: what the mapping keeps of the load.
+        fixed_similarity: whether the engine has one similarity only; it is then named where someone asked for another.
     """
     text = {"type": "text", "analyzer": "english"}
     mappings: dict[str, Any] = {
@@ -37,7 +45,9 @@ def index_body(loader: Loader, options: IndexOptions, meta: dict[str, Any]) -> d
         "dynamic": loader.open_fields,
         "properties": {"title": text, "text": text, **loader.fields},
     }
-    settings = {"number_of_shards": options.shards, "similarity": {"default": _similarity(loader, options)}, **_LOADING}
+    settings: dict[str, Any] = {"number_of_shards": options.shards, **_LOADING}
+    if not (fixed_similarity and loader.is_users and options.k1 is None and options.b is None):
+        settings["similarity"] = {"default": _similarity(loader, options)}
     return {"settings": {"index": settings}, "mappings": mappings}
 
 

@@ -102,3 +102,13 @@ def test_csv_of_a_comparison_keeps_the_measures(folder: Path) -> None:
     values, comparisons = rows.split("\n\n")
     assert "weak,q0,RR,0.5" in values.splitlines()
     assert len(comparisons.splitlines()) == 2
+
+
+def test_runs_of_different_queries_are_warned_about(folder: Path) -> None:
+    assert evaluated(folder).stderr == ""
+    good = folder / "good.run"
+    good.write_text("".join(line for line in good.read_text().splitlines(keepends=True) if not line.startswith("q4")))
+    assert evaluated(folder).stderr.startswith(
+        "Warning: the runs answer different judged queries (weak 5, good 4); --complete counts all"
+    )
+    assert evaluated(folder, "--complete").stderr == ""

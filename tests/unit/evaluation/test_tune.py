@@ -189,6 +189,19 @@ def test_command_writes_run_weights_and_plot(tmp_path):
     assert all(fold["a"] < 1 for fold in json.loads(again.output)["folds"])
 
 
+def test_a_run_without_sentences_is_refused(tmp_path):
+    evidence, _ = synthetic(queries=3, documents=4)
+    side, judged = tmp_path / "mono.run.jsonl", tmp_path / "qrels"
+    judged.write_text("1 0 1 1\n")
+    write_side_file(side, evidence)
+    lines = side.read_text().replace('"sentences"', '"mono"')
+    side.write_text(lines)
+    outcome = tuned(judged, side, "-o", tmp_path / "tuned.run")
+    assert isinstance(outcome.exception, EvaluationError)
+    assert "not reranked by sentences" in str(outcome.exception)
+    assert not (tmp_path / "tuned.run").exists()
+
+
 @pytest.mark.long
 def test_core18_first_pass_through_the_whole_path(shared, tmp_path):
     """Beside sentences that are noise, a = 1 is learned over Birch's folds: BM25+RM3's published AP."""

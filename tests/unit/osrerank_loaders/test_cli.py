@@ -57,3 +57,20 @@ def test_help_needs_no_heavy_library() -> None:
     heavy = "{'torch', 'transformers', 'celery', 'onnxruntime', 'tantivy', 'cbor2', 'zstandard', 'sqlite3'}"
     code = f"import sys, osrerank_loaders.cli; found = {heavy} & set(sys.modules); assert not found, found"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_ones_own_collection_gets_the_engines_similarity_without_a_warning(tmp_path: Path) -> None:
+    corpus, passages = tmp_path / "corpus.jsonl", tmp_path / "collection.tsv"
+    corpus.write_text('{"id": "1", "text": "x"}\n')
+    passages.write_text("1\tx\n")
+    url = ["--url", f"embedded:{tmp_path / 'engine'}"]
+
+    def indexed(*arguments: object) -> str:
+        result = CliRunner().invoke(index, [str(one) for one in arguments] + url)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "similarity" not in indexed("jsonl", corpus, "--index", "own")
+    assert "asks for BM25 at k1=1.5" in indexed("jsonl", corpus, "--index", "asked", "--k1", "1.5")
+    assert "asks for BM25 at k1=0.82" in indexed("msmarco-passage", passages, "--index", "published")
+    assert "1 documents in the index" in indexed("jsonl", corpus, "--index", "own")  # the same load again
