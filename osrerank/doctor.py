@@ -191,7 +191,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
     if not is_local(settings.backend):
         broker = settings.broker_url or settings.redis_url
     if cache is None:
-        yield Finding("redis", "absent", "no score cache is configured; OSRERANK_REDIS_URL sets one")
+        yield Finding("redis", "absent", "scores are kept in each process alone; OSRERANK_REDIS_URL shares them")
     else:
         fix = "start it, or correct --redis-url or OSRERANK_REDIS_URL; searches work without it, only slower"
         yield _redis_server("redis", cache.get_secret_value(), fix, queues=cache == broker, cache_mb=settings.cache_mb)

@@ -11,7 +11,7 @@ from osrerank.settings import Settings
 from osrerank.types import Scorer
 
 if TYPE_CHECKING:
-    from osrerank.scoring.cache.scorer import CachedScorer  # imported when a cache is configured: it brings Redis
+    from osrerank.scoring.cache.scorer import CachedScorer
 
 RETRY_LOAD_AFTER_S = 30.0
 """Seconds before a model that failed to load is tried again; otherwise every search would wait for it."""
@@ -43,7 +43,9 @@ class LoadedModel:
         self._failed_at_s = 0.0
 
     def scorer(self, *, cached: bool) -> Scorer:
-        """Return the model's scorer, through the cache where one is configured and asked for.
+        """Return the model's scorer, through the cache if asked for.
+
+        A scorer that the caller brought is only cached where Redis is configured.
 
         Raises:
             ModelLoadError: the model cannot be loaded.
@@ -51,10 +53,11 @@ class LoadedModel:
         """
         with self._lock:
             scorer = self._given or self._load()
-            if not cached or self._settings.redis_url is None:
+            in_process = self._given is None and self._settings.cache_local_mb > 0
+            if not cached or not (in_process or self._settings.redis_url):
                 return scorer
             if self._cached is None:
-                from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - imports redis
+                from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - for searches alone
 
                 self._cached = behind_cache(scorer, self._settings)
             return self._cached

@@ -13,7 +13,8 @@ import opensearchpy
 import pytest
 
 from osrerank import connect
-from osrerank.scoring.cache.store import LOCAL_ENTRY_BYTES, REMOTE_ENTRY_BYTES, YOUNG, LocalStore, RemoteStore
+from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
+from osrerank.scoring.cache.store import REMOTE_ENTRY_BYTES, YOUNG, RemoteStore
 from osrerank.scoring.cache.store import connect as connect_redis
 from osrerank.testing import FunctionScorer
 

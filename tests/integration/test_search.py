@@ -14,6 +14,7 @@ from osrerank.client import connection_options
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from tests.blocking import Blocking
+from tests.servers import ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -21,6 +22,7 @@ WORDS = (
     "blood pressure heart rate salt diet low high cause effect sleep stress water coffee exercise".split()  # noqa: SIM905 - thirteen words in a row read better
 )
 SCORER = FunctionScorer(lambda query, text: len(set(query.split()) & set(text.split())) - len(text) / 100)
+TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
 INDEX = "reranked"
 COUNT = 60
 MAPPING = {
@@ -291,3 +293,19 @@ def test_a_bad_query_brings_the_engines_own_error_once(client: Client, query: di
     assert reranked.value.args[:2] == plain.value.args[:2]
     chain = [error for error in (reranked.value.__cause__, reranked.value.__context__) if error is not None]
     assert not [error for error in chain if isinstance(error, opensearchpy.RequestError)]
+
+
+def test_another_page_costs_nothing_without_redis(engine_url: str, client: Client) -> None:
+    options = {"fields": ["text"], "query_fields": ["text"], "depth": 20}
+    own = connect(engine_url, model=str(TINY), backend="onnx")
+    try:
+        pages = [own.search("low blood", index=INDEX, size=5, from_=start, rerank=options) for start in (0, 5, 0)]
+        stages = [page["rerank"]["stages"][0] for page in pages]
+        assert [stage["inferences"] for stage in stages] == [20, 0, 0]
+        assert [stage["cached"] for stage in stages] == [0, 20, 20]
+        assert pages[2]["hits"] == pages[0]["hits"]
+        computed = own.search("low blood", index=INDEX, size=5, from_=5, rerank={**options, "cache": False})
+        assert computed["rerank"]["stages"][0]["inferences"] == 20
+        assert computed["hits"] == pages[1]["hits"]
+    finally:
+        own.close()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from prometheus_client import Counter as Count
 
 from osrerank.scoring.cache.in_flight import InFlight
-from osrerank.scoring.cache.store import LocalStore, RemoteStore
+from osrerank.scoring.cache.local import LocalStore, NoStore, Store
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Advice, Deadline, Scorer, Scores
 
@@ -24,10 +24,13 @@ MISSES = Count("osrerank_score_cache_misses", "Scores that were asked of the cac
 
 
 def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
-    """Return a scorer behind the cache that the settings describe; they name a Redis."""
-    assert settings.redis_url is not None
-    url = settings.redis_url.get_secret_value()
-    store = RemoteStore(url, ttl_s=settings.cache_ttl_s, most_bytes=settings.cache_mb * MEGABYTE)
+    """Return a scorer behind the settings' cache: in this process, and in Redis where they name one."""
+    store: Store = NoStore()
+    if settings.redis_url is not None:
+        from osrerank.scoring.cache.store import RemoteStore  # noqa: PLC0415 - imports redis
+
+        url = settings.redis_url.get_secret_value()
+        store = RemoteStore(url, ttl_s=settings.cache_ttl_s, most_bytes=settings.cache_mb * MEGABYTE)
     return CachedScorer(scorer, store, LocalStore(settings.cache_local_mb * MEGABYTE))
 
 
@@ -38,11 +41,11 @@ class CachedScorer:
 
     Args:
         scorer: computes what is not cached.
-        remote: the scores in Redis.
+        remote: the scores that processes share, in Redis.
         local: the scores in this process; none are kept when absent.
     """
 
-    def __init__(self, scorer: Scorer, remote: RemoteStore, local: LocalStore | None = None) -> None:
+    def __init__(self, scorer: Scorer, remote: Store, local: LocalStore | None = None) -> None:
         self._scorer = scorer
         self._remote = remote
         self._local = LocalStore(0) if local is None else local

@@ -1,4 +1,4 @@
-"""Where scores are kept: a bounded part of Redis, and in front of it a bounded part of this process.
+"""Scores in a bounded part of Redis.
 
 Redis holds two hashes, the young and the old generation. Scores are written to the young one; when that has half of the
 entries allowed, or is half as old as scores may get, it becomes the old one and the old one is dropped. A score that is
@@ -10,7 +10,6 @@ import logging
 import struct
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -26,7 +25,6 @@ TIMEOUT_S = 0.2
 REST_S = 10.0
 """Pause after a failure of Redis."""
 REMOTE_ENTRY_BYTES = 110
-LOCAL_ENTRY_BYTES = 250
 """What a score takes, key and all, measured in tests/bench/test_cache.py."""
 VALUE = struct.Struct("<f")
 TURN = """
@@ -112,41 +110,6 @@ class RemoteStore:
             self._redis.rename(YOUNG, OLD)
         except ResponseError:  # there is no young one
             return
-
-
-class LocalStore:
-    """The scores used last, in this process.
-
-    Args:
-        most_bytes: memory that they may take; 0 keeps none.
-    """
-
-    def __init__(self, most_bytes: float) -> None:
-        self._most = int(most_bytes / LOCAL_ENTRY_BYTES)
-        self._scores: OrderedDict[bytes, float] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def read(self, keys: Sequence[bytes]) -> dict[bytes, float]:
-        """Return the scores that there are, by key."""
-        with self._lock:
-            found = {key: self._scores[key] for key in keys if key in self._scores}
-            for key in found:
-                self._scores.move_to_end(key)
-        return found
-
-    def write(self, scores: Mapping[bytes, float]) -> None:
-        """Keep scores, and drop those that were not used for longest."""
-        if self._most == 0:
-            return
-        with self._lock:
-            for key, value in scores.items():
-                self._scores[key] = value
-                self._scores.move_to_end(key)
-            while len(self._scores) > self._most:
-                self._scores.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._scores)
 
 
 class Breaker:

@@ -12,14 +12,13 @@ import pytest
 from redis import Redis
 
 from osrerank.errors import InferenceError
+from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer, score_keys
 from osrerank.scoring.cache.store import (
-    LOCAL_ENTRY_BYTES,
     OLD,
     PREFIX,
     REMOTE_ENTRY_BYTES,
     YOUNG,
-    LocalStore,
     RemoteStore,
     connect,
 )
