@@ -38,8 +38,8 @@ class Settings(BaseSettings):
     Attributes:
         url: address of the index: ``http(s)://[user:password@]host:port``, several separated by commas, or
             ``embedded:FOLDER``.
-        redis_url: Redis for the score cache; None for a cache in this process alone. It is also the broker of the backend
-            ``workers``, unless ``broker_url`` names another.
+        redis_url: Redis for the score cache; None for a cache in this process alone. It is also the broker of the
+            backend ``workers``, unless ``broker_url`` names another.
         broker_url: Redis through which clients and workers exchange messages; None for ``redis_url``.
         model: model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub id.
         duo_model: model that compares pairs of candidates, for the pipeline ``mono-duo``; named likewise.

@@ -7,7 +7,7 @@ in PyTorch, by the reference implementation.
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -15,10 +15,12 @@ import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from osrerank.scoring.card import BLOCKED, Joining, Pooling, Rows
-from osrerank.scoring.networks.joined import DocumentKeys, JoinedEncoder, TextStates, merged
+from osrerank.scoring.networks.cross_bias import Layer
+from osrerank.scoring.networks.joined import JoinedEncoder, TextStates, merged
 from osrerank.scoring.onnx_scorer import JoinedBackend
 
 MOST_LAYERS = 2
@@ -109,9 +111,13 @@ class Grid:
         found = {name: np.zeros(len(texts), dtype=np.float32) for name in self._settings}
         for place, factor in enumerate(self._factors):
             some = {name: one.joining for name, one in self._settings.items() if one.factor == factor}
-            for numbers, keys in self._keys(texts, place, max(joining.layers for joining in some.values())):
-                for name, joining in some.items():
-                    found[name][numbers] = self._encoder.scores(queries[joining.query_prefix], keys, joining).numpy()
+            for numbers, states in self._batches(texts, place):
+                for names in _alike(some):
+                    first = some[names[0]]
+                    biases = [some[name].bias for name in names]
+                    scores = joined_scores(self._encoder, queries[first.query_prefix], states, first, biases)
+                    for name, values in zip(names, scores.numpy(), strict=True):
+                        found[name][numbers] = values
         self._forget()
         return found
 
@@ -142,27 +148,101 @@ class Grid:
         layers = tuple(tuple(layer[0] for layer in part.layers) for part in parts)
         return _Text(layers, tuple(part.log_pieces[0] for part in parts), whole.vectors[0])
 
-    def _keys(self, texts: Sequence[_Text], factor: int, last: int) -> Iterator[tuple[list[int], DocumentKeys]]:
-        """Yield the places of some texts of similar lengths, and their keys and values in the last layers."""
+    def _batches(self, texts: Sequence[_Text], factor: int) -> Iterator[tuple[list[int], TextStates]]:
+        """Yield the places of some texts of similar lengths, and their states."""
         lengths = [len(text.log_pieces[factor]) for text in texts]
         order = sorted(range(len(texts)), key=lengths.__getitem__)
         for batch in _by_size(order, lengths, JOINED_ROWS):
             some = [texts[number] for number in batch]
-            kept = len(some[0].layers[factor])
             layers = tuple(
                 pad_sequence([text.layers[factor][layer] for text in some], batch_first=True)
-                for layer in range(kept - last, kept)
+                for layer in range(len(some[0].layers[factor]))
             )
             log_pieces = pad_sequence(
                 [text.log_pieces[factor] for text in some], batch_first=True, padding_value=BLOCKED
             )
-            vectors = torch.stack([text.vector for text in some])
-            yield batch, self._encoder.project(TextStates(layers, log_pieces, vectors))
+            yield batch, TextStates(layers, log_pieces, torch.stack([text.vector for text in some]))
 
     def _forget(self) -> None:
         while self._rows > self._kept_rows and self._texts:
             _, text = self._texts.popitem(last=False)
             self._rows -= text.rows
+
+
+def joined_scores(
+    encoder: JoinedEncoder, query: TextStates, documents: TextStates, joining: Joining, biases: Sequence[float]
+) -> Tensor:
+    """Return the raw scores of documents with each of some biases ``(biases, n)``, as `JoinedEncoder.scores` does.
+
+    The documents' keys and values are never computed: the key projection is applied to the query's rows, the value
+    projection to the weighted sums of the documents' rows (`osrerank.export.joined_graph`).
+
+    Args:
+        encoder: of the bi-encoder.
+        query: one query's states.
+        documents: of n texts.
+        joining: layers, rows and pooling.
+        biases: g, in place of the joining's.
+    """
+    if joining.layers == 0:
+        return (documents.vectors @ query.vectors[0]).expand(len(biases), -1)
+    count, tokens = len(documents.vectors), query.layers[0].shape[1]
+    moving = 1 if joining.rows == "cls" else tokens
+    added = torch.tensor(biases)[:, None, None, None] + documents.log_pieces[:, None, None, None, :]
+    states = query.layers[-joining.layers][:, None, :moving]  # (1, 1, moving, hidden), later (n, biases, ...)
+    for back in range(joining.layers, 0, -1):
+        layer, seen = encoder.stack[-back], documents.layers[-back]
+        fixed = query.layers[-back][:, None, moving:].expand(*states.shape[:2], -1, -1)
+        looking = states[:, :, :1] if back == 1 and joining.pooling == "cls" else states
+        context = _context(layer, looking, torch.cat((states, fixed), dim=2), seen, added)
+        attended = layer.attended_norm(looking + layer.attended(context))
+        states = layer.norm(layer.fed_forward(attended))
+    pooled = states[:, :, 0] if joining.pooling == "cls" else states.mean(dim=2)
+    vectors = functional.normalize(pooled, dim=-1).expand(count, len(biases), -1)
+    return torch.einsum("nbd,nd->bn", vectors, documents.vectors)
+
+
+def _context(layer: Layer, looking: Tensor, own: Tensor, seen: Tensor, added: Tensor) -> Tensor:
+    """Return what rows attend to, heads side by side ``(n, biases, rows, hidden)``.
+
+    Args:
+        layer: the layer.
+        looking: ``(n, biases, rows, hidden)``; 1 for n and biases where they are all the same.
+        own: all rows of the query ``(n, biases, tokens, hidden)``, likewise.
+        seen: the documents' rows ``(n, columns, hidden)``.
+        added: to the logits of the documents' rows ``(n, biases, 1, 1, columns)``.
+    """
+    hidden, heads, width = seen.shape[2], layer.heads, layer.width
+    count, biases, columns = added.shape[0], added.shape[1], seen.shape[1]
+    weights, offsets = layer.projections.weight.chunk(3), layer.projections.bias.chunk(3)
+    asked, key, value = (
+        functional.linear(rows, weight, offset).view(*rows.shape[:3], heads, width)
+        for rows, weight, offset in zip((looking, own, own), weights, offsets, strict=True)
+    )
+    asked = asked * width**-0.5
+    key_matrix, value_matrix = (weight.view(heads, width, hidden) for weight in weights[1:])
+    rows = asked.shape[2]
+    own_logits = torch.einsum("nbrhw,nbthw->nbrht", asked, key).expand(count, biases, -1, -1, -1)
+    folded = torch.einsum("nbrhw,hwd->nbrhd", asked, key_matrix).flatten(1, 3)  # (n, biases * rows * heads, hidden)
+    logits = (folded @ seen.transpose(1, 2)).view(count, -1, rows, heads, columns)
+    logits = logits + torch.einsum("nbrhw,hw->nbrh", asked, offsets[1].view(heads, width)).unsqueeze(4) + added
+    attention = torch.cat((own_logits, logits), dim=4).softmax(dim=4)
+    tokens = own.shape[2]
+    sums = (attention[..., tokens:].flatten(1, 3) @ seen).view(count, biases, rows, heads, hidden)
+    context = torch.einsum("nbrhd,hwd->nbrhw", sums, value_matrix)
+    context = context + attention[..., tokens:].sum(dim=4, keepdim=True) * offsets[2].view(heads, width)
+    context = context + torch.einsum(
+        "nbrht,nbthw->nbrhw", attention[..., :tokens], value.expand(count, biases, -1, -1, -1)
+    )
+    return context.flatten(3)
+
+
+def _alike(settings: Mapping[str, Joining]) -> list[list[str]]:
+    """Return the names of settings that differ in their bias alone, together."""
+    groups: dict[Joining, list[str]] = {}
+    for name, joining in settings.items():
+        groups.setdefault(replace(joining, bias=0.0), []).append(name)
+    return list(groups.values())
 
 
 def _by_size(numbers: Iterable[int], lengths: Sequence[int], most: int) -> Iterator[list[int]]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.adapt.adapt import load_backend, load_encoder, tokenizer_of
+from osrerank.adapt.adapt import DEFAULT_BIASES, load_backend, load_encoder, tokenizer_of
 from osrerank.adapt.bi_encoder import BiEncoder, read_bi_encoder
 from osrerank.adapt.grid import Grid, Setting, joinings
 
@@ -37,7 +37,7 @@ def settings_of(model: BiEncoder, prefixes: Sequence[str], wanted: Sequence[str]
     found = {}
     every = joinings(model.pooling, model.query_prefix, model.document_prefix)
     for (joining, prefix), factor in product(product(every, prefixes), FACTORS):
-        if factor > 1 and (joining.layers != 1 or joining.bias < -4):  # whole rows decide about those
+        if factor > 1 and (joining.layers, joining.bias) != (1, DEFAULT_BIASES[model.pooling]):
             continue
         used = joining if prefix == "own" else replace(joining, query_prefix="")
         way = f"m{joining.layers}.{joining.rows}.g{joining.bias:g}" if joining.layers else "plain"
