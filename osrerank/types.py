@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 __all__ = [
     "Advice", "Candidate", "Deadline", "Document", "Hit", "PairProbabilities", "Qrels", "Query", "Ranking", "Run",
-    "ScoredDocument", "Scorer", "Scores", "Section", "Span", "Stage", "StagePipeline", "StageReport",
-    "StageScore",
+    "ScoredDocument", "Scorer", "Scores", "Section", "Span", "Stage", "StagePipeline", "StageReport", "StageScore",
 ]  # fmt: skip
 
 
@@ -80,8 +79,8 @@ class Span:
     value: int | None = None
 
     def as_json(self) -> dict[str, str | int]:
-        place: dict[str, str | int] = {"field": self.field, "start": self.start, "end": self.end}
-        return place if self.value is None else {**place, "value": self.value}
+        value = {} if self.value is None else {"value": self.value}
+        return {"field": self.field, "start": self.start, "end": self.end, **value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +107,8 @@ class StageScore:
 
     def as_json(self) -> dict[str, Any]:
         """Return what a hit's ``_rerank`` says of the stage."""
-        marks = {"score": self.score, "rank": self.rank, **self.parts}
-        return marks if self.passage is None else {**marks, "passage": self.passage.as_json()}
+        passage = {} if self.passage is None else {"passage": self.passage.as_json()}
+        return {"score": self.score, "rank": self.rank, **self.parts, **passage}
 
 
 @dataclass(frozen=True, slots=True)
