@@ -66,7 +66,7 @@ def test_query_of_ten_thousand_words(client, engine_url):
     assert response["rerank"]["applied"] is True
     assert response["rerank"]["stages"][0]["query_truncated"] is True
     if engine_url.startswith("embedded:"):
-        response = client.search(f"low blood pressure {words}", index=INDEX, rerank=True)
+        response = client.search(f"low blood pressure {words}", index=INDEX, rerank={"cache": False})
         assert response["rerank"]["stages"][0]["query_truncated"] is True
     else:
         with pytest.raises(opensearchpy.RequestError, match="maxClauseCount"):

@@ -26,8 +26,16 @@ def text(place):
     return " ".join(WORDS[(place * step + step * step) % len(WORDS)] for step in range(1, 11)) + " low"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def uncached():
+    """Keep no scores in the process: the tests count inferences."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
+        yield
+
+
 @pytest.fixture(scope="module")
-def client(engine_url):
+def client(engine_url, uncached):
     client = connect(engine_url, model=MONO, duo_model=DUO)
     client.indices.delete(index=INDEX, ignore_unavailable=True)
     client.indices.create(index=INDEX, body={"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
