@@ -104,10 +104,8 @@ def _show(done: "Adapted", output: Path) -> None:
             share = one.joining.cosine_share
             click.echo(f"{one.joining.layers:6}  {bias:>4}  {share:15.2f}  {one.weight:10.2f}  {one.mean:7.4f}")
         click.echo(f"first pass {choice.first_pass:.4f}, bi-encoder {choice.plain.mean:.4f}")
-        click.echo(
-            f"chosen {choice.chosen.mean:.4f}, by cross-validation {choice.held_out:.4f}: the simplest within one"
-        )
-        click.echo("standard error of the best")
+        means = f"{choice.chosen.mean:.4f}, by cross-validation {choice.held_out:.4f}"
+        click.echo(f"chosen {means}: the simplest setting within one standard error of the best")
         if joining.layers == 0:
             click.echo("The plain bi-encoder is as good as any joined setting here, and is what was written.")
         elif choice.plain.mean > choice.chosen.mean:
