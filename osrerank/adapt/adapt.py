@@ -117,10 +117,10 @@ def adapt(
 def _settings(model: BiEncoder, options: AdaptOptions, *, by_judgments: bool) -> list[Joining]:
     from osrerank.adapt.grid import joinings  # noqa: PLC0415 - imports torch
 
-    every = list(joinings(model.pooling, model.query_prefix, model.document_prefix))
-    if options.layers is not None and options.layers > int(model.config["num_hidden_layers"]):
-        reason = f"layers is {options.layers}; the model has {model.config['num_hidden_layers']}"
-        raise ConfigError(reason, setting="layers", source="argument")
+    most = int(model.config["num_hidden_layers"])
+    if options.layers is not None and options.layers > most:
+        raise ConfigError(f"layers is {options.layers}; the model has {most}", setting="layers", source="argument")
+    every = [one for one in joinings(model.pooling, model.query_prefix, model.document_prefix) if one.layers <= most]
     if by_judgments and options.layers is None and options.bias is None:
         return every
     layers = 1 if options.layers is None else options.layers
@@ -150,7 +150,11 @@ def _chosen(
     report: Callable[[str], None],
 ) -> Adapted:
     judgments = read_qrels(qrels).judgments
-    lists = [one for one in read_candidates(candidates) if _is_judged(judgments.get(one.query.query_id, {}))]
+    lists = [
+        one
+        for one in read_candidates(candidates)
+        if one.documents and _is_judged(judgments.get(one.query.query_id, {}))
+    ]
     if len(lists) < FOLDS:
         reason = f"{candidates} has {len(lists)} queries with a relevant document in {qrels}; {FOLDS} are needed"
         raise EvaluationError(reason)
@@ -184,7 +188,8 @@ def _score(
     from osrerank.adapt.grid import Grid, Setting  # noqa: PLC0415 - imports torch
 
     named = {str(number): Setting(joining) for number, joining in enumerate(settings)}
-    grid = Grid(load_encoder(model), load_backend(model, precision), tokenizer_of(model), named)
+    backend = load_backend(model, precision, max(joining.layers for joining in settings))
+    grid = Grid(load_encoder(model), backend, tokenizer_of(model), named)
     for number, one in enumerate(lists, 1):
         texts = [f"{doc.get('title') or ''}{TITLE_SEPARATOR}{doc['text']}".strip() for doc in one.documents]
         scores = grid.scores(one.query.text, texts)
@@ -200,12 +205,10 @@ def _score(
             report(f"{number} of {len(lists)} queries scored")
 
 
-def load_backend(model: BiEncoder, precision: str) -> Any:
-    """Return the bi-encoder's graph as a `JoinedBackend` that gives the states of the last layers."""
-    from osrerank.adapt.grid import MOST_LAYERS  # noqa: PLC0415 - imports torch
+def load_backend(model: BiEncoder, precision: str, layers: int) -> Any:
+    """Return the bi-encoder's graph as a `JoinedBackend` that gives the states of so many last layers."""
     from osrerank.scoring.onnx_scorer import JoinedBackend  # noqa: PLC0415 - imports numpy
 
-    layers = min(MOST_LAYERS, int(model.config["num_hidden_layers"]))
     card = replace(_card(model, "encoder"), joining=Joining(layers, rows="all", pooling=model.pooling))
     with tempfile.TemporaryDirectory(prefix="osrerank-adapt-") as parent:
         made = Path(parent) / "encoder"

@@ -92,6 +92,15 @@ def test_given_layers_are_only_compared_with_the_bi_encoder(checkpoint: Path, tm
     assert {(one.joining.layers, one.joining.bias) for one in made.choice.tried} <= {(2, -1.0), (0, -3.0)}
 
 
+def test_a_model_of_one_layer_is_tried_with_one(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "saved")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}), "utf-8")
+    made = adapt(folder, tmp_path / "made", judged=judged_files(tmp_path), report=lambda _: None)
+    assert made.choice is not None
+    assert {one.joining.layers for one in made.choice.tried} == {0, 1}
+
+
 def test_too_few_judged_queries_are_an_error(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"has 3 queries with a relevant document in .*judgments; 5 are needed"):
         adapt(checkpoint, tmp_path / "made", judged=judged_files(tmp_path, 3))

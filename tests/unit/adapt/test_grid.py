@@ -54,7 +54,7 @@ def expected(model: BiEncoder, setting: Setting) -> list[float]:
 
 def test_every_setting_equals_the_reference(model: BiEncoder) -> None:
     tried = dict(settings(model))
-    grid = Grid(load_encoder(model), load_backend(model, "fp32"), tokenizer_of(model), tried)
+    grid = Grid(load_encoder(model), load_backend(model, "fp32", 2), tokenizer_of(model), tried)
     found = grid.scores(QUERY, DOCUMENTS)
     assert set(found) == set(tried)
     for name, setting in tried.items():
@@ -63,7 +63,7 @@ def test_every_setting_equals_the_reference(model: BiEncoder) -> None:
 
 def test_states_are_kept_and_forgotten(model: BiEncoder) -> None:
     tried = {"one": Setting(Joining(1, -3.0, "all", model.pooling))}
-    backend = load_backend(model, "fp32")
+    backend = load_backend(model, "fp32", 2)
     grid = Grid(load_encoder(model), backend, tokenizer_of(model), tried, kept_rows=20)
     first = grid.scores(QUERY, DOCUMENTS)["one"]
     assert grid.scores(QUERY, DOCUMENTS[:1])["one"][0] == pytest.approx(first[0], abs=1e-6)

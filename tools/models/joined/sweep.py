@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from osrerank.adapt.adapt import DEFAULT_BIASES, load_backend, load_encoder, tokenizer_of
 from osrerank.adapt.bi_encoder import BiEncoder, read_bi_encoder
-from osrerank.adapt.grid import Grid, Setting, joinings
+from osrerank.adapt.grid import MOST_LAYERS, Grid, Setting, joinings
 
 STARTS = ("bge-small-en-v1.5", "e5-small-v2")
 PREFIXES = {"bge-small-en-v1.5": ("none", "own"), "e5-small-v2": ("own",)}
@@ -78,7 +78,7 @@ def main() -> None:
         began = time.perf_counter()
         model = read_bi_encoder(options.models / start)
         settings = settings_of(model, PREFIXES[start], options.settings)
-        backend = load_backend(model, options.precision)
+        backend = load_backend(model, options.precision, MOST_LAYERS)
         grid = Grid(load_encoder(model), backend, tokenizer_of(model), settings, kept_rows=KEPT_ROWS)
         found = scored(json.loads((options.sets / f"{name}.json").read_text("utf-8")), grid)
         partial = output.with_suffix(".partial.npz")
