@@ -1,5 +1,10 @@
 """Rerank OpenSearch results with BERT: ``client.search(query, rerank=True)``."""
 
+import os
+
+# From 1.29 on ONNX Runtime reports its use to its makers unless this is set before it is imported; `0` allows it.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 from osrerank._version import __version__ as __version__
 from osrerank.client import Client, connect
 from osrerank.errors import OsrerankError

@@ -1,7 +1,9 @@
 """The mono models in the package: that they are there, small, and rank."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,3 +77,19 @@ def test_a_base_install_is_enough(model: str) -> None:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=servers.ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.long
+def test_onnx_runtime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
+    program = (
+        "from osrerank.scoring.registry import load_scorer; load_scorer('osrerank/mono').score('a', ['b'], [(0,)]); "
+        "import os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    homes = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"), str(tmp_path))
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=servers.ROOT, env=environment | homes, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "1"
+    assert list(tmp_path.rglob("*")) == []  # the runtime keeps what it is going to send in a file
