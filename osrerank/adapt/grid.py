@@ -1,7 +1,7 @@
 """Scores of many settings at once: each text goes through the encoder once, whatever the number of settings.
 
-The encoder is the graph that is shipped, which in int8 is several times as fast as PyTorch; the last layers are joined
-in PyTorch, by the reference implementation.
+The encoder is the graph that is shipped, which in int8 is several times as fast as PyTorch. The last layers are joined
+in PyTorch, for many biases at once; it is tested against the reference implementation.
 """
 
 from collections import OrderedDict
@@ -173,6 +173,8 @@ def joined_scores(
     encoder: JoinedEncoder, query: TextStates, documents: TextStates, joining: Joining, biases: Sequence[float]
 ) -> Tensor:
     """Return the raw scores of documents with each of some biases ``(biases, n)``, as `JoinedEncoder.scores` does.
+
+    The plain cosine has no share in them, whatever the joining says: shares are tried afterwards.
 
     The documents' keys and values are never computed: the key projection is applied to the query's rows, the value
     projection to the weighted sums of the documents' rows (`osrerank.export.joined_graph`).

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
-from osrerank.scoring.card import CLOSED, SLACK, ModelCard
+from osrerank.scoring.card import BEYOND, BLOCKED, CLOSED, SLACK, ModelCard
 from osrerank.scoring.inputs import Batch
 
 OPSET = 18
@@ -23,9 +23,6 @@ IR_VERSION = 9
 RUNTIME = "com.microsoft"
 """Domain of ONNX Runtime's own operators."""
 INPUTS = Batch.__slots__
-BLOCKED = -1e4
-BEYOND = 2.0
-"""Both as in `osrerank.scoring.networks.cross_bias`."""
 
 Array = npt.NDArray[Any]
 Weights = Mapping[str, npt.NDArray[np.float32]]

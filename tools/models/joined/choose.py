@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from osrerank.adapt.choose import SHARES, WEIGHTS
 from osrerank.evaluation.basic import ndcg
 
 STARTS = ("bge-small-en-v1.5", "e5-small-v2")
 FIRST = ("dl21", "squad", "nfcorpus", "scifact", "checkthat", "wikiqa")
 ARTICLES = "articles"
-SHARES = (0.0, 0.25, 0.5, 0.75)
-WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)
 SPREAD_ON = "squad"
 SAMPLES, SEED = 2000, 1
 SECOND_START_GAIN, FLOOR, FIRST_ROUND = 0.008, -0.005, 2.0
