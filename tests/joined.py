@@ -23,6 +23,22 @@ def defined_pair(directory: Path, query: str, first: str, second: str, joining: 
     return _defined(directory, query, [first, second], joining, 1.0)
 
 
+def add_own_weights(directory: Path, joining: Joining) -> None:
+    """Give the joined layers weights of their own, a little unlike the encoder's."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    file = directory / "model.safetensors"
+    weights, random = load_file(file), torch.Generator().manual_seed(1)
+    layers = json.loads((directory / "config.json").read_bytes())["num_hidden_layers"]
+    for place in range(joining.layers):
+        theirs = f"encoder.layer.{layers - joining.layers + place}."
+        for name in [name for name in weights if name.startswith(theirs)]:
+            noise = 0.2 * torch.randn(weights[name].shape, generator=random)
+            weights[f"joined.layer.{place}.{name.removeprefix(theirs)}"] = weights[name] + noise
+    save_file(weights, file)
+
+
 def _defined(directory: Path, query: str, documents: list[str], joining: Joining, factor: float) -> float:
     from safetensors.torch import load_file
 
@@ -47,7 +63,8 @@ def _defined(directory: Path, query: str, documents: list[str], joining: Joining
         log_pieces = np.log([len(run) for its_runs in rows for run in its_runs])
         after = queries[index + 1].copy()
         for row in range(moving):
-            after[row] = looked(states[row], states, seen, joining.bias + log_pieces, weights, f"encoder.layer.{index}")
+            name = f"joined.layer.{index - first}" if joining.own_weights else f"encoder.layer.{index}"
+            after[row] = looked(states[row], states, seen, joining.bias + log_pieces, weights, name)
         states = after
     joined = vector(states, joining.pooling)
     return float((1 - joining.cosine_share) * (joined @ its) + joining.cosine_share * (alone @ its))

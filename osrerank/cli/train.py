@@ -93,6 +93,7 @@ def request_of(options: dict[str, Any], preset: str) -> Any:
         depth=options["dev_depth"],
         windows=Windows() if options["dev_passages"] else None,
         max_minutes=options["max_minutes"],
+        on_states=options.get("on_states", False),
         report=show_line,
     )
 
@@ -129,6 +130,11 @@ def train() -> None:
 
 @train.command()
 @training_options
+@click.option(
+    "--on-states",
+    is_flag=True,
+    help="Train the joined layers of an adapted model alone, on texts' states that are computed once.",
+)
 def mono(**options: Any) -> None:
     """Fine-tune a model that scores a query with a document.
 
@@ -136,6 +142,7 @@ def mono(**options: Any) -> None:
     osrerank train mono --init-from bert-large --recipe monobert --data triples=triples.tsv --output monobert
     osrerank train mono --init-from minilm --recipe modern,layout=cross-bias --data examples=squad.jsonl --output mono
     osrerank train mono --init-from marco --recipe birch --data pairs=wikiqa.tsv --output marco-wikiqa
+    osrerank train mono --init-from adapted --on-states --data examples=squad.jsonl --output adapted-trained
 
     Recipes: modern (the default), monobert, monobert-car, icip, birch.
     """

@@ -20,7 +20,7 @@ from osrerank.export.calibration import fit_scorer, read_labelled
 from osrerank.export.graph import build_graph, can_build
 from osrerank.export.quantise import Recipe, quantise
 from osrerank.formats.trec import read_qrels
-from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, with_pool_factor
+from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, join_key, with_pool_factor
 from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, apart
 from osrerank.scoring.model_files import (
     CARD_FILE,
@@ -31,7 +31,6 @@ from osrerank.scoring.model_files import (
     read_json,
     weight_files,
 )
-from osrerank.scoring.onnx_scorer import join_key
 from osrerank.scoring.registry import load_scorer
 
 OPSET = 17

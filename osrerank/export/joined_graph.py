@@ -15,6 +15,7 @@ import numpy as np
 from osrerank.export.graph import TOKENS, BertGraph, Shape, Weights
 from osrerank.export.quantise import quantise_rows
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.networks.bert_weights import OWN
 
 
 def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
@@ -52,7 +53,19 @@ def build_join(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, 
     Raises:
         KeyError: a weight is missing.
     """
-    return _Join(_plain(weights), config, card, int8=int8).build()
+    return _Join(_looking(_plain(weights), config, card), config, card, int8=int8).build()
+
+
+def _looking(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Weights:
+    """Return the weights with the joined layers' own in place of the encoder's, where they have their own."""
+    if not card.joining.own_weights:
+        return weights
+    first, own = int(config["num_hidden_layers"]) - card.joining.layers, dict(weights)
+    for name, array in weights.items():
+        if name.startswith(f"{OWN}."):
+            index, _, rest = name.removeprefix(f"{OWN}.").partition(".")
+            own[f"encoder.layer.{first + int(index)}.{rest}"] = array
+    return own
 
 
 def _plain(weights: Weights) -> Weights:

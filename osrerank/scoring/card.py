@@ -144,6 +144,8 @@ class Joining:
         cosine_share: share of the bi-encoder's own cosine in the score, from 0 to 1.
         query_prefix: stands before every query.
         document_prefix: stands before every document.
+        own_weights: whether the query's rows that look at the document go through layers of their own weights, which
+            were trained on the document's states as they are; otherwise through the encoder's.
     """
 
     layers: int = 1
@@ -153,6 +155,7 @@ class Joining:
     cosine_share: float = 0.0
     query_prefix: str = ""
     document_prefix: str = ""
+    own_weights: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in (("rows", ("cls", "all")), ("pooling", ("cls", "mean"))):
@@ -164,6 +167,8 @@ class Joining:
             raise ValueError(f"joining: bias is {self.bias!r}; it must be a number")
         if not (_is_finite(self.cosine_share) and 0 <= self.cosine_share <= 1):
             raise ValueError(f"joining: cosine_share is {self.cosine_share!r}; it must be from 0 to 1")
+        if self.own_weights and not self.layers:
+            raise ValueError("joining: own_weights is true, and no layer is joined; set it to false")
         if self.layers and self.rows == "cls" and self.pooling == "mean":
             raise ValueError("joining: with pooling mean all rows of the query look at the document; set rows to all")
 
@@ -274,6 +279,11 @@ class ModelCard:
             elif name != "calibration":
                 content[name] = getattr(self, name)
         return {**content, "calibration": {"scale": self.calibration.scale, "offset": self.calibration.offset}}
+
+
+def join_key(precision: str) -> str:
+    """Return the key of the join graph in a card's ``onnx``; the encoder's is the precision alone."""
+    return f"{precision}-join"
 
 
 def states_of(pieces: int, pool_factor: float) -> int:

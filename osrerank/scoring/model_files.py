@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import CARD_VERSION, Calibration, CrossBias, Head, Joining, ModelCard
+from osrerank.scoring.card import CARD_VERSION, Calibration, CrossBias, Head, Joining, ModelCard, join_key
 
 CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
@@ -82,14 +82,18 @@ def weight_files(directory: Path) -> list[str]:
 def parameter_files(directory: Path) -> list[str]:
     """Return what a network's weights are read from: its safetensors, else the graph of its card, fp32 before int8.
 
+    A joined model whose joined layers have weights of their own has those in the join graph, which is the second file.
+
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
     """
     found = weight_files(directory)
     if found or not (directory / CARD_FILE).exists():
         return found
-    graphs = read_card(directory).onnx
-    return [graphs[precision] for precision in ("fp32", "int8") if precision in graphs][:1]
+    card = read_card(directory)
+    precision = next((name for name in ("fp32", "int8") if name in card.onnx), "")
+    wanted = [precision, join_key(precision)] if card.joining.own_weights else [precision]
+    return [card.onnx[name] for name in wanted if name in card.onnx]
 
 
 def _refuse_unusable(directory: Path) -> None:

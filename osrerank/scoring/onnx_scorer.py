@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backend import Backend, Compute
-from osrerank.scoring.card import SEGMENTS, ModelCard
+from osrerank.scoring.card import SEGMENTS, ModelCard, join_key
 from osrerank.scoring.inputs import Batch, Ids, Tokens, padded
 from osrerank.scoring.model_files import FIXED_SCALES
 
@@ -208,11 +208,6 @@ class JoinedBackend:
             ids: of its tokens, specials among them.
         """
         return dict(zip(self._outputs, self._encoder.run(self._outputs, {"input_ids": ids[None]}), strict=True))
-
-
-def join_key(precision: str) -> str:
-    """Return the key of the join graph in a card's ``onnx``; the encoder's is the precision alone."""
-    return f"{precision}-join"
 
 
 def usable_cores() -> int:

@@ -14,7 +14,7 @@ from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadErr
 from osrerank.scoring.backend import Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model_files import CONFIG_FILE, padding_id, parameter_files, read_json
+from osrerank.scoring.model_files import CONFIG_FILE, padding_id, parameter_files, read_card, read_json
 
 if TYPE_CHECKING:
     from osrerank.scoring.networks.engine import Engine  # imports torch
@@ -193,20 +193,24 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
     """
     files = parameter_files(directory)
     if files and files[0].endswith(".onnx"):
-        return _read_graph(directory, files[0])
+        return _read_graphs(directory, *files)
     safetensors: Any = require("safetensors.torch", extra="torch")
     return {name: tensor for file in files for name, tensor in safetensors.load_file(directory / file).items()}
 
 
-def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
-    from osrerank.scoring.networks.onnx_weights import read_graph_weights  # noqa: PLC0415 - imports torch
+def _read_graphs(directory: Path, graph: str, join: str = "") -> Mapping[str, Any]:
+    from osrerank.scoring.networks.onnx_weights import read_graph_weights, read_join_weights  # noqa: PLC0415 - torch
 
-    file = directory / graph
+    file, config = directory / graph, read_json(directory / CONFIG_FILE)
     try:
-        return read_graph_weights(file, read_json(directory / CONFIG_FILE))
+        weights = read_graph_weights(file, config)
+        if join:
+            file = directory / join
+            weights |= read_join_weights(file, config, read_card(directory).joining.layers)
     except KeyError as error:
         reason = f"{file} has no weight {error}, because osrerank did not export that graph; bring the safetensors"
         raise ModelLoadError(reason, path=str(file)) from error
+    return weights
 
 
 def _bi_encoder(directory: Path, card: ModelCard) -> Any:

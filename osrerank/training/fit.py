@@ -31,12 +31,14 @@ from osrerank.training.loop import Machine, Plan, Training
 from osrerank.training.mining import MINED_FILE, Mined, mine
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
+from osrerank.training.weights.joined import on_states
 from osrerank.training.weights.models import Trainee, check_loss, load_trainee
 from osrerank.training.weights.readme import write_model
 from osrerank.training.weights.student import layer_map, select_layers, stand_ins
 
 logger = logging.getLogger(__name__)
 DATA_FILE = "data.json"
+ON_STATES = "on states"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Request:
         depth: candidates of the development set that are reordered.
         windows: how the development set's documents are cut; None for short ones.
         max_minutes: time after which the training stops, to be resumed by the same request; None for no limit.
+        on_states: whether only a joined model's joined layers are trained, on states that are computed once
+            (`osrerank.training.weights.joined`).
         report: called with each line of progress.
     """
 
@@ -63,6 +67,7 @@ class Request:
     depth: int = 100
     windows: Windows | None = None
     max_minutes: float | None = None
+    on_states: bool = False
     report: Callable[[str], None] = logger.info
 
     @property
@@ -97,7 +102,10 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
     machine = Machine(request.recipe.precision)
     request = replace(request, report=machine.on_main_process(request.report))
     trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
-    if request.recipe.compiled:
+    if request.on_states:
+        network, card = on_states(trainee.network, trainee.card, request.source)
+        trainee = replace(trainee, network=network, card=card)
+    elif request.recipe.compiled:
         trainee.network.compile(dynamic=True)
     objective = RankingObjective(trainee.network, trainee.card.head, request.recipe)
     steps = _steps(request.recipe, trainee, machine)
@@ -290,7 +298,7 @@ def _fingerprint(request: Request, student: str = "") -> str:
     """
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]
-    content = [recipe, _weights(request.source), data, student]
+    content = [recipe, _weights(request.source), data, student, *([ON_STATES] if request.on_states else [])]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -18,7 +18,7 @@ from osrerank.scoring.registry import load_scorer
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 
-from tests.joined import defined, defined_pair  # noqa: E402 - imports torch
+from tests.joined import add_own_weights, defined, defined_pair  # noqa: E402 - imports torch
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-bert-cross-bias"
 QUERY = "what causes low blood pressure"
@@ -31,6 +31,8 @@ JOININGS = [
     Joining(2, -1.0, "all", "cls", 0.25),
     Joining(1, -1.0, "all", "mean", 0.0, "query: ", "passage: "),
     Joining(2, 1.0, "all", "mean", 0.5),
+    Joining(2, -1.0, "cls", "cls", 0.25, own_weights=True),
+    Joining(1, -1.0, "all", "mean", own_weights=True),
 ]
 
 
@@ -39,6 +41,8 @@ def model(folder: Path, joining: Joining, **changes: object) -> Path:
     folder.mkdir()
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         shutil.copyfile(TINY / name, folder / name)
+    if joining.own_weights:
+        add_own_weights(folder, joining)
     card = ModelCard("tiny", "cosine", layout="joined", max_tokens=64, max_query_tokens=64, joining=joining)
     write_card(folder, replace(card, **changes))  # type: ignore[arg-type]
     return folder

@@ -20,13 +20,21 @@ packed network (`packed_bi_encoders.PackedJoined`) are tested against it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.scoring.card import BLOCKED, Joining, Pooling
+from osrerank.scoring.networks.bert_weights import (
+    OWN,
+    bert_layer_names,
+    bert_names,
+    encoder_weights,
+    layer_weights,
+    plain_names,
+)
 from osrerank.scoring.networks.cross_bias import Layer, PaddedEncoder, Pool, mean, shared
 
 
@@ -76,11 +84,40 @@ class JoinedEncoder(PaddedEncoder):
         if joining.layers > len(self.layers):
             raise ValueError(f"joining: layers is {joining.layers}; the model has {len(self.layers)}")
         self.joining = joining
+        own = joining.layers if joining.own_weights else 0
+        self.own = nn.ModuleList(Layer(config) for _ in range(own))
+
+    def load_bert(self, weights: Mapping[str, Tensor]) -> Self:
+        """Take a ``BertModel``'s weights, and those of the joined layers' own.
+
+        Raises:
+            KeyError: a weight is missing.
+        """
+        plain = plain_names(weights)
+        state = encoder_weights(plain, len(self.layers))
+        for index in range(len(self.own)):
+            state |= layer_weights(plain, f"{OWN}.{index}", f"own.{index}")
+        self.load_state_dict(state)
+        return self.eval()
+
+    def bert_weights(self) -> dict[str, Tensor]:
+        """Return all weights under the names that `load_bert` takes."""
+        own = dict(self.named_parameters())
+        named = bert_names(own, len(self.layers))
+        for index in range(len(self.own)):
+            named |= bert_layer_names(own, f"own.{index}", f"{OWN}.{index}")
+        return named
 
     @property
     def stack(self) -> tuple[Layer, ...]:
         """The layers, first to last."""
         return tuple(layer for layer in self.layers if isinstance(layer, Layer))
+
+    @property
+    def looking(self) -> tuple[Layer, ...]:
+        """The layers that the query's rows go through beside a document, first to last."""
+        own = tuple(layer for layer in self.own if isinstance(layer, Layer))
+        return (*self.stack[: len(self.layers) - len(own)], *own)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return raw scores ``(n, 1)``, from -1 to 1, or of two documents from -2 to 2.
@@ -119,7 +156,7 @@ class JoinedEncoder(PaddedEncoder):
 
     def project(self, documents: TextStates) -> DocumentKeys:
         """Return the documents' keys and values."""
-        layers = self.stack[len(self.layers) - len(documents.layers) :]
+        layers = self.looking[len(self.layers) - len(documents.layers) :]
         both = [_project(layer, states, slice(1, 3)) for layer, states in zip(layers, documents.layers, strict=True)]
         keys, values = tuple(key for key, _ in both), tuple(value for _, value in both)
         return DocumentKeys(keys, values, documents.log_pieces, documents.vectors)
@@ -156,7 +193,7 @@ class JoinedEncoder(PaddedEncoder):
         own_bias = queries.log_pieces[:, None, None, :]
         states = queries.layers[-joining.layers][:, :moving]
         for back in range(joining.layers, 0, -1):
-            layer = self.stack[-back]
+            layer = self.looking[-back]
             own = (states, queries.layers[-back][:, moving:])
             looking = states[:, :1] if back == 1 and joining.pooling == "cls" else states
             context = _context(layer, looking, own, own_bias, documents.keys[-back], documents.values[-back], bias)

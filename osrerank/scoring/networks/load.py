@@ -27,6 +27,7 @@ def obstacle(config: Mapping[str, Any], card: ModelCard) -> str:
             card.layout == "joined" and joining.layers > 1 and joining.rows == "cls"
         ),
         "a query looks at two documents at once": card.layout == "joined" and card.kind == "duo",
+        "its joined layers have weights of their own": card.layout == "joined" and joining.own_weights,
         f"hidden_act is {activation}": activation not in ACTIVATIONS,
         "its positions are relative, or it is a decoder": is_relative or config.get("is_decoder", False),
     }

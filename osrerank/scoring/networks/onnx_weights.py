@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from osrerank._optional import require
-from osrerank.scoring.networks.bert_weights import EMBEDDINGS, LAYER, PARTS, bert_names
+from osrerank.scoring.networks.bert_weights import EMBEDDINGS, LAYER, OWN, PARTS, bert_layer_names, bert_names
 
 Array = npt.NDArray[Any]
 HEADS = ("pooler.dense", "classifier", "cls.seq_relationship")
@@ -42,6 +42,27 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
     return {**named, **_tensors(graph.head())}
 
 
+def read_join_weights(file: Path, config: Mapping[str, Any], layers: int) -> dict[str, Tensor]:
+    """Return the weights of the joined layers out of a join graph, by the names of the query's own layers.
+
+    Args:
+        file: the graph that `osrerank.export.joined_graph.build_join` made.
+        config: the model's ``config.json``.
+        layers: how many are joined.
+
+    Raises:
+        KeyError, MissingDependencyError: as `read_graph_weights`.
+    """
+    onnx = require("onnx", extra="torch")
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
+    graph, first = _JoinWeights(constants), int(config["num_hidden_layers"]) - layers
+    named: dict[str, Tensor] = {}
+    for place in range(layers):
+        ours = _tensors(graph.layer(first + place))
+        named |= bert_layer_names(ours, f"layers.{first + place}", f"{OWN}.{place}")
+    return {name: tensor.clone() for name, tensor in named.items()}
+
+
 def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
 
@@ -63,19 +84,26 @@ class _GraphWeights:
         for part in PARTS:
             ours[f"norm.{part}"] = self._constants[f"embeddings.LayerNorm.{part}"]
         for index in range(layers):
-            layer = f"layers.{index}"
-            for name, theirs in LAYER.items():
-                if name.endswith("norm"):
-                    ours |= {
-                        f"{layer}.{name}.{part}": self._constants[f"encoder.layer.{index}.{theirs}.{part}"]
-                        for part in PARTS
-                    }
-                else:
-                    ours |= self._linear(f"{layer}.{name}", f"{layer}.{name}")
-            is_whole = f"{layer}.projections.bias" in self._constants
-            parts = (f"{layer}.projections",) if is_whole else (f"{layer}.query", f"{layer}.keys_values")
-            ours |= self._linear(f"{layer}.projections", *parts)
+            ours |= self.layer(index)
         return ours
+
+    def layer(self, index: int) -> dict[str, Array]:
+        """Return one layer's weights by our names."""
+        layer = f"layers.{index}"
+        ours: dict[str, Array] = {}
+        for name, theirs in LAYER.items():
+            if name.endswith("norm"):
+                whole = f"encoder.layer.{index}.{theirs}"
+                ours |= {f"{layer}.{name}.{part}": self._constants[f"{whole}.{part}"] for part in PARTS}
+            else:
+                ours |= self._linear(f"{layer}.{name}", f"{layer}.{name}")
+        return ours | self._linear(f"{layer}.projections", *self._projections(layer))
+
+    def _projections(self, layer: str) -> tuple[str, ...]:
+        """Return the names of the products that give queries, keys and values."""
+        if f"{layer}.projections.bias" in self._constants:
+            return (f"{layer}.projections",)
+        return f"{layer}.query", f"{layer}.keys_values"
 
     def head(self) -> dict[str, Array]:
         """Return the weights of a classifier's head."""
@@ -117,3 +145,13 @@ class _GraphWeights:
             return self._constants[f"{name}.int8"].astype(np.float32) * self._constants[f"{name}.scale"]
         integers = self._constants[f"{name}_quantized"].astype(np.float32)
         return (integers - self._constants[f"{name}_zero_point"]) * self._constants[f"{name}_scale"]
+
+
+class _JoinWeights(_GraphWeights):
+    """A join graph's constants: its matrices are ``(outputs, inputs)``, queries, keys and values apart."""
+
+    def _projections(self, layer: str) -> tuple[str, ...]:
+        return f"{layer}.query", f"{layer}.key", f"{layer}.value"
+
+    def _product(self, name: str) -> Array:
+        return self._matrix(f"{name}.weight").T

@@ -15,14 +15,16 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import NOTICES, write_card
 from osrerank.export.third_segment import third_row
-from osrerank.scoring.card import Calibration, CrossBias, Kind, ModelCard
+from osrerank.scoring.card import Calibration, CrossBias, Joining, Kind, ModelCard
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_card, read_json
 from osrerank.scoring.networks.bert_weights import bert_names
 from osrerank.scoring.networks.classifier import Classifier
 from osrerank.scoring.networks.cross_bias import CrossBiasEncoder, from_bert
+from osrerank.scoring.networks.joined import joined_from_bert
 from osrerank.scoring.torch_scorer import read_weights
 from osrerank.training.recipes import Recipe
+from osrerank.training.weights.joined import JoinedNetwork
 
 SIGMA = 0.02
 """Standard deviation of BERT's new weights, truncated at two of it."""
@@ -80,8 +82,8 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str
     torch.manual_seed(recipe.seed)
     card = _card(source, recipe, kind, name or source.name)
     config = read_json(source / CONFIG_FILE)
-    if card.layout == "cross-bias":
-        network: nn.Module = _cross_bias(source, config, card)
+    if card.layout in ("cross-bias", "joined"):
+        network: nn.Module = _bi_encoder(source, config, card)
     else:
         network, config = _classifier(source, card, recipe)
     if recipe.freeze:
@@ -92,7 +94,9 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
     """Return the weights under the names that `read_weights` finds in a published checkpoint."""
-    if isinstance(network, CrossBiasEncoder):
+    if isinstance(network, JoinedNetwork):
+        named = network.encoder.bert_weights()
+    elif isinstance(network, CrossBiasEncoder):
         named = bert_names(dict(network.named_parameters()), len(network.layers))
     else:
         named = dict(network.network.named_parameters()) if isinstance(network, Classifier) else {}
@@ -103,12 +107,12 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
     """Return the card of the model to be trained."""
     known = read_card(source, name=name) if _is_reranker(source) else None
     layout = recipe.layout or (known.layout if known else "standard")
-    if layout == "joined":
-        reason = f"{source} is a joined model, which cannot be trained; train the bi-encoder that it was made of"
-        raise ConfigError(reason, setting="recipe.layout", source="argument")
-    if layout == "cross-bias":
+    if layout in ("cross-bias", "joined"):
         known = known if known and known.layout == layout else None
         head = "cosine"
+        if layout == "joined" and not known:
+            reason = f"{source} is no joined model; osrerank adapt makes one of a bi-encoder"
+            raise ConfigError(reason, setting="recipe.layout", source="argument")
     else:
         known = known if known and known.layout == layout and known.kind == kind else None
         head = recipe.head or (known.head if known else "logits2")
@@ -123,13 +127,14 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
             head=head,  # type: ignore[arg-type] # the card checks it
             layout=layout,  # type: ignore[arg-type] # likewise
             max_tokens=min(recipe.max_tokens, room),
-            max_query_tokens=recipe.max_query_tokens,
+            max_query_tokens=_query_tokens(known, recipe),
             length_rule=recipe.length_rule,  # type: ignore[arg-type] # likewise
             segment_rows=max(_least_rows(kind, layout), int(config.get("type_vocab_size", 2))),
             calibration=base.calibration if base.kind == kind else Calibration(),
             first_pass_weight=base.first_pass_weight if base.kind == kind else 0.0,
             onnx={},
             cross_bias=_cross_bias_of(known, kind),
+            joining=_joining_of(known, kind),
             provenance={},
         )
     except ValueError as error:
@@ -155,6 +160,19 @@ def _cross_bias_of(known: ModelCard | None, kind: Kind) -> CrossBias:
     return own.as_duo(own.other) if kind == "duo" and not is_duo else own
 
 
+def _query_tokens(known: ModelCard | None, recipe: Recipe) -> int:
+    """Return the most tokens of a query, which a joined model reads apart from the document."""
+    if known is None or known.layout != "joined":
+        return recipe.max_query_tokens
+    return min(known.max_query_tokens, recipe.max_tokens)
+
+
+def _joining_of(known: ModelCard | None, kind: Kind) -> Joining:
+    """Return how a model of the layout joins that starts from a mono or duo model of it."""
+    own = known.joining if known else Joining()
+    return own.as_duo() if known and kind == "duo" and known.kind == "mono" else own
+
+
 def _least_rows(kind: Kind, layout: str) -> int:
     """Return how many rows the token type table must have; ``cross-bias`` reads only the first."""
     return 3 if kind == "duo" and layout == "standard" else 0
@@ -167,12 +185,15 @@ def _is_reranker(source: Path) -> bool:
     return str(architecture).endswith(("ForSequenceClassification", "BertForNextSentencePrediction"))
 
 
-def _cross_bias(source: Path, config: Mapping[str, Any], card: ModelCard) -> CrossBiasEncoder:
+def _bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -> nn.Module:
     if config.get("model_type") != "bert":
-        reason = f"{source / CONFIG_FILE}: model_type is {config.get('model_type')!r}; the layout cross-bias needs bert"
+        kind = config.get("model_type")
+        reason = f"{source / CONFIG_FILE}: model_type is {kind!r}; the layout {card.layout} needs bert"
         raise ModelLoadError(reason, model=card.name, path=str(source))
     try:
         _, weights = read_checkpoint(source)
+        if card.layout == "joined":
+            return JoinedNetwork(joined_from_bert(weights, config, card.joining))
         return from_bert(weights, config, card.cross_bias, kind=card.kind)
     except (KeyError, RuntimeError) as error:
         reason = f"the weights in {source} are not the config's: {error}"

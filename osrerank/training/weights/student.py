@@ -9,6 +9,8 @@ from osrerank.errors import ConfigError
 from osrerank.scoring.card import with_pool_factor
 from osrerank.scoring.networks.classifier import Classifier
 from osrerank.scoring.networks.cross_bias import from_bert
+from osrerank.scoring.networks.joined import joined_from_bert
+from osrerank.training.weights.joined import JoinedNetwork
 from osrerank.training.weights.models import Trainee, architecture_of, build_network, put_weights, weights_of
 
 
@@ -31,6 +33,8 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, pool_fa
     card = with_pool_factor(replace(trainee.card, name=name, onnx={}), pool_factor)
     if card.layout == "cross-bias":
         network: nn.Module = from_bert(weights, config, card.cross_bias, kind=card.kind)
+    elif card.layout == "joined":
+        network = JoinedNetwork(joined_from_bert(weights, config, card.joining))
     else:
         network = Classifier(build_network(architecture_of(card), config))
         put_weights(network.network, weights, trainee.source)

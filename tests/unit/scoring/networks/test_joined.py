@@ -1,6 +1,7 @@
 """The network of the layout joined, against its definition and against what it must equal."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 from osrerank.scoring.networks.cross_bias import from_bert  # noqa: E402 - imports torch
 from osrerank.scoring.networks.joined import JoinedEncoder, joined_from_bert, merged  # noqa: E402 - likewise
+from osrerank.scoring.networks.joined_scores import joined_scores  # noqa: E402 - likewise
 from osrerank.scoring.torch_scorer import read_weights  # noqa: E402 - likewise
 from tests.joined import defined  # noqa: E402 - likewise
 
@@ -32,7 +34,14 @@ DOCUMENTS = ("blood pressure is low when the heart is slow", "", "wing flow " * 
 
 
 def network(joining: Joining) -> JoinedEncoder:
-    return joined_from_bert(read_weights(DIRECTORY), read_json(DIRECTORY / "config.json"), joining)
+    weights = dict(read_weights(DIRECTORY))
+    if joining.own_weights:
+        first = LAYERS - joining.layers
+        own = [(name, name.split(".")) for name in weights if name.startswith("encoder.layer.")]
+        for name, (_, _, index, *rest) in own:
+            if int(index) >= first:
+                weights[".".join(("joined.layer", str(int(index) - first), *rest))] = 1.1 * weights[name]
+    return joined_from_bert(weights, read_json(DIRECTORY / "config.json"), joining)
 
 
 def ids(text: str) -> list[int]:
@@ -59,6 +68,22 @@ def test_scores_equal_the_definition(joining: Joining, factor: float) -> None:
     expected = [defined(DIRECTORY, QUERY, text, joining, factor) for text in DOCUMENTS]
     assert np.ptp(expected) > 0.05
     np.testing.assert_allclose(scores(joining, factor), expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("joining", JOININGS, ids=str)
+def test_without_keys_and_values_the_scores_are_the_same(joining: Joining, own: bool) -> None:
+    joining = replace(joining, cosine_share=0.0, own_weights=own and joining.layers > 0)
+    encoder = network(joining)
+    with torch.inference_mode():
+        queries = encoder.encode(*padded([QUERY, "wing", "heat flow", QUERY]), joining.layers)
+        documents = merged(encoder.encode(*padded(DOCUMENTS), joining.layers), 2.0)
+        expected = [
+            encoder.scores(queries, encoder.project(documents), replace(joining, bias=bias)).numpy()
+            for bias in (-1.0, 0.5)
+        ]
+        found = joined_scores(encoder, queries, documents, joining, [-1.0, 0.5])
+    np.testing.assert_allclose(found.numpy(), expected, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("joining", JOININGS, ids=str)

@@ -1,0 +1,164 @@
+"""Joined models to train: whole, or the joined layers alone, on states that are computed once.
+
+While only the joined layers of the query's side are trained, what the encoder gives of a text never changes. So each
+text goes through the encoder's graph once, and a step reads one row of the query, or a few, through one or two layers:
+thousands of pairs a second without a GPU.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from osrerank.errors import ConfigError
+from osrerank.scoring.card import BLOCKED, ModelCard
+from osrerank.scoring.model_files import read_card
+from osrerank.scoring.networks.joined import JoinedEncoder, TextStates
+from osrerank.scoring.networks.joined_scores import joined_scores
+from osrerank.scoring.onnx_scorer import JoinedBackend
+
+TEMPERATURE = 20.0
+"""Factor of the cosines in a softmax over a list, that of the layout ``cross-bias``."""
+KEPT_BYTES = 4 << 30
+"""Most memory for states, in 16 bits: some 40,000 texts of 130 pieces at one joined layer of 384."""
+
+
+class JoinedNetwork(nn.Module):
+    """A joined model whose raw scores are logits: its cosines, or differences of two, times a temperature.
+
+    Args:
+        encoder: the model.
+    """
+
+    def __init__(self, encoder: JoinedEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return logits ``(n, 1)``; arguments as `JoinedEncoder.forward` has them."""
+        scores: Tensor = self.encoder(input_ids, attention_mask, token_type_ids)
+        return TEMPERATURE * scores
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A text's states in 16 bits, each ``(rows, hidden)``, and its vector."""
+
+    layers: tuple[Tensor, ...]
+    vector: Tensor
+
+    @property
+    def size(self) -> int:
+        return sum(layer.nbytes for layer in self.layers) + self.vector.nbytes
+
+
+class OnStates(JoinedNetwork):
+    """A mono model of which the joined layers are trained, with weights of their own, on texts' states.
+
+    Args:
+        encoder: the model; its other parameters stay as they are.
+        encode: returns a text's states, each ``(1, rows, hidden)``, and vector ``(1, hidden)`` of its token ids.
+        threads: texts that are encoded at the same time.
+        kept_bytes: of states; those that were not used for longest are dropped.
+    """
+
+    def __init__(
+        self,
+        encoder: JoinedEncoder,
+        encode: Callable[[Sequence[int]], TextStates],
+        *,
+        threads: int = 1,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        super().__init__(encoder.requires_grad_(requires_grad=False))
+        encoder.own.requires_grad_(requires_grad=True)
+        self.encoded = 0
+        self._encode = encode
+        self._threads = ThreadPoolExecutor(threads)
+        self._texts: OrderedDict[bytes, _Text] = OrderedDict()
+        self._bytes, self._kept_bytes = 0, kept_bytes
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        device, joining = input_ids.device, self.encoder.joining
+        rows, masks, types = (part.cpu().numpy() for part in (input_ids, attention_mask, token_type_ids))
+        keys = [
+            [ids[(mask == 1) & (kind == part)].tobytes() for part in (0, 1)]
+            for ids, mask, kind in zip(rows, masks, types, strict=True)
+        ]
+        self._keep({key for pair in keys for key in pair})
+        queries = self._padded((query for query, _ in keys), device)
+        documents = self._padded((document for _, document in keys), device)
+        self._forget()
+        scores = joined_scores(self.encoder, queries, documents, joining, [joining.bias])[0]
+        if joining.cosine_share:
+            plain = (queries.vectors * documents.vectors).sum(dim=1)
+            scores = scores + joining.cosine_share * (plain - scores)
+        return TEMPERATURE * scores.unsqueeze(1)
+
+    def _keep(self, keys: Iterable[bytes]) -> None:
+        """Encode the texts that are not kept; they and the others become the last ones to be dropped."""
+        new = [key for key in keys if key not in self._texts]
+        for key, text in zip(new, self._threads.map(self._text, new), strict=True):
+            self._texts[key] = text
+            self._bytes += text.size
+        self.encoded += len(new)
+        for key in keys:
+            self._texts.move_to_end(key)
+
+    def _text(self, key: bytes) -> _Text:
+        states = self._encode(np.frombuffer(key, dtype=np.int64).tolist())
+        return _Text(tuple(layer[0].half() for layer in states.layers), states.vectors[0].clone())
+
+    def _padded(self, keys: Iterable[bytes], device: torch.device) -> TextStates:
+        texts = [self._texts[key] for key in keys]
+        layers = tuple(
+            pad_sequence([text.layers[place] for text in texts], batch_first=True).to(device).float()
+            for place in range(len(texts[0].layers))
+        )
+        lengths = torch.tensor([len(text.layers[0]) for text in texts], device=device)
+        is_row = torch.arange(layers[0].shape[1], device=device) < lengths.unsqueeze(1)
+        vectors = torch.stack([text.vector for text in texts]).to(device)
+        return TextStates(layers, BLOCKED * (~is_row).float(), vectors)
+
+    def _forget(self) -> None:
+        while self._bytes > self._kept_bytes:
+            _, text = self._texts.popitem(last=False)
+            self._bytes -= text.size
+
+
+def on_states(network: nn.Module, card: ModelCard, source: Path) -> tuple[OnStates, ModelCard]:
+    """Return the network whose joined layers alone are trained, and its card.
+
+    Args:
+        network: of `osrerank.training.weights.models.load_trainee`.
+        card: its card.
+        source: the model's directory, which has the graph that encodes.
+
+    Raises:
+        ConfigError: it is no joined mono model, or no layer is joined.
+        ModelLoadError: it has no graph.
+    """
+    if not isinstance(network, JoinedNetwork) or card.kind == "duo" or not card.joining.layers:
+        reason = f"{source} is no mono model with joined layers; osrerank adapt makes one"
+        raise ConfigError(reason, setting="on_states", source="argument")
+    encoder, known = network.encoder, read_card(source)
+    if not encoder.joining.own_weights:
+        joining = replace(encoder.joining, own_weights=True)
+        card = replace(card, joining=joining)
+        encoder.joining = joining
+        encoder.own = deepcopy(nn.ModuleList(encoder.stack[-joining.layers :]))
+    backend = JoinedBackend.load(source, known)
+
+    def encode(ids: Sequence[int]) -> TextStates:
+        found = backend.encoded(np.array(ids, dtype=np.int64))
+        layers = tuple(torch.from_numpy(found[name]) for name in sorted(found) if name.startswith("states."))
+        return TextStates(layers, torch.zeros(1, len(ids)), torch.from_numpy(found["vector"]))
+
+    return OnStates(encoder, encode, threads=backend.threads), card
