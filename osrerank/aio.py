@@ -1,7 +1,7 @@
 """The same client for asyncio, over ``opensearchpy.AsyncOpenSearch``; needs the ``async`` extra."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,8 @@ from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
-from osrerank.retrieval.rm3 import FeedbackRequest
+from osrerank.retrieval.found_fields import FoundFields
+from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.steps import Scoring, Step, search_steps
@@ -51,6 +52,7 @@ class AsyncClient(AsyncOpenSearch):
         super().__init__(hosts, **options)
         self.reranker = Reranker(settings or Settings.load(), scorer, duo_scorer)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
+        self.found_fields = FoundFields()
 
     async def search(
         self,
@@ -66,26 +68,18 @@ class AsyncClient(AsyncOpenSearch):
         """Search and rerank the hits, as ``Client.search``."""
         given = {**(params or {}), **options}
         defaults = self.defaults.of(index)
-        steps = search_steps(self.reranker, defaults, query, body, given, index=index, rerank=rerank)
+        found = self.found_fields
+        steps = search_steps(self.reranker, defaults, query, body, given, index=index, rerank=rerank, found=found)
         perform = partial(self._perform, index=index, headers=headers, options=options)
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    result = await perform(step)
-                except TransportError as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(result)
-        except StopIteration as end:
-            return end.value
+        return await _performed(steps, perform)
 
     async def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         if isinstance(step, Scoring):
             return await asyncio.to_thread(step.run)
-        if isinstance(step, FeedbackRequest):
-            params, body = dict(step.params), dict(step.body)
-            return await self.transport.perform_request("POST", step.path, params=params, body=body)
+        if isinstance(step, SideRequest):
+            return await self.transport.perform_request(
+                step.method, step.path, headers=headers, params=dict(step.params), body=step.body
+            )
         in_url, named = step.call.split_params(options)
         return await super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
 
@@ -93,7 +87,12 @@ class AsyncClient(AsyncOpenSearch):
         """Run several searches in one request, and rerank each, as ``Client.msearch``."""
         if rerank is False:
             return await super().msearch(body=body, index=index, **options)
-        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank, params=options)
+        found = self.found_fields
+        steps = MultiSearchCall.plan(
+            self.reranker, self.defaults, body, index, rerank=rerank, params=options, found=found
+        )
+        perform = partial(self._perform, index=index, headers=options.get("headers"), options={})
+        call = await _performed(steps, perform)
         answer = await super().msearch(body=list(call.lines), index=index, **options)
         return await asyncio.to_thread(call.finish, answer)
 
@@ -122,6 +121,21 @@ class AsyncClient(AsyncOpenSearch):
         """Close the connections and release the model."""
         self.reranker.close()
         await super().close()
+
+
+async def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Perform steps until they end, and return what they return."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = await perform(step)
+            except TransportError as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        return end.value
 
 
 def connect_async(

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
-from osrerank.retrieval.rm3 import FeedbackRequest
+from osrerank.retrieval.found_fields import FoundFields
+from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
-from osrerank.search.steps import Scoring, Step, search_steps
+from osrerank.search.steps import Scoring, Step, search_steps, with_fields
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
@@ -53,6 +54,7 @@ class Client(OpenSearch):
         super().__init__(hosts, **options)
         self.reranker = Reranker(settings or Settings.load(), scorer, duo_scorer)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
+        self.found_fields = FoundFields()
 
     def search(
         self,
@@ -87,25 +89,18 @@ class Client(OpenSearch):
         """
         given = {**(params or {}), **options}
         defaults = self.defaults.of(index)
-        steps = search_steps(self.reranker, defaults, query, body, given, index=index, rerank=rerank)
+        found = self.found_fields
+        steps = search_steps(self.reranker, defaults, query, body, given, index=index, rerank=rerank, found=found)
         perform = partial(self._perform, index=index, headers=headers, options=options)
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    result = perform(step)
-                except TransportError as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(result)
-        except StopIteration as end:
-            return end.value
+        return _performed(steps, perform)
 
     def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         if isinstance(step, Scoring):
             return step.run()
-        if isinstance(step, FeedbackRequest):
-            return self.transport.perform_request("POST", step.path, params=dict(step.params), body=dict(step.body))
+        if isinstance(step, SideRequest):
+            return self.transport.perform_request(
+                step.method, step.path, headers=headers, params=dict(step.params), body=step.body
+            )
         in_url, named = step.call.split_params(options)
         return super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
 
@@ -120,7 +115,11 @@ class Client(OpenSearch):
         """
         if rerank is False:
             return super().msearch(body=body, index=index, **options)
-        call = MultiSearchCall.plan(self.reranker, self.defaults, body, index, rerank=rerank, params=options)
+        found = self.found_fields
+        steps = MultiSearchCall.plan(
+            self.reranker, self.defaults, body, index, rerank=rerank, params=options, found=found
+        )
+        call = _performed(steps, partial(self._perform, index=index, headers=options.get("headers"), options={}))
         return call.finish(super().msearch(body=list(call.lines), index=index, **options))
 
     def rerank(
@@ -152,6 +151,14 @@ class Client(OpenSearch):
         """
         return rank_response(self.reranker, self.defaults.base, response, query, rerank=options)
 
+    def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
+        """Return a search's options with the fields that a text searches in an index and a model reads there."""
+        defaults = self.defaults.of(index)
+        named = Rerank.of(rerank, defaults) or defaults
+        steps = with_fields(named, index, self.found_fields, searches_text=True)
+        options: Rerank = _performed(steps, partial(self._perform, index=index, headers=None, options={}))
+        return options
+
     def __repr__(self) -> str:
         return represent(self)
 
@@ -163,6 +170,21 @@ class Client(OpenSearch):
         """Close the connections and release the model."""
         self.reranker.close()
         super().close()
+
+
+def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -> Any:
+    """Perform steps until they end, and return what they return."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = perform(step)
+            except TransportError as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        return end.value
 
 
 def connect(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect, embedded_folder
-from osrerank.retrieval.text_fields import text_fields
+from osrerank.retrieval.text_fields import fields_in
 from osrerank.scoring.onnx_scorer import usable_cores
 from osrerank.scoring.registry import is_local, load_local
 from osrerank.settings import Settings
@@ -174,15 +174,17 @@ def _fields(client: Client, index: str) -> Finding:
         return Finding(
             "index", "failed", f"{index}: {_sentence(error)}", "make it with osrerank index, or name another"
         )
-    fields = sorted({name for one in mappings.values() for name in text_fields(one["mappings"].get("properties", {}))})
-    wanted = client.defaults.of(index).fields
+    fields = sorted(fields_in(mappings))
+    options = client.options_of(index)
+    searched, wanted = list(options.query_fields or ()), list(options.fields or ())
     read = [name for name in wanted if name in fields]
-    facts = {"text_fields": fields, "read": read}
+    facts = {"text_fields": fields, "searched": searched, "read": read}
     if not read:
         listed = ", ".join(fields) or "none"
         reason = f"{index} has none of the fields that the model reads ({', '.join(wanted)}); its text fields: {listed}"
         return Finding("index", "failed", reason, "name the fields with --fields or in the settings file", facts)
-    return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; read: {', '.join(read)}", facts=facts)
+    found = f"searched: {', '.join(searched)}; read: {', '.join(read)}"
+    return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {found}", facts=facts)
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:

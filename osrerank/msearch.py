@@ -1,7 +1,7 @@
 """Several searches in one request, each reranked; without input and output."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -9,7 +9,10 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
+from osrerank.retrieval.found_fields import FoundFields
+from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument, SearchCall
+from osrerank.search.steps import with_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,9 @@ class MultiSearchCall:
         *,
         rerank: RerankArgument,
         params: Mapping[str, Any],
-    ) -> Self:
-        """Return the call for the body of a multi-search.
+        found: FoundFields,
+    ) -> Generator[SideRequest, Any, Self]:
+        """Yield the requests that find fields which nobody named, and return the call for a multi-search's body.
 
         A search without a query text is sent unchanged, and its response says so.
 
@@ -45,6 +49,7 @@ class MultiSearchCall:
             index: of the searches whose header names none.
             rerank: as for a search.
             params: the multi-search's URL parameters.
+            found: what is read in indices whose fields nobody named.
 
         Raises:
             ConfigError: the body has a header without a body, or the rerank options cannot be used.
@@ -53,7 +58,9 @@ class MultiSearchCall:
         calls: list[SearchCall] = []
         lines: list[Mapping[str, Any]] = []
         for header, content in zip(parts[::2], parts[1::2], strict=True):
-            options = Rerank.of(rerank, defaults.of(header.get("index", index))) or Rerank()
+            searched = header.get("index", index)
+            options = Rerank.of(rerank, defaults.of(searched)) or Rerank()
+            options = yield from with_fields(options, searched, found, searches_text=False)
             _refuse_what_takes_more(options)
             call = _plan_one(reranker, options, content, params)
             calls.append(call)

@@ -81,6 +81,8 @@ class FunctionScorer:
 class CannedTransport:
     """An opensearch-py transport that answers every request with the same response and records the requests.
 
+    A request for mappings is not recorded: there every index has the fields ``title`` and ``text``.
+
     Args:
         hosts: ignored.
         answer: the response, or an exception to raise.
@@ -94,6 +96,8 @@ class CannedTransport:
 
     def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **options: Any) -> Any:
         """Record the request and return the answer."""
+        if url.endswith("/_mapping"):
+            return {"canned": {"mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}}}
         self.requests.append({"method": method, "url": url, "params": dict(params or {}), "body": body, **options})
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -27,6 +27,9 @@ RERANK_NAMES = (
     "sentences",
     "rm3",
     "fields",
+    "query_fields",
+    "separator",
+    "min_score",
     "deadline_ms",
     "on_failure",
 )
@@ -128,7 +131,14 @@ def rerank_options(command: Command) -> Command:
         (
             click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or BM25 alone."),
             pipeline_options,
-            click.option("--fields", help="Fields that the model reads, comma-separated.  [default: title,text]"),
+            click.option(
+                "--fields", help="Fields that the model reads, comma-separated.  [default: those that are searched]"
+            ),
+            click.option(
+                "--query-fields",
+                help="Fields that the query searches, as title^2,body.  [default: found in the mapping]",
+            ),
+            click.option("--separator", help="Text between the fields that the model reads.  [default: a space]"),
             click.option("--rm3", is_flag=True, default=None, help="Widen the first pass's query by feedback (RM3)."),
             click.option(
                 "--rm3-options",
@@ -147,11 +157,16 @@ def rerank_arguments(options: dict[str, Any]) -> dict[str, Any] | bool:
     """Return the `rerank` argument of a search: False, or what was given on the command line."""
     options = {**options, "rm3": options.get("rm3_options") or options.get("rm3")}
     if not options["do_rerank"]:
-        return {"pipeline": NO_STAGES, "rm3": options["rm3"]} if options["rm3"] else False
-    given = {name: options[name] for name in RERANK_NAMES if options.get(name) is not None}
-    if "fields" in given:
-        given["fields"] = tuple(given["fields"].split(","))
-    return given
+        first_pass = {"rm3": options.get("rm3"), "query_fields": _names(options.get("query_fields"))}
+        kept = {name: value for name, value in first_pass.items() if value}
+        return {"pipeline": NO_STAGES, **kept} if kept else False
+    given: dict[str, Any] = {name: options[name] for name in RERANK_NAMES if options.get(name) is not None}
+    names: dict[str, Any] = {name: _names(options[name]) for name in ("fields", "query_fields") if name in given}
+    return {**given, **names}
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return tuple(name.strip() for name in text.split(",")) if text else None
 
 
 def client_of(context: click.Context, **options: Any) -> Client:

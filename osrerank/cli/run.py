@@ -73,7 +73,8 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
         response = client.search(query.text, index=index, size=size, rerank=asked, **source)
         return Record.from_response(query.query_id, response, started_s)
 
-    order = resolved(arguments, client.defaults.of(index), client.reranker)
+    named = client.options_of(index, rerank=arguments)
+    order = resolved(arguments and named, named, client.reranker)
     depends_on = {"index": index, "hits": size, **_place(client, index), **order}
     return Batch(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
 

@@ -1,11 +1,14 @@
 """``osrerank search``: one search, for people or as JSON."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from osrerank.cli.options import client_of, rerank_arguments, rerank_options, wants_json
+from osrerank.response import parse_hit, text_of
+from osrerank.retrieval.text_fields import USUAL
 
 
 @click.command()
@@ -13,6 +16,7 @@ from osrerank.cli.options import client_of, rerank_arguments, rerank_options, wa
 @click.option("--index", "-i", required=True, help="Index to search.")
 @click.option("--size", default=10, show_default=True, type=click.IntRange(0, 10_000), help="Hits shown.")
 @click.option("--from", "offset", default=0, show_default=True, type=click.IntRange(0), help="Hits skipped.")
+@click.option("--min-score", type=click.FloatRange(0, 1), help="Leave out hits of a lower probability.")
 @click.option("--explain", is_flag=True, help="Say for each hit how it got its place.")
 @click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
 @rerank_options
@@ -38,20 +42,20 @@ def _show(response: dict[str, Any], offset: int) -> None:
     from rich.markup import escape  # noqa: PLC0415 - only when the command runs
     from rich.table import Table  # noqa: PLC0415 - only when the command runs
 
+    fields = (response.get("rerank") or {}).get("fields") or USUAL
     table = Table("rank", "was", "_score", "id", "text", box=None, header_style="bold")
     for rank, hit in enumerate(response["hits"]["hits"], start=offset + 1):
         marks = hit.get("_rerank")
         before = str(marks["first_pass"]["rank"]) if marks else ""
-        lines = [escape(_snippet(hit)), *(escape(line) for line in (marks or {}).get("explanation", []))]
+        lines = [escape(_snippet(hit, fields)), *(escape(line) for line in (marks or {}).get("explanation", []))]
         table.add_row(str(rank), before, f"{hit['_score'] or 0:.4f}", escape(hit["_id"]), "\n".join(lines))
     console = Console()
     console.print(table)
     console.print(escape(_status(response)), style="dim", highlight=False)
 
 
-def _snippet(hit: dict[str, Any], length: int = 160) -> str:
-    source = hit.get("_source") or {}
-    text = " ".join(str(source[name]) for name in ("title", "text") if source.get(name)) or json.dumps(source)
+def _snippet(hit: dict[str, Any], fields: Sequence[str], length: int = 160) -> str:
+    text = text_of(parse_hit(hit), fields) or json.dumps(hit.get("_source") or {}, ensure_ascii=False)
     return text if len(text) <= length else f"{text[:length].rstrip()}…"
 
 
@@ -70,4 +74,6 @@ def _status(response: dict[str, Any]) -> str:
         for stage in marks["stages"]
     )
     note = f" ({marks['reason']})" if marks["reason"] else ""
-    return f"{count} in {response['took']} ms; {stages}{note}"
+    below = marks.get("below_min_score")
+    removed = f"; {below:,} of them below --min-score" if below else ""
+    return f"{count} in {response['took']} ms{removed}; {stages}{note}"

@@ -41,9 +41,12 @@ class Rerank:
         duo_budget_ms: time for the pairs, in milliseconds; None for all that the deadline leaves.
         duo_skip_margin: skips the pairs where the first candidate's score leads by at least this much, in the unit of
             the scores before; a heuristic (``osrerank.stages.duo``). None never skips.
-        fields: fields whose text the model reads, joined in this order; dotted paths are allowed.
+        fields: fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those of
+            ``query_fields``, or those that are found: ``title`` and ``text`` where the index's mapping has either, else
+            its text fields, at most five, title-like names first, without fields of one or two words.
         separator: text between the fields, and between the values of a list.
-        query_fields: fields that a query given as text searches; ``name^boost`` is allowed.
+        query_fields: fields that a query given as text searches; ``name^boost`` is allowed. None searches those that
+            are found.
         deadline_ms: time for the whole call, in milliseconds; None for no limit. It never cuts the first pass short.
         on_failure: ``"first_pass"`` returns the best order so far and marks the response; ``"raise"`` raises.
         cache: whether to use the score cache, if there is one.
@@ -74,9 +77,9 @@ class Rerank:
     mono_budget_ms: float | None = None
     duo_budget_ms: float | None = None
     duo_skip_margin: float | None = None
-    fields: tuple[str, ...] = ("title", "text")
+    fields: tuple[str, ...] | None = None
     separator: str = " "
-    query_fields: tuple[str, ...] = ("title", "text")
+    query_fields: tuple[str, ...] | None = None
     deadline_ms: float | None = None
     on_failure: FailurePolicy = "first_pass"
     cache: bool = True
@@ -88,6 +91,15 @@ class Rerank:
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
     via: str = "client"
+
+    def with_fields(self, found: tuple[str, ...]) -> "Rerank":
+        """Return the options with fields in place of None.
+
+        Args:
+            found: in the mapping.
+        """
+        named = self.query_fields and tuple(name.partition("^")[0] for name in self.query_fields)
+        return replace(self, fields=self.fields or named or found, query_fields=self.query_fields or found)
 
     @property
     def search_pipeline(self) -> str | None:
@@ -167,6 +179,8 @@ def _is_share(value: Any) -> bool:
 
 
 def _are_names(value: object) -> bool:
+    if value is None:
+        return True
     return isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
 
 
@@ -209,9 +223,9 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value is None or (_is_number(value) and 0 < value < math.inf),
         "a positive number, in the unit of the scores before, or None",
     ),
-    "fields": (_are_names, "one or more field names"),
+    "fields": (_are_names, "one or more field names, or None"),
     "separator": (lambda value: isinstance(value, str), "a text"),
-    "query_fields": (_are_names, "one or more field names"),
+    "query_fields": (_are_names, "one or more field names, or None"),
     "deadline_ms": (_is_duration, _DURATION),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
     "cache": (lambda value: isinstance(value, bool), "True or False"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
+from osrerank.retrieval.text_fields import USUAL
 
 DEFAULT_SIZE = 10
 SORTED = "the search is sorted by something else than score"
@@ -64,7 +65,7 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
     if not _names_pipeline(body, params) and not _is_hybrid(body.get("query")):
         wanted_params["search_pipeline"] = "_none"
     needed = tuple(
-        name for name in options.fields if ":" not in name
+        name for name in options.fields or USUAL if ":" not in name
     )  # the request has highlight: and inner_hits: anyway
     borrowed = _borrow_fields(wanted_body, params, needed)
     page = Page(offset, size, borrowed, options.min_score, options.explain)

@@ -8,31 +8,16 @@ generator of requests, so that the synchronous and the asynchronous client send 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from osrerank.options.rm3 import Rm3
 from osrerank.retrieval.query_text import build_query
+from osrerank.retrieval.requests import SideRequest, path_of
 
 TERM = re.compile(r"[a-z0-9]+")
 KEPT_PARAMS = ("routing", "preference", "search_type")
 """Parameters of the caller's search that decide which documents are found, and hold for the feedback search too."""
-
-
-@dataclass(frozen=True, slots=True)
-class FeedbackRequest:
-    """A request that query expansion needs before the search.
-
-    Attributes:
-        path: the path of the URL.
-        body: the request's body.
-        params: the URL's parameters.
-    """
-
-    path: str
-    body: Mapping[str, Any]
-    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +33,7 @@ class Feedback:
     frequencies: Mapping[str, int]
 
 
-def expand(
-    text: str, index: Any, rm3: Rm3, params: Mapping[str, Any]
-) -> Generator[FeedbackRequest, Any, dict[str, Any]]:
+def expand(text: str, index: Any, rm3: Rm3, params: Mapping[str, Any]) -> Generator[SideRequest, Any, dict[str, Any]]:
     """Yield the requests for the feedback terms, and return the expanded query.
 
     At most three requests: a search, the term vectors of its hits, the analysis of the query. A text without hits
@@ -62,17 +45,16 @@ def expand(
         rm3: how the query is expanded.
         params: URL parameters of the caller's search.
     """
-    names = index if isinstance(index, str) or index is None else ",".join(index)
     plain = build_query(text, [rm3.field])
     kept = {name: params[name] for name in KEPT_PARAMS if name in params}
     body = {"query": plain, "size": rm3.documents, "_source": False}
-    path = "/_search" if not names else f"/{_quoted(names)}/_search"
-    found = yield FeedbackRequest(path, body, {**kept, "search_pipeline": "_none"})
+    found = yield SideRequest("POST", path_of(index, "_search"), body, {**kept, "search_pipeline": "_none"})
     hits = found["hits"]["hits"]
     if not hits:
         return plain
-    vectors = yield FeedbackRequest("/_mtermvectors", {"docs": [_vector_of(hit, rm3.field) for hit in hits]})
-    analysed = yield FeedbackRequest(f"/{_quoted(hits[0]['_index'])}/_analyze", {"field": rm3.field, "text": text})
+    vectors = yield SideRequest("POST", "/_mtermvectors", {"docs": [_vector_of(hit, rm3.field) for hit in hits]})
+    path = path_of(hits[0]["_index"], "_analyze")
+    analysed = yield SideRequest("POST", path, {"field": rm3.field, "text": text})
     feedback = [
         Feedback(hit["_score"], _usable_terms(vector.get("term_vectors", {}).get(rm3.field, {}), rm3))
         for hit, vector in zip(hits, vectors["docs"], strict=True)
@@ -135,7 +117,3 @@ def _heaviest(weights: Mapping[str, float], count: int) -> dict[str, float]:
 def _normalised(weights: Mapping[str, float]) -> dict[str, float]:
     total = sum(weights.values())
     return {term: weight / total for term, weight in weights.items()} if total > 0 else {}
-
-
-def _quoted(index: str) -> str:
-    return quote(index, safe=",*")

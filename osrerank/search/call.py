@@ -26,6 +26,7 @@ from osrerank.response import (
 )
 from osrerank.retrieval.first_pass import SORTED, FirstPass, plan, plan_in_pipeline, refused
 from osrerank.retrieval.query_text import build_query, find_query_text
+from osrerank.retrieval.text_fields import USUAL, fields_of
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline, Query
 
@@ -36,6 +37,7 @@ QUERY_ID = "search"
 
 REPEATED = "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)"
 
+NO_HITS = "there are no hits"
 RerankArgument = bool | Mapping[str, Any] | Rerank
 """What `rerank=` of a search may be; `Rerank.of` reads it."""
 
@@ -78,7 +80,7 @@ class SearchCall:
             ValueError: both a query and a body with a query are given.
         """
         options = Rerank.of(rerank, defaults)
-        body = _with_query(query, body, (options or defaults).query_fields)
+        body = _with_query(query, body, (options or defaults).query_fields or USUAL)
         if options is None or options.pipeline == NO_STAGES:
             return cls(body, dict(params), reranker, None, None, "", Deadline())
         content = _decoded(body)
@@ -162,14 +164,24 @@ def reranked(
     reranker: Reranker, options: Rerank, response: Mapping[str, Any], text: str, page: Page, *, deadline: Deadline
 ) -> dict[str, Any]:
     """Return a page of the reranked response, or of the first pass with the reason."""
-    started = time.perf_counter()
     hits = hits_of(response)
     obstacle = _obstacle(options, hits, text)
     if obstacle:
         return unchanged(response, obstacle, page=page)
-    ranking = parse(response, Query(QUERY_ID, text), options.fields, options.separator)
+    fields = options.fields or fields_of([hit.get("_source") or {} for hit in hits])
+    answer = _ranked(reranker, replace(options, fields=fields), response, text, page, deadline)
+    answer["rerank"]["fields"] = list(fields)
+    return answer
+
+
+def _ranked(
+    reranker: Reranker, options: Rerank, response: Mapping[str, Any], text: str, page: Page, deadline: Deadline
+) -> dict[str, Any]:
+    """Return what `reranked` does, for hits that can be reranked by fields that are known."""
+    started = time.perf_counter()
+    ranking = parse(response, Query(QUERY_ID, text), options.fields or (), options.separator)
     if all(candidate.text is None for candidate in ranking.candidates):
-        return unchanged(response, _no_text(options, hits), page=page)
+        return unchanged(response, _no_text(options, hits_of(response)), page=page)
     ranking = reranker.rerank(ranking, options, deadline, offset=page.offset)
     if not any(report.applied for report in ranking.reports):
         reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
@@ -180,7 +192,7 @@ def reranked(
 def _obstacle(options: Rerank, hits: Sequence[Mapping[str, Any]], text: str) -> str:
     """Return why the hits cannot be reranked; empty when they can."""
     if not hits:
-        return "there are no hits"
+        return NO_HITS
     if options.pipeline == NO_STAGES:
         return "the pipeline is none"
     if has_own_order(hits):
@@ -233,4 +245,4 @@ def _no_text(options: Rerank, hits: Sequence[Mapping[str, Any]]) -> str:
     """Return the reason for hits without text, with the fields that they have."""
     present = sorted({name for hit in hits for place in ("_source", "fields") for name in (hit.get(place) or {})})
     there = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
-    return f"{NO_TEXT} ({', '.join(options.fields)}): {there}; name the right ones as rerank={{'fields': [...]}}"
+    return f"{NO_TEXT} ({', '.join(options.fields or ())}): {there}; name the right ones as rerank={{'fields': [...]}}"

@@ -4,6 +4,7 @@
 client perform the steps and know nothing else of a search.
 """
 
+import logging
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,9 +15,14 @@ from opensearchpy import TransportError
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
-from osrerank.retrieval.rm3 import FeedbackRequest, expand
-from osrerank.search.call import RerankArgument, SearchCall
+from osrerank.retrieval.found_fields import FoundFields, missing_fields
+from osrerank.retrieval.requests import SideRequest
+from osrerank.retrieval.rm3 import expand
+from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
+from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline
+
+logger = logging.getLogger(__name__)
 
 
 class SearchRequest(NamedTuple):
@@ -39,7 +45,7 @@ class Scoring(NamedTuple):
     run: Callable[[], Any]
 
 
-Step = FeedbackRequest | SearchRequest | Scoring
+Step = SideRequest | SearchRequest | Scoring
 
 
 def search_steps(
@@ -51,6 +57,7 @@ def search_steps(
     *,
     index: Any,
     rerank: RerankArgument,
+    found: FoundFields,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search, each to be answered with its result, and return the response.
 
@@ -65,11 +72,39 @@ def search_steps(
         params: the caller's URL parameters.
         index: the caller's index or indices.
         rerank: the caller's options.
+        found: what is searched and read in indices whose fields nobody named.
 
     Raises:
         ConfigError, ValueError: as `SearchCall.plan`.
         ScoringError: reranking failed and ``on_failure`` is ``"raise"``.
     """
+    asked = Rerank.of(rerank, defaults)
+    searches_text = isinstance(query, str)
+    if asked is None and not searches_text:
+        return (yield from _search(reranker, defaults, query, body, params, index=index, rerank=False))
+    options = yield from with_fields(asked or defaults, index, found, searches_text=searches_text)
+    arguments: dict[str, Any] = {"index": index, "rerank": asked is not None and options}
+    answer = yield from _search(reranker, options, query, body, params, **arguments)
+    if not _reads_nothing(answer):
+        return answer
+    again = yield from with_fields(asked or defaults, index, found, searches_text=searches_text, anew=True)
+    if again != options:  # the mapping has changed
+        arguments["rerank"] = asked is not None and again
+        return (yield from _search(reranker, again, query, body, params, **arguments))
+    return answer if asked is None else (yield from _with_missing_fields(answer, asked, index))
+
+
+def _search(
+    reranker: Reranker,
+    defaults: Rerank,
+    query: str | Mapping[str, Any] | None,
+    body: Any,
+    params: Mapping[str, Any],
+    *,
+    index: Any,
+    rerank: RerankArgument,
+) -> Generator[Step, Any, Any]:
+    """Yield the steps of a search whose fields are known, and return the response; arguments as `search_steps`."""
     query, rerank, deadline = yield from expand_query(defaults, query, index, params, rerank)
     call = SearchCall.plan(reranker, defaults, query, body, params, rerank=rerank, deadline=deadline)
     refusal: TransportError | None = None
@@ -86,6 +121,46 @@ def search_steps(
     return (yield Scoring(partial(call.finish, response)))
 
 
+def with_fields(
+    options: Rerank, index: Any, found: FoundFields, *, searches_text: bool, anew: bool = False
+) -> Generator[SideRequest, Any, Rerank]:
+    """Yield the requests that find the fields which the options leave open, and return options that name them.
+
+    Args:
+        options: of a search.
+        index: the caller's.
+        found: finds them.
+        searches_text: whether the query is a text that searches fields.
+        anew: whether the mapping is to be read again.
+    """
+    is_named = options.fields or options.query_fields
+    if is_named and (options.query_fields or not searches_text):
+        return options.with_fields(options.query_fields or options.fields or ())
+    fields = yield from found.of(index, anew=anew)
+    return options.with_fields(fields)
+
+
+def _reads_nothing(answer: Any) -> bool:
+    """Return whether a search found nothing, or nothing to read."""
+    marks = answer.get("rerank")
+    if marks is not None:
+        return marks["applied"] is False and str(marks["reason"]).startswith((NO_HITS, NO_TEXT))
+    total = (answer.get("hits") or {}).get("total")
+    return (total.get("value") if isinstance(total, Mapping) else total) == 0
+
+
+def _with_missing_fields(
+    answer: Mapping[str, Any], asked: Rerank, index: Any
+) -> Generator[SideRequest, Any, Mapping[str, Any]]:
+    """Return a response whose reason says which of the fields that the caller named are not in the mapping."""
+    named = (*(asked.query_fields or ()), *(asked.fields or ()))
+    missing = (yield from missing_fields(index, named)) if named else ""
+    if not missing:
+        return answer
+    logger.warning("search of %s: %s", index or "all indices", missing)
+    return {**answer, "rerank": {**answer["rerank"], "reason": f"{answer['rerank']['reason']}; {missing}"}}
+
+
 class Expanded(NamedTuple):
     """The arguments of a search after query expansion."""
 
@@ -100,7 +175,7 @@ def expand_query(
     index: Any,
     params: Mapping[str, Any],
     rerank: RerankArgument,
-) -> Generator[FeedbackRequest, Any, Expanded]:
+) -> Generator[SideRequest, Any, Expanded]:
     """Yield the requests of query expansion, none unless ``rm3`` is set, and return the expanded arguments.
 
     Raises:

@@ -282,7 +282,7 @@ def test_what_is_refused_only_when_widened_is_sent_as_it_came():
     class Narrow(CannedTransport):
         def perform_request(self, method, url, params=None, body=None, **options):
             answer = super().perform_request(method, url, params, body, **options)
-            if body.get("size", 10) > 50:
+            if body and body.get("size", 10) > 50:
                 cause = {"error": {"root_cause": [{"reason": "Result window is too large", "type": "x"}]}}
                 raise opensearchpy.RequestError(400, "search_phase_execution_exception", cause)
             return answer

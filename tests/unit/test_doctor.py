@@ -60,12 +60,25 @@ def test_a_server_that_does_not_answer_has_a_fix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "status", "words"),
-    [(("title", "text"), "ok", "read: title, text"), (("body",), "failed", "its text fields: body")],
+    ("fields", "named", "status", "words"),
+    [
+        (("title", "text"), None, "ok", "searched: title, text; read: title, text"),
+        (("body",), None, "ok", "searched: body; read: body"),
+        (("body",), '[rerank]\nfields = ["summary"]\n', "failed", "its text fields: body"),
+    ],
 )
 def test_text_fields_are_compared_with_what_the_model_reads(
-    url: str, fields: tuple[str, ...], status: str, words: str
+    url: str,
+    fields: tuple[str, ...],
+    named: str | None,
+    status: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if named:
+        (tmp_path / "settings.toml").write_text(named)
+        monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(tmp_path / "settings.toml"))
     with connect(url) as client:
         properties = {name: {"type": "text"} for name in fields} | {"year": {"type": "integer"}}
         client.indices.create(index="notes", body={"mappings": {"properties": properties}})

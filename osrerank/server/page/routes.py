@@ -24,6 +24,7 @@ from osrerank.client import Client
 from osrerank.errors import MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.rerank import NO_STAGES, PIPELINES, Rerank
 from osrerank.reranker import Reranker
+from osrerank.retrieval.text_fields import USUAL
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
 from osrerank.server.page.comparison import ComparedSearch, Judgments, compare
 
@@ -133,12 +134,12 @@ class Comparison:
         if passage_words:
             passages = {"aggregation": "maxp", "words": passage_words, "stride": max(passage_words // 2, 1)}
             options |= {"passages": passages, "sentences": None}
-        fields = self.client.defaults.of(index).fields
         try:
             response = self.client.search(query, index=index, size=depth, rerank=options)
         except TransportError as error:
             raise refusal(error, index) from error
         asked = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
+        fields = response["rerank"].get("fields") or USUAL
         return compare(response, asked, fields, self.judgments.of(query))
 
 

@@ -7,7 +7,8 @@ from opensearchpy import RequestError, TransportError
 
 from osrerank.options.rerank import Rerank
 from osrerank.reranker import Reranker
-from osrerank.retrieval.rm3 import FeedbackRequest
+from osrerank.retrieval.found_fields import FoundFields
+from osrerank.retrieval.requests import SideRequest
 from osrerank.search.steps import Scoring, SearchRequest, search_steps
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -21,7 +22,8 @@ RESPONSE = {"took": 1, "timed_out": False, "_shards": {}, "hits": {"total": {"va
 
 def steps_of(rerank: Any, query: Any = "low pressure") -> Any:
     reranker = Reranker(Settings.load(), FunctionScorer())
-    return search_steps(reranker, Rerank(), query, None, {"size": 2}, index="i", rerank=rerank)
+    named = Rerank(query_fields="text")
+    return search_steps(reranker, named, query, None, {"size": 2}, index="i", rerank=rerank, found=FoundFields())
 
 
 def end_of(steps: Any, result: Any) -> Any:
@@ -71,7 +73,7 @@ def test_other_errors_pass_through(rerank: bool):
 def test_feedback_is_asked_for_before_the_search():
     steps = steps_of({"rm3": True})
     first = next(steps)
-    assert isinstance(first, FeedbackRequest)
+    assert isinstance(first, SideRequest)
     assert first.path == "/i/_search"
     request = steps.send({"hits": {"hits": []}})  # a text without hits is not expanded
     assert isinstance(request, SearchRequest)

@@ -1,0 +1,113 @@
+"""The text fields of indices, found by their mappings and kept while these stay the same.
+
+Written as generators of requests, so that the synchronous and the asynchronous client send the same.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opensearchpy import NotFoundError, TransportError
+
+from osrerank.errors import ResponseFormatError
+from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.text_fields import USUAL, choose_fields, fields_in
+
+logger = logging.getLogger(__name__)
+
+KEPT_S = 60.0
+"""How long a mapping is believed without being read again."""
+SAMPLE = 20
+"""Documents whose values are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    at_s: float
+    mapped: tuple[str, ...]
+    chosen: tuple[str, ...]
+
+
+class FoundFields:
+    """What is searched and read in indices whose fields nobody named. Safe to use from many threads.
+
+    Args:
+        clock: gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}
+
+    def of(self, index: Any, *, anew: bool = False) -> Generator[SideRequest, Any, tuple[str, ...]]:
+        """Yield the requests that are needed, mostly none, and return the fields.
+
+        ``title`` and ``text`` where the mapping has either, else `osrerank.retrieval.text_fields.choose_fields`. Where
+        the mapping cannot be read, they are ``title`` and ``text``, and a log line says so.
+
+        Args:
+            index: a name, several, a pattern, or None for all.
+            anew: whether to read the mapping again, because a search found nothing to read.
+        """
+        path = path_of(index, "_mapping")
+        with self._lock:
+            known = self._known.get(path)
+        if known is not None and not anew and self._clock() - known.at_s < KEPT_S:
+            return known.chosen
+        try:
+            mapped = fields_in((yield SideRequest("GET", path)))
+            chosen = yield from self._chosen(index, mapped, known)
+        except NotFoundError:  # as the search will say
+            return USUAL
+        except (TransportError, ResponseFormatError) as error:
+            logger.warning("the mapping of %s cannot be read, title and text are searched: %s", index or "all", error)
+            return USUAL
+        if chosen and mapped:
+            with self._lock:
+                self._known[path] = _Known(self._clock(), mapped, chosen)
+        return chosen
+
+    def _chosen(
+        self, index: Any, mapped: Sequence[str], known: _Known | None
+    ) -> Generator[SideRequest, Any, tuple[str, ...]]:
+        if known is not None and known.mapped == tuple(mapped):
+            return known.chosen
+        if not mapped or set(USUAL) & set(mapped):
+            return USUAL
+        body = {"query": {"match_all": {}}, "size": SAMPLE, "_source": list(mapped)}
+        found = yield SideRequest("POST", path_of(index, "_search"), body, {"search_pipeline": "_none"})
+        chosen = choose_fields(mapped, [hit.get("_source") or {} for hit in found["hits"]["hits"]])
+        logger.info("searching %s in %s", index or "all indices", ", ".join(chosen))
+        return chosen
+
+
+def missing_fields(index: Any, named: Sequence[str]) -> Generator[SideRequest, Any, str]:
+    """Yield the request for a mapping, and return which of the named fields it lacks, as a sentence; empty if none.
+
+    Args:
+        index: as `FoundFields.of`.
+        named: fields as options name them: with boosts, patterns, ``highlight:`` or ``inner_hits:``.
+    """
+    try:
+        mappings = yield SideRequest("GET", path_of(index, "_mapping"))
+        there = fields_in(mappings)
+    except (TransportError, ResponseFormatError):
+        return ""
+    wanted = [name.partition("^")[0] for name in named if ":" not in name and "*" not in name]
+    every = set(there) | {path for one in mappings.values() for path in _paths(one["mappings"].get("properties", {}))}
+    lacking = [name for name in dict.fromkeys(wanted) if name not in every]
+    if not lacking:
+        return ""
+    return f"the mapping has no {', '.join(lacking)}; its text fields are {', '.join(there) or 'none'}"
+
+
+def _paths(properties: Any, above: str = "") -> Generator[str]:
+    """Yield the names of all fields, those below others with dots."""
+    for name, field in properties.items():
+        yield f"{above}{name}"
+        for below in ("properties", "fields"):
+            yield from _paths(field.get(below, {}), f"{above}{name}.")

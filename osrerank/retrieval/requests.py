@@ -1,0 +1,34 @@
+"""Requests that a search needs besides its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class SideRequest:
+    """A request that prepares or explains a search.
+
+    Attributes:
+        method: ``GET`` or ``POST``.
+        path: the path of the URL.
+        body: the request's body; None for none.
+        params: the URL's parameters.
+    """
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+def path_of(index: Any, action: str) -> str:
+    """Return the path of an action on indices.
+
+    Args:
+        index: a name, several, a pattern, or None for all.
+        action: as ``_search``.
+    """
+    names = index if isinstance(index, str) or index is None else ",".join(index)
+    return f"/{quote(names, safe=',*')}/{action}" if names else f"/{action}"

@@ -1,0 +1,74 @@
+"""Indices whose text is in fields of other names, on both engines: what is searched and read is found."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from osrerank import Client, connect
+from osrerank.testing import FunctionScorer
+
+pytestmark = pytest.mark.integration
+
+SCORER = FunctionScorer(lambda _query, text: float(len(text)))
+ARTICLES = [
+    {"headline": "Low blood pressure at noon", "body": "It falls when the heart is slow and salt short.", "url": "/a"},
+    {"headline": "Storms over the sea", "body": "The wind rose. Blood and pressure were low.", "url": "/b"},
+]
+PARTS = {"type": "nested", "properties": {"words": {"type": "text"}}}
+
+
+def fill(client: Client, name: str, documents: list[dict[str, Any]]) -> None:
+    actions = [{"index": {"_index": name, "_id": str(place)}} for place in range(len(documents))]
+    lines = [line for pair in zip(actions, documents, strict=True) for line in pair]
+    client.bulk(body=lines, refresh=True)
+
+
+@pytest.fixture
+def client(engine_url: str) -> Iterator[Client]:
+    with connect(engine_url, scorer=SCORER) as made:
+        yield made
+
+
+def read(client: Client, index: str, **options: Any) -> tuple[int, list[str]]:
+    response = client.search("low blood pressure", index=index, rerank=options or True)
+    assert response["rerank"]["applied"] is True, response["rerank"]
+    return len(response["hits"]["hits"]), response["rerank"]["fields"]
+
+
+def test_fields_are_found_and_found_again_when_the_mapping_changes(client: Client, index_name: str) -> None:
+    fill(client, index_name, ARTICLES)
+    assert read(client, index_name) == (2, ["headline", "body"])
+    assert len(client.search("low blood pressure", index=index_name)["hits"]["hits"]) == 2
+    client.indices.delete(index=index_name)
+    fill(client, index_name, [{"summary": "How the blood came under low pressure"}])
+    assert read(client, index_name) == (1, ["summary"])
+    marks = client.search("low", index=index_name, rerank={"query_fields": ["body", "text"]})["rerank"]
+    missing = "the mapping has no body, text; its text fields are summary"
+    assert marks["reason"] == f"there are no hits; {missing}"
+
+
+def test_aliases_and_patterns(client: Client, index_name: str) -> None:
+    fill(client, index_name, ARTICLES)
+    client.indices.put_alias(index=index_name, name=f"{index_name}-alias")
+    for name in (f"{index_name}-alias", f"{index_name[:-2]}*", f"{index_name},{index_name}-alias"):
+        assert read(client, name) == (2, ["headline", "body"])
+
+
+def test_a_query_without_text_is_its_first_pass(client: Client, index_name: str) -> None:
+    fill(client, index_name, ARTICLES)
+    queries: list[dict[str, Any]] = [{"match_all": {}}, {"term": {"url.keyword": "/a"}}]
+    for query in queries:
+        response = client.search(query, index=index_name, rerank=True)
+        assert response["rerank"]["applied"] is False
+        assert "the query has no text to rerank by; give the one that matters as" in response["rerank"]["reason"]
+
+
+def test_nested_texts_are_left_out(client: Client, engine_url: str, index_name: str) -> None:
+    if engine_url.startswith("embedded"):
+        pytest.skip("the embedded engine has no nested fields")
+    properties = {"parts": PARTS, "body": {"type": "text"}}
+    client.indices.create(index=index_name, body={"mappings": {"properties": properties}})
+    words = "low blood pressure in parts of words"
+    fill(client, index_name, [{"parts": [{"words": words}], "body": f"{words} and more"}])
+    assert read(client, index_name) == (1, ["body"])
