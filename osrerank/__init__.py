@@ -8,10 +8,11 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 from osrerank._version import __version__ as __version__
 from osrerank.client import Client, connect
 from osrerank.errors import OsrerankError
+from osrerank.existing import wrap
 from osrerank.options.pairs import Pairs
 from osrerank.options.rerank import Rerank
 from osrerank.pipeline import Pipeline
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.mono import MonoStage
 
-__all__ = ["Client", "DuoStage", "MonoStage", "OsrerankError", "Pairs", "Pipeline", "Rerank", "connect"]
+__all__ = ["Client", "DuoStage", "MonoStage", "OsrerankError", "Pairs", "Pipeline", "Rerank", "connect", "wrap"]

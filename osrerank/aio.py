@@ -39,6 +39,8 @@ class AsyncClient(AsyncOpenSearch):
     free.
     """
 
+    is_owner = True
+
     def __init__(
         self,
         hosts: Any = None,
@@ -120,7 +122,8 @@ class AsyncClient(AsyncOpenSearch):
     async def close(self) -> None:
         """Close the connections and release the model."""
         self.reranker.close()
-        await super().close()
+        if self.is_owner:
+            await super().close()
 
 
 async def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Awaitable[Any]]) -> Any:

@@ -39,7 +39,12 @@ class Client(OpenSearch):
         scorer: used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, instead of the model that compares pairs.
         options: passed to ``opensearchpy.OpenSearch``.
+
+    Attributes:
+        is_owner: whether `close` closes the connections; they are another client's otherwise (`osrerank.wrap`).
     """
+
+    is_owner = True
 
     def __init__(
         self,
@@ -169,7 +174,8 @@ class Client(OpenSearch):
     def close(self) -> None:
         """Close the connections and release the model."""
         self.reranker.close()
-        super().close()
+        if self.is_owner:
+            super().close()
 
 
 def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -> Any:

@@ -1,0 +1,86 @@
+"""Reranking for a client that the application already has."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+
+import opensearchpy
+
+from osrerank.client import Client
+from osrerank.errors import ConfigError
+from osrerank.options.defaults import Defaults
+from osrerank.options.rerank import Rerank
+from osrerank.settings import Settings
+from osrerank.types import Scorer
+
+if TYPE_CHECKING:
+    from osrerank.aio import AsyncClient
+
+
+class WrapOptions(TypedDict, total=False):
+    """What `wrap` takes besides the client, each as `osrerank.connect` takes it."""
+
+    model: str | None
+    duo_model: str | None
+    backend: str | None
+    dtype: str | None
+    redis_url: str | None
+    rerank: Rerank | Mapping[str, Any] | None
+    scorer: Scorer | None
+    duo_scorer: Scorer | None
+
+
+@overload
+def wrap(client: opensearchpy.OpenSearch, **options: Unpack[WrapOptions]) -> Client: ...
+
+
+@overload
+def wrap(client: "opensearchpy.AsyncOpenSearch", **options: Unpack[WrapOptions]) -> "AsyncClient": ...
+
+
+def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
+    """Return a client that can rerank, over the transport of an existing one: its hosts, authentication, serializer.
+
+    The existing client works as before. Closing the new one releases its models, and leaves the connections open.
+
+    Args:
+        client: an ``OpenSearch`` or ``AsyncOpenSearch``.
+        options: ``model``, ``duo_model``, ``backend``, ``dtype``, ``redis_url``, ``rerank``, ``scorer`` and
+            ``duo_scorer``, as for ``connect``.
+
+    Returns:
+        A ``Client`` or an ``AsyncClient``.
+
+    Raises:
+        ConfigError: it is no such client, or an option is unknown or cannot be used.
+    """
+    kind = _kind_of(client)
+    if unknown := sorted(set(options) - set(WrapOptions.__annotations__)):
+        known = ", ".join(WrapOptions.__annotations__)
+        raise ConfigError(f"wrap has no argument {unknown[0]}; it has {known}", setting=unknown[0], source="argument")
+    rerank, scorer, duo_scorer = (
+        options.pop("rerank", None),
+        options.pop("scorer", None),
+        options.pop("duo_scorer", None),
+    )
+    settings = Settings.load(**options)
+    made = kind(
+        settings=settings,
+        defaults=Defaults.load(settings, rerank),
+        scorer=scorer,
+        duo_scorer=duo_scorer,
+        transport_class=lambda *_hosts, **_options: client.transport,
+    )
+    made.is_owner = False
+    return made
+
+
+def _kind_of(client: Any) -> Any:
+    """Return the class of the client that is to be made."""
+    if isinstance(client, opensearchpy.OpenSearch):
+        return Client
+    if isinstance(client, getattr(opensearchpy, "AsyncOpenSearch", ())):  # there only with aiohttp
+        from osrerank.aio import AsyncClient  # noqa: PLC0415 - needs aiohttp
+
+        return AsyncClient
+    reason = f"wrap takes an OpenSearch or an AsyncOpenSearch of opensearch-py, not a {type(client).__name__}"
+    raise ConfigError(reason, setting="client", source="argument")

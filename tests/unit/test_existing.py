@@ -1,0 +1,142 @@
+"""Clients that an application already has, with their own transport and authentication."""
+
+import asyncio
+import http.server
+import importlib
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import opensearchpy
+import pytest
+from opensearchpy import AsyncOpenSearch, OpenSearch, RequestsHttpConnection, Search
+from opensearchpy.serializer import JSONSerializer
+
+import osrerank
+from osrerank.errors import ConfigError
+from osrerank.testing import FunctionScorer
+from tests.rankings import response_of
+
+BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
+MAPPING = {"articles": {"mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}}}
+
+
+class Engine(http.server.ThreadingHTTPServer):
+    """Answers searches and mappings, and records what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[tuple[str, dict[str, str]]] = []
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.answer(MAPPING)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.answer(response_of(["a", "bbb", "cc"]))
+
+    def answer(self, content: Any) -> None:
+        assert isinstance(self.server, Engine)
+        self.server.requests.append(
+            (self.path.partition("?")[0], {name.title(): value for name, value in self.headers.items()})
+        )
+        body = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ids(response: Any) -> list[str]:
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def test_requests_are_signed_by_opensearch_pys_aws_signer(engine: Engine) -> None:
+    pytest.importorskip("botocore")
+    credentials = importlib.import_module("botocore.credentials").Credentials("AKIDEXAMPLE", "secret")
+    signer = opensearchpy.RequestsAWSV4SignerAuth(credentials, "eu-west-1", "aoss")
+    hosts = [{"host": "127.0.0.1", "port": engine.port}]
+    existing = OpenSearch(hosts, http_auth=signer, connection_class=RequestsHttpConnection)
+    with osrerank.wrap(existing, scorer=BY_LENGTH) as client:
+        assert ids(client.search("low blood", index="articles", rerank=True)) == ["d1", "d2", "d0"]
+    paths, headers = zip(*engine.requests, strict=True)
+    assert paths == ("/articles/_mapping", "/articles/_search")
+    for one in headers:
+        assert one["Authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+        assert "/eu-west-1/aoss/aws4_request" in one["Authorization"]
+        assert "X-Amz-Date" in one
+        assert "secret" not in one["Authorization"]
+
+
+def test_transport_and_serializer_are_the_existing_ones_and_stay_open(engine: Engine) -> None:
+    class Own(JSONSerializer):
+        mimetype = "application/json"
+
+    existing = OpenSearch(f"http://app:word@127.0.0.1:{engine.port}", serializer=Own(), headers={"X-Tenant": "seven"})
+    before = ids(existing.search(index="articles", body={"query": {"match_all": {}}}))
+    client = osrerank.wrap(existing, scorer=BY_LENGTH, rerank={"depth": 7})
+    assert isinstance(client, osrerank.Client)
+    assert client.transport is existing.transport
+    assert isinstance(client.transport.serializer, Own)
+    assert client.defaults.base.depth == 7
+    assert ids(client.search("low", index="articles", rerank=True)) == ["d1", "d2", "d0"]
+    assert client.indices.get_mapping(index="articles") == MAPPING
+    client.close()
+    assert ids(existing.search(index="articles", body={"query": {"match_all": {}}})) == before
+    assert all(headers["X-Tenant"] == "seven" for _, headers in engine.requests)
+    assert all(headers["Authorization"].startswith("Basic ") for _, headers in engine.requests)
+
+
+def test_opensearch_pys_dsl_searches_with_it(engine: Engine) -> None:
+    client = osrerank.wrap(OpenSearch(f"http://127.0.0.1:{engine.port}"), scorer=BY_LENGTH)
+    search = Search(using=client, index="articles").query("match", text="low blood").params(rerank=True)
+    response = search.execute()
+    assert [hit.meta.id for hit in response] == ["d1", "d2", "d0"]
+    assert response.rerank.applied is True
+
+
+def test_an_asynchronous_client(engine: Engine) -> None:
+    async def search() -> Any:
+        async with AsyncOpenSearch(f"http://127.0.0.1:{engine.port}", headers={"X-Tenant": "seven"}) as existing:
+            client = osrerank.wrap(existing, scorer=BY_LENGTH)
+            assert client.transport is existing.transport
+            response = await client.search("low", index="articles", rerank=True)
+            await client.close()
+            await existing.search(index="articles", body={})
+            return response
+
+    assert ids(asyncio.run(search())) == ["d1", "d2", "d0"]
+    assert all(headers["X-Tenant"] == "seven" for _, headers in engine.requests)
+
+
+def test_unknown_options_are_refused() -> None:
+    options: dict[str, Any] = {"hosts": "localhost"}
+    with pytest.raises(ConfigError, match="wrap has no argument hosts; it has model, duo_model"):
+        osrerank.wrap(OpenSearch(), **options)
+
+
+@pytest.mark.parametrize("other", ["http://localhost:9200", None, object()])
+def test_what_is_no_client_is_refused(other: Any) -> None:
+    with pytest.raises(ConfigError, match="wrap takes an OpenSearch or an AsyncOpenSearch of opensearch-py, not a"):
+        osrerank.wrap(other)
