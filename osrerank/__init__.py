@@ -10,9 +10,20 @@ from osrerank.client import Client, connect
 from osrerank.errors import OsrerankError
 from osrerank.existing import wrap
 from osrerank.options.pairs import Pairs
-from osrerank.options.rerank import Rerank
+from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.pipeline import Pipeline
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.mono import MonoStage
 
-__all__ = ["Client", "DuoStage", "MonoStage", "OsrerankError", "Pairs", "Pipeline", "Rerank", "connect", "wrap"]
+__all__ = [
+    "Client",
+    "DuoStage",
+    "MonoStage",
+    "OsrerankError",
+    "Pairs",
+    "Pipeline",
+    "Rerank",
+    "RerankOptions",
+    "connect",
+    "wrap",
+]

@@ -9,7 +9,7 @@ from osrerank._optional import require
 from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, represent, server_options
 from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
-from osrerank.options.rerank import Rerank
+from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.reranker import Reranker
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
@@ -149,7 +149,7 @@ def connect_async(
     backend: str | None = None,
     dtype: str | None = None,
     redis_url: str | None = None,
-    rerank: Rerank | Mapping[str, Any] | None = None,
+    rerank: Rerank | RerankOptions | None = None,
     scorer: Scorer | None = None,
     duo_scorer: Scorer | None = None,
     **options: Any,

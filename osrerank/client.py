@@ -12,7 +12,7 @@ from opensearchpy import ConnectionPool, OpenSearch, Transport, TransportError, 
 from osrerank.errors import ConfigError
 from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
-from osrerank.options.rerank import Rerank
+from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.reranker import Reranker
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
@@ -201,7 +201,7 @@ def connect(
     backend: str | None = None,
     dtype: str | None = None,
     redis_url: str | None = None,
-    rerank: Rerank | Mapping[str, Any] | None = None,
+    rerank: Rerank | RerankOptions | None = None,
     scorer: Scorer | None = None,
     duo_scorer: Scorer | None = None,
     **options: Any,

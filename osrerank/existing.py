@@ -1,6 +1,5 @@
 """Reranking for a client that the application already has."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import opensearchpy
@@ -8,7 +7,7 @@ import opensearchpy
 from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
-from osrerank.options.rerank import Rerank
+from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 
@@ -24,7 +23,7 @@ class WrapOptions(TypedDict, total=False):
     backend: str | None
     dtype: str | None
     redis_url: str | None
-    rerank: Rerank | Mapping[str, Any] | None
+    rerank: Rerank | RerankOptions | None
     scorer: Scorer | None
     duo_scorer: Scorer | None
 

@@ -20,19 +20,14 @@ ARTICLES = [
 ]
 
 
-def main(
-    url: str = "", index: str = "articles", fields: str = "headline,body", query: str = "how to prune roses"
-) -> None:
+def main(url: str = "", index: str = "articles", query: str = "how to prune roses") -> None:
     """Print both orders, and what happened."""
     client = connect(url) if url else small_index(index)
-    options = {"fields": fields.split(","), "query_fields": fields.split(",")}
     for rerank in (False, True):
-        response = client.search(
-            query, index=index, size=3, rerank=options if rerank else {**options, "pipeline": "none"}
-        )
+        response = client.search(query, index=index, size=3, rerank=rerank)
         print("reranked" if rerank else "first pass")
         for hit in response["hits"]["hits"]:
-            print(f"  {hit['_score']:6.3f}  {hit['_id']}  {hit['_source'][options['fields'][0]]}")
+            print(f"  {hit['_score']:6.3f}  {hit['_id']}  {next(iter(hit['_source'].values()))}")
     print(response["rerank"])
 
 

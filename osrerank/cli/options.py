@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from osrerank.client import Client, connect
-from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES
+from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES, RerankOptions
 
 DURATION = click.FloatRange(min=0, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -153,16 +153,16 @@ def rerank_options(command: Command) -> Command:
     return command
 
 
-def rerank_arguments(options: dict[str, Any]) -> dict[str, Any] | bool:
+def rerank_arguments(options: dict[str, Any]) -> RerankOptions | bool:
     """Return the `rerank` argument of a search: False, or what was given on the command line."""
     options = {**options, "rm3": options.get("rm3_options") or options.get("rm3")}
     if not options["do_rerank"]:
         first_pass = {"rm3": options.get("rm3"), "query_fields": _names(options.get("query_fields"))}
         kept = {name: value for name, value in first_pass.items() if value}
-        return {"pipeline": NO_STAGES, **kept} if kept else False
+        return cast("RerankOptions", {"pipeline": NO_STAGES, **kept}) if kept else False
     given: dict[str, Any] = {name: options[name] for name in RERANK_NAMES if options.get(name) is not None}
     names: dict[str, Any] = {name: _names(options[name]) for name in ("fields", "query_fields") if name in given}
-    return {**given, **names}
+    return cast("RerankOptions", {**given, **names})
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from osrerank.errors import ConfigError
-from osrerank.options.rerank import Rerank
+from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.settings import Settings
 
 
@@ -34,7 +34,7 @@ class Defaults:
         return next((options for pattern, options in self.by_index.items() if fnmatchcase(name, pattern)), self.base)
 
     @classmethod
-    def load(cls, settings: Settings, over: Rerank | Mapping[str, Any] | None = None) -> Self:
+    def load(cls, settings: Settings, over: Rerank | RerankOptions | None = None) -> Self:
         """Read the settings file, where one is set.
 
         Args:

@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, get_args
 
 from osrerank.errors import ConfigError
 from osrerank.options.pairs import Pairs
@@ -16,12 +16,40 @@ from osrerank.types import FailurePolicy, StagePipeline
 NO_STAGES = "none"
 MONO_DUO = "mono-duo"
 PIPELINES = ("mono", MONO_DUO, NO_STAGES)
-BLENDS = ("card", "replace", "linear", "weighted", "rrf")
+Blend = Literal["card", "replace", "linear", "weighted", "rrf"]
+BLENDS: tuple[Blend, ...] = get_args(Blend)
 INSTALLED = "osrerank"
 """Name of the search pipeline that ``osrerank pipeline install`` makes by default."""
 MAX_DEPTH = 10_000
 """OpenSearch's default result window: no first pass returns more."""
 MAX_DUO_DEPTH = 1_000
+
+
+class RerankOptions(TypedDict, total=False):
+    """What ``rerank={...}`` of a search may have; `Rerank` says what each option means."""
+
+    query: str | None
+    pipeline: str | StagePipeline
+    depth: int
+    duo_depth: int
+    pairs: str | Mapping[str, Any] | Pairs
+    mono_budget_ms: float | None
+    duo_budget_ms: float | None
+    duo_skip_margin: float | None
+    fields: str | Sequence[str] | None
+    separator: str
+    query_fields: str | Sequence[str] | None
+    deadline_ms: float | None
+    on_failure: FailurePolicy
+    cache: bool
+    min_score: float | None
+    explain: bool
+    blend: Blend
+    blend_weight: float | None
+    passages: str | Mapping[str, Any] | Passages | None
+    sentences: bool | Mapping[str, Any] | Sentences | None
+    rm3: bool | Mapping[str, Any] | Rm3 | None
+    via: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +113,7 @@ class Rerank:
     cache: bool = True
     min_score: float | None = None
     explain: bool = False
-    blend: Literal["card", "replace", "linear", "weighted", "rrf"] = "card"
+    blend: Blend = "card"
     blend_weight: float | None = None
     passages: Passages | Literal["auto"] | None = "auto"
     sentences: Sentences | None = None
@@ -143,7 +171,7 @@ class Rerank:
             raise ConfigError(message, setting=f"rerank.{given[0]}", source="argument")
 
     @classmethod
-    def of(cls, value: "bool | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
+    def of(cls, value: "bool | RerankOptions | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
         """Read the ``rerank`` argument of a search; None means that no reranking was asked for.
 
         Raises:

@@ -12,8 +12,8 @@ USUAL = ("title", "text")
 TEXT_TYPES = {"text", "match_only_text", "search_as_you_type", "semantic"}
 TITLES = re.compile(r"(^|[._-])(title|headline|heading|subject|caption|name)([._-]|$)", re.IGNORECASE)
 MOST_FIELDS = 5
-LEAST_WORDS = 3
-"""A field whose values usually have fewer words is an id, a URL or a tag."""
+LEAST_WORDS, LEAST_OF_TITLES = 3, 2
+"""A field whose values usually have fewer words is an id, a URL or a tag; titles are short."""
 
 
 def text_fields(properties: Mapping[str, Any], above: str = "") -> Iterator[str]:
@@ -47,8 +47,8 @@ def fields_in(mappings: Mapping[str, Any]) -> tuple[str, ...]:
 def choose_fields(fields: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the fields to search and to read: at most five, title-like names first, then the shorter ones.
 
-    Fields without a value in the sample, or with fewer than three words in most of their values, are left out; where
-    that leaves none, the longest ones stay.
+    Fields without a value in the sample, or with fewer than three words in most of their values, title-like ones with
+    fewer than two, are left out; where that leaves none, the longest ones stay.
 
     Args:
         fields: the text fields of the mapping.
@@ -56,10 +56,11 @@ def choose_fields(fields: Sequence[str], sources: Sequence[Mapping[str, Any]]) -
     """
     words = {name: [len(value.split()) for source in sources for value in _values(source, name)] for name in fields}
     usual = {name: statistics.median(counts) for name, counts in words.items() if counts}
-    kept = [name for name in usual if usual[name] >= LEAST_WORDS]
+    titles = {name for name in usual if TITLES.search(name)}
+    kept = [name for name in usual if usual[name] >= (LEAST_OF_TITLES if name in titles else LEAST_WORDS)]
     if not kept:
         kept = [name for name in usual if usual[name] == max(usual.values())] or list(fields)
-    kept.sort(key=lambda name: (TITLES.search(name) is None, usual.get(name, 0)))
+    kept.sort(key=lambda name: (name not in titles, usual.get(name, 0)))
     return tuple(kept[:MOST_FIELDS])
 
 

@@ -12,7 +12,7 @@ from opensearchpy import ConnectionError as Unreachable
 
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
-from osrerank.options.rerank import NO_STAGES, Rerank
+from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.reranker import Reranker
 from osrerank.response import (
     Page,
@@ -38,7 +38,7 @@ QUERY_ID = "search"
 REPEATED = "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)"
 
 NO_HITS = "there are no hits"
-RerankArgument = bool | Mapping[str, Any] | Rerank
+RerankArgument = bool | RerankOptions | Rerank
 """What `rerank=` of a search may be; `Rerank.of` reads it."""
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 
 from osrerank.client import Client
 from osrerank.errors import MissingDependencyError, ModelLoadError, WorkerError
-from osrerank.options.rerank import NO_STAGES, PIPELINES, Rerank
+from osrerank.options.rerank import NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.reranker import Reranker
 from osrerank.retrieval.text_fields import USUAL
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
@@ -129,7 +129,7 @@ class Comparison:
             raise Refused(404, f"the index {index} is not offered here; there are {', '.join(self.indexes)}")
         if pipeline not in self.pipelines:
             raise Refused(422, f"there is no pipeline {pipeline}; there are {', '.join(self.pipelines)}")
-        options: dict[str, Any] = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
+        options: RerankOptions = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
         options |= {"query": None, "via": "client", "min_score": None, "explain": False, "on_failure": "first_pass"}
         if passage_words:
             passages = {"aggregation": "maxp", "words": passage_words, "stride": max(passage_words // 2, 1)}

@@ -56,6 +56,11 @@ def test_ids_urls_and_tags_are_left_out() -> None:
     assert choose_fields(fields, sources) == ("meta.note", "body")
 
 
+def test_a_title_may_have_two_words() -> None:
+    sources = [{"headline": "Roses, roses", "name": "someone", "body": LONG}] * 3
+    assert choose_fields(["headline", "name", "body"], sources) == ("headline", "body")
+
+
 def test_at_most_five_fields() -> None:
     names = [f"f{number}" for number in range(8)]
     assert choose_fields(names, [dict.fromkeys(names, LONG)]) == tuple(names[:5])
