@@ -12,6 +12,7 @@ from osrerank.existing import wrap
 from osrerank.options.pairs import Pairs
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.pipeline import Pipeline
+from osrerank.reranker import Reranker
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.mono import MonoStage
 
@@ -24,6 +25,7 @@ __all__ = [
     "Pipeline",
     "Rerank",
     "RerankOptions",
+    "Reranker",
     "connect",
     "wrap",
 ]

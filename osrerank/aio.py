@@ -10,12 +10,12 @@ from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, re
 from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.reranker import Reranker
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.steps import Scoring, Step, search_steps
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
@@ -52,7 +52,7 @@ class AsyncClient(AsyncOpenSearch):
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self.reranker = Reranker(settings or Settings.load(), scorer, duo_scorer)
+        self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
         self.found_fields = FoundFields()
 

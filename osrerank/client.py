@@ -13,12 +13,12 @@ from osrerank.errors import ConfigError
 from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.reranker import Reranker
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.steps import Scoring, Step, search_steps, with_fields
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
@@ -57,7 +57,7 @@ class Client(OpenSearch):
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self.reranker = Reranker(settings or Settings.load(), scorer, duo_scorer)
+        self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
         self.found_fields = FoundFields()
 
@@ -134,8 +134,8 @@ class Client(OpenSearch):
 
         Args:
             query: the query's text.
-            documents: in first-pass order; texts, or mappings with ``text`` and optionally ``id``, ``title`` and
-                ``score``.
+            documents: in first-pass order; texts, or mappings with ``text`` and optionally ``id`` or ``doc_id``,
+                ``title`` and ``score``.
             options: as ``rerank`` of ``search``.
 
         Returns:

@@ -8,11 +8,11 @@ from typing import Any, Self
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
-from osrerank.reranker import Reranker
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument, SearchCall
 from osrerank.search.steps import with_fields
+from osrerank.service import RerankService
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class MultiSearchCall:
     @classmethod
     def plan(
         cls,
-        reranker: Reranker,
+        reranker: RerankService,
         defaults: Defaults,
         body: Any,
         index: Any,
@@ -78,7 +78,9 @@ class MultiSearchCall:
         return {**answer, "responses": responses}
 
 
-def _plan_one(reranker: Reranker, options: Rerank, content: Mapping[str, Any], params: Mapping[str, Any]) -> SearchCall:
+def _plan_one(
+    reranker: RerankService, options: Rerank, content: Mapping[str, Any], params: Mapping[str, Any]
+) -> SearchCall:
     """Return one search's call, with everything in its body because it has no URL."""
     cut = {name: params[name] for name in ("filter_path",) if params.get(name)}
     try:

@@ -1,203 +1,148 @@
-"""From options to ranked candidates: models, stages and cache. It does not know OpenSearch."""
+"""Rerank texts without a search engine."""
 
-import logging
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Self, Unpack
 
-from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
-from osrerank.options.passages import BY_WINDOW
-from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
-from osrerank.pipeline import Pipeline
-from osrerank.scoring.loaded import LoadedModel
-from osrerank.scoring.registry import check_settings
+from osrerank.errors import ConfigError
+from osrerank.options.rerank import Rerank, RerankOptions
+from osrerank.search.ranking import rank_texts
+from osrerank.service import RerankService
 from osrerank.settings import Settings
-from osrerank.stages.duo import DuoStage
-from osrerank.stages.interpolate import BlendStage
-from osrerank.stages.mono import MonoStage
-from osrerank.stages.passages import PassageStage
-from osrerank.stages.sentences import SentenceStage
-from osrerank.types import NEVER, Deadline, Ranking, Scorer, Stage, StagePipeline, StageReport
+from osrerank.types import Candidate, Scorer
 
-logger = logging.getLogger(__name__)
+DEFAULTS = Rerank(blend="replace", depth=10_000)
+"""All texts, ordered by the model alone: they may come with scores of any kind, or none."""
+AT_ONCE = 8
+"""Queries that are ranked at the same time, so that their pairs share batches."""
 
-NAME_A_DUO_MODEL = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
-
-
-class Reranker:
-    """The models of a process: one that scores candidates, and one that compares pairs of them.
-
-    Safe to use from many threads.
-
-    Args:
-        settings: models, backend, threads, Redis.
-        scorer: used in place of the settings' model; the caller closes it.
-        duo_scorer: likewise, instead of the settings' ``duo_model``.
-    """
-
-    def __init__(self, settings: Settings, scorer: Scorer | None = None, duo_scorer: Scorer | None = None) -> None:
-        check_settings(settings)
-        self.settings = settings
-        self._mono = LoadedModel(settings.model, "mono", settings, scorer)
-        self._duo = LoadedModel(settings.duo_model, "duo", settings, duo_scorer, fix=NAME_A_DUO_MODEL)
-
-    def depth(self, options: Rerank) -> int:
-        """Return how many candidates the first pass must return."""
-        return options.depth if isinstance(options.pipeline, str) else options.pipeline.depth
-
-    def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline, *, offset: int = 0) -> Ranking:
-        """Return the ranking after the pipeline of the options.
-
-        Args:
-            ranking: the first pass.
-            options: of the search.
-            deadline: of the call.
-            offset: candidates above the requested page.
-
-        Raises:
-            ScoringError: the model cannot be loaded or used, and the options say to raise.
-            WorkerError: likewise, where workers score.
-        """
-        if options.pipeline == NO_STAGES:
-            return ranking
-        try:
-            pipeline = self._pipeline(options)
-        except (ModelLoadError, MissingDependencyError, WorkerError) as error:
-            if options.on_failure == "raise":
-                raise
-            logger.warning("there is no model to score with, searches keep their first-pass order: %s", error)
-            return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
-        return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
-
-    def identity(self, options: Rerank) -> dict[str, object]:
-        """Return what an order depends on besides the options: the models' identities, and the blend with its weight.
-
-        A pipeline of the caller's own has none.
-
-        Raises:
-            ModelLoadError: a model cannot be loaded.
-        """
-        if not isinstance(options.pipeline, str):
-            return {}
-        if options.search_pipeline is not None:
-            return {"search_pipeline": options.search_pipeline}
-        scorer = self._mono.scorer(cached=False)
-        blend = _blend(options, scorer)
-        depends: dict[str, object] = {
-            "scorer": scorer.identity,
-            "blend": None if blend is None else [blend.method, blend.weight],
-        }
-        if options.pipeline != MONO_DUO:
-            return depends
-        duo = self._duo.scorer(cached=False)
-        return {**depends, "duo": duo.identity, "prior_share": _prior_share(options, duo)}
-
-    def scorer(self, *, cached: bool = True) -> Scorer:
-        """Return the scorer of candidates, loaded if necessary, behind the cache if there is one.
-
-        Raises:
-            ModelLoadError: the model cannot be loaded.
-        """
-        return self._mono.scorer(cached=cached)
-
-    def warm_up(self, options: Rerank | None = None) -> None:
-        """Load the models that the options need and score once, so that the first search need not wait.
-
-        Raises:
-            ModelLoadError: a model cannot be loaded.
-        """
-        self._mono.scorer(cached=False).score("warm", ["up"], [(0,)])
-        if options is not None and options.pipeline == MONO_DUO:
-            self._duo.scorer(cached=False).score("warm", ["up", "down"], [(0, 1)])
-
-    def close(self) -> None:
-        """Release the models loaded here, and the connections to the cache."""
-        self._mono.close()
-        self._duo.close()
-
-    def _pipeline(self, options: Rerank) -> StagePipeline:
-        if not isinstance(options.pipeline, str):
-            return options.pipeline
-        scorer = self._mono.scorer(cached=options.cache)
-        first, blend = _first_stage(options, scorer), _blend(options, scorer)
-        stages = [first] if blend is None else [first, blend]
-        if options.pipeline == MONO_DUO:
-            stages.append(self._duo_stage(options, judge=first.name))
-        return Pipeline(tuple(stages))
-
-    def _duo_stage(self, options: Rerank, *, judge: str) -> Stage:
-        """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates.
-
-        Args:
-            options: the search's.
-            judge: the stage before the blend. The first pass's part of a blend is not a model's judgment, and keeps its
-                weight from the mono model's card.
-        """
-        depth = min(options.duo_depth, options.depth)
-        try:
-            scorer = self._duo.scorer(cached=options.cache)
-        except (ModelLoadError, MissingDependencyError) as error:
-            return FailedStage("duo", depth, error)
-        share = _prior_share(options, scorer)
-        budget_ms, skip_margin = options.duo_budget_ms, options.duo_skip_margin
-        return DuoStage(scorer, depth, options.pairs, budget_ms, skip_margin, prior_share=share, judge=judge)
+Document = str | Mapping[str, Any]
+"""A text, or a mapping with ``text`` and perhaps ``id`` or ``doc_id``, ``title`` and ``score``."""
 
 
 @dataclass(frozen=True, slots=True)
-class FailedStage:
-    """A stage whose model could not be loaded: the pipeline ends there, by its failure policy.
+class RankedText:
+    """A text in the new order.
 
     Attributes:
-        name: the stage's name.
-        depth: the stage's depth.
-        error: why.
+        doc_id: its document's ``id`` or ``doc_id`` as given; without one its place among the documents, from 0.
+        score: the last stage's, a logit of the model where it is the only one; None where it was not scored.
+        probability: the model's, in [0, 1], higher is better; None where it was not scored.
+        rank: place in the new order, from 1.
+        text: what the model read: title and text.
     """
 
-    name: str
-    depth: int
-    error: ModelLoadError | MissingDependencyError
+    doc_id: Any
+    score: float | None
+    probability: float | None
+    rank: int
+    text: str
 
-    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - its contract
-        """Raise the error as a scoring error.
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields."""
+        return asdict(self)
+
+
+class Reranker:
+    """Ranks texts by a model that is loaded on first use; safe to use from many threads.
+
+    Args:
+        model: a directory or hub id in Hugging Face layout, or the name of a shipped model; the settings' when None.
+        duo_model: likewise, the model that compares pairs, for ``pipeline="mono-duo"``.
+        backend: ``auto``, ``onnx``, ``torch`` or ``workers``; the settings' when None.
+        redis_url: Redis for the score cache; the settings' when None.
+        scorer: used in place of a model; the caller closes it.
+        options: of ``osrerank.Rerank``, such as ``deadline_ms``, ``passages`` and ``min_score``.
+
+    Raises:
+        ConfigError: an option or setting cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        duo_model: str | None = None,
+        backend: str | None = None,
+        redis_url: str | None = None,
+        scorer: Scorer | None = None,
+        **options: Unpack[RerankOptions],
+    ) -> None:
+        self._options = Rerank.of(options, DEFAULTS) or DEFAULTS
+        settings = Settings.load(model=model, duo_model=duo_model, backend=backend, redis_url=redis_url)
+        self._service = RerankService(settings, scorer)
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self._service.settings.model
+
+    def rank(self, query: str, documents: Sequence[Document], *, top_k: int | None = None) -> list[RankedText]:
+        """Return the documents, best first; those that were not scored come last, in their old order.
+
+        Args:
+            query: the query's text.
+            documents: what to rank.
+            top_k: how many to return; None for all.
 
         Raises:
-            ModelLoadError: always.
+            ConfigError: a document has no text, or ``top_k`` is below 1.
+            ValueError: the query has no text, or two documents have the same id.
+            ScoringError: scoring failed, and ``on_failure`` is ``"raise"``.
         """
-        raise ModelLoadError(str(self.error), path=getattr(self.error, "path", "")) from self.error
+        if top_k is not None and top_k < 1:
+            raise ConfigError(f"top_k is {top_k}; it must be 1 or more, or None", setting="top_k", source="argument")
+        if not documents:
+            return []
+        ranking = rank_texts(self._service, DEFAULTS, query, documents, rerank=self._options)
+        given = {str(_id_of(document, place)): _id_of(document, place) for place, document in enumerate(documents)}
+        ranked = [_ranked(candidate, given[candidate.doc_id]) for candidate in ranking.candidates]
+        least = self._options.min_score
+        if least is not None and ranking.reports:
+            ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
+        return ranked[:top_k]
+
+    def rank_many(
+        self, queries: Sequence[str], documents: Sequence[Sequence[Document]], *, top_k: int | None = None
+    ) -> list[list[RankedText]]:
+        """Return what `rank` does for each query with its documents, several queries at a time.
+
+        Raises:
+            ValueError: there are more or fewer lists of documents than queries; or as `rank`.
+        """
+        if len(queries) != len(documents):
+            raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            return list(threads.map(lambda one: self.rank(*one, top_k=top_k), zip(queries, documents, strict=True)))
+
+    async def arank(self, query: str, documents: Sequence[Document], *, top_k: int | None = None) -> list[RankedText]:
+        """Do as `rank` in a thread, so that the event loop stays free."""
+        return await asyncio.to_thread(self.rank, query, documents, top_k=top_k)
+
+    def warm_up(self) -> None:
+        """Load the models now."""
+        self._service.warm_up(self._options)
+
+    def close(self) -> None:
+        """Release the models and the connections to the cache."""
+        self._service.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
 
-def _first_stage(options: Rerank, scorer: Scorer) -> Stage:
-    """Return the stage that scores documents by themselves: their beginnings, passages or sentences."""
-    depth, budget_ms = options.depth, options.mono_budget_ms
-    if options.sentences is not None:
-        return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
-    passages = options.passages
-    if passages == "auto":
-        passages = BY_WINDOW if scorer.advice.passages else None
-    if passages is not None:
-        return PassageStage(scorer, passages, depth=depth, separator=options.separator, budget_ms=budget_ms)
-    return MonoStage(scorer, depth=depth, budget_ms=budget_ms)
+def _id_of(document: Document, place: int) -> Any:
+    if isinstance(document, Mapping):
+        return document.get("id", document.get("doc_id", place))
+    return place
 
 
-def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
-    """Return the stage that blends in the first pass; None if the model orders by itself."""
-    if options.sentences is not None:  # sentences include the first pass
-        return None
-    if options.blend == "replace" or (options.blend == "card" and scorer.advice.first_pass_weight == 0):
-        return None
-    if options.blend == "rrf":
-        return BlendStage("rrf", depth=options.depth)
-    if options.blend == "weighted":
-        return BlendStage("weighted", 0.5 if options.blend_weight is None else options.blend_weight, options.depth)
-    weight = scorer.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
-    if options.blend_weight is None and weight == 0:
-        raise ConfigError(
-            f"a linear blend needs blend_weight: the card of {scorer.model} recommends none",
-            setting="rerank.blend_weight",
-            source="argument",
-        )
-    return BlendStage("linear", weight, options.depth)
-
-
-def _prior_share(options: Rerank, scorer: Scorer) -> float:
-    """Return the prior share of a duo model's card; 0 if the scores before are not logits."""
-    in_logits = options.sentences is None and options.blend not in ("weighted", "rrf")
-    return scorer.advice.prior_share if in_logits else 0.0
+def _ranked(candidate: Candidate, doc_id: Any) -> RankedText:
+    found = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
+    score = candidate.score if found else None
+    return RankedText(doc_id, score, found[-1] if found else None, candidate.rank, candidate.text or "")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from osrerank.reranker import Reranker
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import Limits
 from osrerank.server.page.routes import Comparison, add_page
 from osrerank.server.run import configuration, listening
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 from tests.servers import free_port
@@ -29,7 +29,7 @@ def running(
     comparison: Comparison | None = None,
 ) -> Iterator[str]:
     """Yield the URL of a server over a scorer or the shipped model, with the comparison page where one is given."""
-    reranker = Reranker(Settings.load(), scorer)
+    reranker = RerankService(Settings.load(), scorer)
     limits = limits or Limits()
     port = port or free_port()
     app = create_app(reranker, limits, token=token)

@@ -1,9 +1,9 @@
 """Search an index of your own, and see what reranking changes.
 
 python docs/examples/search_my_index.py                                             # a small index, made here
-python docs/examples/search_my_index.py https://localhost:9200 articles headline,body "how to prune roses"
+python docs/examples/search_my_index.py https://localhost:9200 articles "how to prune roses"
 
-The fields are those that the query is matched against and that the model reads.
+The text fields of the index are found by its mapping.
 """
 
 import sys

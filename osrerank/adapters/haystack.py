@@ -2,10 +2,11 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from osrerank._optional import require
-from osrerank.adapters.texts import TextRanker
+from osrerank.options.rerank import RerankOptions
+from osrerank.reranker import Reranker
 from osrerank.types import Scorer
 
 require("haystack", extra="haystack")
@@ -43,7 +44,7 @@ class OsrerankRanker:
         self.top_k = top_k
         self.score_threshold = score_threshold
         self.options = options
-        self._ranker = TextRanker(model, options, scorer)
+        self._ranker = Reranker(model, scorer=scorer, **cast("RerankOptions", options or {}))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what makes the same component again."""
@@ -75,7 +76,7 @@ class OsrerankRanker:
         if self.score_threshold is not None:
             ranked = [one for one in ranked if one.probability is not None and one.probability >= self.score_threshold]
         shown = ranked[: top_k or self.top_k]
-        return {"documents": [replace(documents[one.place], score=one.probability) for one in shown]}
+        return {"documents": [replace(documents[one.doc_id], score=one.probability) for one in shown]}
 
     @component.output_types(documents=list[Document])
     async def run_async(

@@ -1,10 +1,11 @@
 """A document compressor for LangChain; needs the ``langchain`` extra."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from osrerank._optional import require
-from osrerank.adapters.texts import TextRanker
+from osrerank.options.rerank import RerankOptions
+from osrerank.reranker import Reranker
 from osrerank.types import Scorer
 
 require("langchain_core", extra="langchain")
@@ -29,12 +30,12 @@ class OsrerankRerank(BaseDocumentCompressor):
     top_n: int | None = Field(None, ge=1, description="Documents to return; all when None.")
     options: dict[str, Any] = Field(default_factory=dict, description="Of osrerank.Rerank: deadline_ms, on_failure.")
     scorer: Scorer | None = Field(None, exclude=True, description="Scores instead of a model.")
-    _ranker: TextRanker = PrivateAttr()
+    _ranker: Reranker = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         """Check the options; the model is loaded on first use."""
         super().model_post_init(context)
-        self._ranker = TextRanker(self.model, self.options, self.scorer)
+        self._ranker = Reranker(self.model, scorer=self.scorer, **cast("RerankOptions", self.options))
 
     def compress_documents(
         self,
@@ -44,7 +45,7 @@ class OsrerankRerank(BaseDocumentCompressor):
     ) -> Sequence[Document]:
         """Return the documents, best first."""
         ranked = self._ranker.rank(query, [document.page_content for document in documents])
-        return [_scored(documents[placed.place], placed.probability) for placed in ranked[: self.top_n]]
+        return [_scored(documents[placed.doc_id], placed.probability) for placed in ranked[: self.top_n]]
 
 
 def _scored(document: Document, probability: float | None) -> Document:

@@ -1,9 +1,10 @@
 """A node postprocessor for LlamaIndex; needs the ``llama-index`` extra."""
 
-from typing import Any
+from typing import Any, cast
 
 from osrerank._optional import require
-from osrerank.adapters.texts import TextRanker
+from osrerank.options.rerank import RerankOptions
+from osrerank.reranker import Reranker
 from osrerank.types import Scorer
 
 require("llama_index.core", extra="llama-index")
@@ -34,12 +35,12 @@ class OsrerankRerank(BaseNodePostprocessor):
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Of osrerank.Rerank: deadline_ms, on_failure.")
     scorer: Scorer | None = Field(None, exclude=True, description="Scores instead of a model.")
-    _ranker: TextRanker = PrivateAttr()
+    _ranker: Reranker = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         """Check the options; the model is loaded on first use."""
         super().model_post_init(context)
-        self._ranker = TextRanker(self.model, self.options, self.scorer)
+        self._ranker = Reranker(self.model, scorer=self.scorer, **cast("RerankOptions", self.options))
 
     @classmethod
     def class_name(cls) -> str:
@@ -58,7 +59,7 @@ class OsrerankRerank(BaseNodePostprocessor):
         dispatcher.event(start)
         texts = [node.node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         ranked = self._ranker.rank(query_bundle.query_str, texts)
-        reranked = [self._scored(nodes[placed.place], placed.probability) for placed in ranked[:top_n]]
+        reranked = [self._scored(nodes[placed.doc_id], placed.probability) for placed in ranked[:top_n]]
         dispatcher.event(ReRankEndEvent(nodes=reranked))
         return reranked
 

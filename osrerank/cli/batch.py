@@ -15,8 +15,8 @@ from osrerank.evaluation.records import Record
 from osrerank.evaluation.side_file import Checkpoint
 from osrerank.formats.trec import write_run
 from osrerank.options.rerank import Rerank
-from osrerank.reranker import Reranker
 from osrerank.search.call import RerankArgument
+from osrerank.service import RerankService
 from osrerank.types import Query
 
 SHOWN_FAILURES = 10
@@ -94,7 +94,7 @@ def digest(queries: Sequence[Query]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def resolved(arguments: RerankArgument, defaults: Rerank, reranker: Reranker) -> dict[str, Any]:
+def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
     """Return by name every option and setting that an order depends on, including the settings file's.
 
     It loads the model, because another model may have the same name.

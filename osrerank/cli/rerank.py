@@ -37,11 +37,11 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     OUTPUT.jsonl beside the run has scores, inferences and timings. The same command resumes an interrupted run.
     """
     from osrerank.cli.batch import execute, refuse_overwriting  # noqa: PLC0415 - numpy
-    from osrerank.reranker import Reranker  # noqa: PLC0415 - its twin
+    from osrerank.service import RerankService  # noqa: PLC0415 - its twin
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
-    reranker = Reranker(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
+    reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
     try:
         batch = _batch(reranker, options)
         execute(

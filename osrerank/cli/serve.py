@@ -105,10 +105,10 @@ def _judgments(queries: str | None, qrels: str | None) -> Any:
 
 @contextmanager
 def _reranker(context: click.Context, host: str) -> Iterator[Any]:
-    from osrerank.reranker import Reranker  # noqa: PLC0415 - brings numpy
+    from osrerank.service import RerankService  # noqa: PLC0415 - brings numpy
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
-    reranker = Reranker(Settings.load(**{name: context.obj[name] for name in NAMES}))
+    reranker = RerankService(Settings.load(**{name: context.obj[name] for name in NAMES}))
     try:
         _warn_if_open(reranker, host)
         yield reranker

@@ -13,7 +13,6 @@ from opensearchpy import ConnectionError as Unreachable
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
-from osrerank.reranker import Reranker
 from osrerank.response import (
     Page,
     has_own_order,
@@ -27,6 +26,7 @@ from osrerank.response import (
 from osrerank.retrieval.first_pass import SORTED, FirstPass, plan, plan_in_pipeline, refused
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.retrieval.text_fields import USUAL, fields_of
+from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline, Query
 
@@ -53,7 +53,7 @@ class SearchCall:
 
     body: Any
     params: dict[str, Any]
-    _reranker: Reranker
+    _reranker: RerankService
     _options: Rerank | None
     _first_pass: FirstPass | None
     _text: str
@@ -62,7 +62,7 @@ class SearchCall:
     @classmethod
     def plan(
         cls,
-        reranker: Reranker,
+        reranker: RerankService,
         defaults: Rerank,
         query: str | Mapping[str, Any] | None,
         body: Any,
@@ -127,7 +127,7 @@ class SearchCall:
         return replace(self, body=own.body, params=params, _first_pass=first_pass)
 
     @classmethod
-    def refused(cls, reranker: Reranker, options: Rerank, body: Mapping[str, Any], reason: str) -> Self:
+    def refused(cls, reranker: RerankService, options: Rerank, body: Mapping[str, Any], reason: str) -> Self:
         """Return a call that sends the body unchanged and marks its response with the reason."""
         return cls(dict(body), {}, reranker, options, FirstPass(dict(body), {}, refusal=reason), "", Deadline())
 
@@ -161,7 +161,7 @@ class SearchCall:
 
 
 def reranked(
-    reranker: Reranker, options: Rerank, response: Mapping[str, Any], text: str, page: Page, *, deadline: Deadline
+    reranker: RerankService, options: Rerank, response: Mapping[str, Any], text: str, page: Page, *, deadline: Deadline
 ) -> dict[str, Any]:
     """Return a page of the reranked response, or of the first pass with the reason."""
     hits = hits_of(response)
@@ -175,7 +175,7 @@ def reranked(
 
 
 def _ranked(
-    reranker: Reranker, options: Rerank, response: Mapping[str, Any], text: str, page: Page, deadline: Deadline
+    reranker: RerankService, options: Rerank, response: Mapping[str, Any], text: str, page: Page, deadline: Deadline
 ) -> dict[str, Any]:
     """Return what `reranked` does, for hits that can be reranked by fields that are known."""
     started = time.perf_counter()

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
-from osrerank.reranker import Reranker
 from osrerank.response import FIRST_PASS, Page, hits_of, squash
 from osrerank.search.call import QUERY_ID, RerankArgument, reranked
+from osrerank.service import RerankService
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageScore
 
 
@@ -19,7 +19,7 @@ class WrappedResponse(Protocol):
 
 
 def rank_response(
-    reranker: Reranker,
+    reranker: RerankService,
     defaults: Rerank,
     response: Mapping[str, Any] | WrappedResponse,
     query: str,
@@ -48,7 +48,7 @@ def _here(options: Rerank | None) -> Rerank | None:
 
 
 def rank_texts(
-    reranker: Reranker,
+    reranker: RerankService,
     defaults: Rerank,
     query: str,
     documents: Sequence[str | Mapping[str, Any]],
@@ -78,7 +78,7 @@ def _candidate(place: int, document: str | Mapping[str, Any], separator: str) ->
     if not isinstance(text, str):
         raise ConfigError(f"document {place} has no text", setting=f"documents[{place}].text", source="argument")
     score = float(fields.get("score") or 0.0)
-    doc_id = str(fields.get("id", place))
+    doc_id = str(fields.get("id", fields.get("doc_id", place)))
     sections = tuple(Section(name, fields[name]) for name in ("title", "text") if fields.get(name))
     full = separator.join(section.text for section in sections)
     trace = (StageScore(FIRST_PASS, score, place + 1, squash(score)),)

@@ -14,11 +14,11 @@ from opensearchpy import TransportError
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
-from osrerank.reranker import Reranker
 from osrerank.retrieval.found_fields import FoundFields, missing_fields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.retrieval.rm3 import expand
 from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
+from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline
 
@@ -49,7 +49,7 @@ Step = SideRequest | SearchRequest | Scoring
 
 
 def search_steps(
-    reranker: Reranker,
+    reranker: RerankService,
     defaults: Rerank,
     query: str | Mapping[str, Any] | None,
     body: Any,
@@ -95,7 +95,7 @@ def search_steps(
 
 
 def _search(
-    reranker: Reranker,
+    reranker: RerankService,
     defaults: Rerank,
     query: str | Mapping[str, Any] | None,
     body: Any,

@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from osrerank.errors import ConfigError
-from osrerank.reranker import Reranker
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import Limits
 from osrerank.server.page.routes import Comparison, add_page
+from osrerank.service import RerankService
 
 MOST_CONNECTIONS = 2_000
 """Connections at a time; others get 503 at once."""
@@ -55,7 +55,7 @@ class PunctualProtocol(H11Protocol):
             self._closing = None
 
 
-def run(reranker: Reranker, limits: Limits, *, host: str, port: int, comparison: Comparison | None = None) -> None:
+def run(reranker: RerankService, limits: Limits, *, host: str, port: int, comparison: Comparison | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then finish accepted requests.
 
     Args:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from osrerank.cli.demo import Sample
-from osrerank.reranker import Reranker
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.types import Scores
@@ -70,7 +70,7 @@ def test_throughput_of_concurrent_callers():
     queries = list(sample.queries.values())[:CALLERS]
     texts = [document["text"] for document in sample.documents[: CALLERS * DOCUMENTS]]
     shares = [texts[place * DOCUMENTS : (place + 1) * DOCUMENTS] for place in range(CALLERS)]
-    reranker = Reranker(Settings.load())
+    reranker = RerankService(Settings.load())
     scorer = reranker.scorer()
     with running(scorer) as url, ThreadPoolExecutor(CALLERS) as pool:
 

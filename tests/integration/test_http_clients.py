@@ -8,7 +8,7 @@ import warnings
 import httpx
 import pytest
 
-from osrerank.reranker import Reranker
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from tests.http_server import running
 
@@ -30,7 +30,7 @@ def server():
 @pytest.fixture(scope="module")
 def expected():
     """Probabilities by the model itself."""
-    reranker = Reranker(Settings.load())
+    reranker = RerankService(Settings.load())
     scorer = reranker.scorer()
     values = scorer.score(QUERY, TEXTS, [(place,) for place in range(len(TEXTS))]).values
     yield [float(value) for value in scorer.probabilities(values)]

@@ -6,8 +6,8 @@ import pytest
 
 from osrerank import Pairs, Rerank, connect
 from osrerank.errors import ConfigError, InferenceError, ModelLoadError
-from osrerank.reranker import Reranker
 from osrerank.scoring.registry import load_scorer
+from osrerank.service import RerankService
 from osrerank.settings import DEFAULT_DUO_MODEL, Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types import Advice
@@ -71,7 +71,7 @@ def test_the_share_that_a_duo_card_leaves_to_what_was_known(options, expected):
 
 
 def test_the_identity_of_an_order_names_the_share():
-    reranker = Reranker(Settings.load(), BY_LENGTH, Pooling())
+    reranker = RerankService(Settings.load(), BY_LENGTH, Pooling())
     shares = [reranker.identity(Rerank(pipeline="mono-duo", blend=blend))["prior_share"] for blend in ("card", "rrf")]
     assert shares == [0.9, 0.0]
 

@@ -1,56 +1,101 @@
-"""Which stages the options become."""
+"""Texts ranked without a search engine."""
+
+import asyncio
+import json
+from typing import Any
 
 import pytest
 
-from osrerank.options.rerank import Rerank
-from osrerank.reranker import Reranker
-from osrerank.settings import Settings
+from osrerank import Reranker
+from osrerank.errors import ConfigError, InferenceError
 from osrerank.testing import FunctionScorer
-from osrerank.types import NEVER, Advice, Ranking
-from tests.rankings import ranking_of
 
-LONG = "x " * 360 + "hit"
-SHORT = "hit but short"
+BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)) - 2)
+BROKEN = FunctionScorer(broken=True)
 
 
-class ByPassages(FunctionScorer):
-    """Reads documents beyond its window, of ten words, by passages."""
-
-    @property
-    def advice(self) -> Advice:
-        return Advice(passages=True)
+@pytest.fixture
+def reranker() -> Reranker:
+    return Reranker(scorer=BY_LENGTH)
 
 
-def beginning(query: str, text: str) -> float:
-    return float(query in text.split()[:200])
+def test_texts_come_back_in_the_models_order_with_their_places(reranker: Reranker) -> None:
+    found = reranker.rank("a query", ["a", "ccc", "bb"])
+    assert [(one.rank, one.doc_id, one.text) for one in found] == [(1, 1, "ccc"), (2, 2, "bb"), (3, 0, "a")]
+    assert [one.score for one in found] == [1.0, 0.0, -1.0]
+    assert found[1].probability == 0.5
+    assert json.loads(json.dumps(found[0].to_dict())) == {
+        "doc_id": 1, "score": 1.0, "probability": pytest.approx(0.7311, abs=1e-4), "rank": 1, "text": "ccc",
+    }  # fmt: skip
 
 
-def reranked(scorer: FunctionScorer, **options: object) -> Ranking:
-    ranking = ranking_of(["nothing here", LONG, SHORT], query="hit")
-    return Reranker(Settings.load(), scorer).rerank(ranking, Rerank(**options), NEVER)  # type: ignore[arg-type]
+def test_documents_keep_their_ids_and_are_not_changed(reranker: Reranker) -> None:
+    documents: list[dict[str, Any]] = [
+        {"id": 7, "text": "a"},
+        {"doc_id": "x", "title": "On", "text": "bb", "score": 3.0},
+        {"text": "cc"},
+    ]
+    before = json.dumps(documents)
+    assert [(one.doc_id, one.text) for one in reranker.rank("q", documents)] == [("x", "On bb"), (2, "cc"), (7, "a")]
+    assert json.dumps(documents) == before
 
 
-def test_a_model_that_recommends_it_reads_long_documents_by_passages() -> None:
-    ranking = reranked(ByPassages(beginning))
-    assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d2", "d0"]
-    passage = ranking.candidates[0].trace[-1].passage
-    assert passage is not None
-    assert LONG[passage.start : passage.end].endswith("hit")
-    assert ranking.candidates[1].trace[-1].passage is None
-    assert ranking.reports[-1].inferences == 1 + 3 + 1
+def test_the_best_and_those_above_a_probability(reranker: Reranker) -> None:
+    assert [one.doc_id for one in reranker.rank("q", ["a", "ccc", "bb"], top_k=2)] == [1, 2]
+    with Reranker(scorer=BY_LENGTH, min_score=0.5) as other:
+        assert [one.doc_id for one in other.rank("q", ["a", "ccc", "bb"])] == [1, 2]
 
 
-@pytest.mark.parametrize("options", [{"passages": "off"}, {"passages": None}])
-def test_passages_can_be_turned_off(options: dict[str, object]) -> None:
-    ranking = reranked(ByPassages(beginning), **options)
-    assert [candidate.doc_id for candidate in ranking.candidates] == ["d2", "d0", "d1"]
-    assert ranking.reports[-1].inferences == 3
+def test_many_queries_and_asyncio(reranker: Reranker) -> None:
+    lists = [["a", "bb"], [], ["ccc", "d"]] * 10
+    found = reranker.rank_many(["q", "r", "s"] * 10, lists, top_k=1)
+    assert [[one.text for one in some] for some in found] == [["bb"], [], ["ccc"]] * 10
+    assert asyncio.run(reranker.arank("q", ["a", "bb"])) == reranker.rank("q", ["a", "bb"])
+    with pytest.raises(ValueError, match="2 queries and 1 lists of documents"):
+        reranker.rank_many(["q", "r"], [["a"]])
 
 
-def test_other_models_score_the_beginning() -> None:
-    assert reranked(FunctionScorer(beginning)).reports[-1].inferences == 3
+def test_what_was_not_scored_comes_last_in_its_old_order() -> None:
+    scorer = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"ccc"}))
+    found = Reranker(scorer=scorer).rank("q", ["ccc", "a", "bb"])
+    assert [(one.doc_id, one.score is None, one.probability is None) for one in found] == [
+        (2, False, False), (1, False, False), (0, True, True),
+    ]  # fmt: skip
 
 
-def test_passages_that_are_asked_for_are_of_every_document() -> None:
-    ranking = reranked(ByPassages(beginning), passages="maxp")
-    assert all(candidate.trace[-1].passage is not None for candidate in ranking.candidates)
+def test_failures_keep_the_order_or_are_raised() -> None:
+    found = Reranker(scorer=BROKEN).rank("q", ["a", "bb"])
+    assert [(one.doc_id, one.probability) for one in found] == [(0, None), (1, None)]
+    with pytest.raises(InferenceError):
+        Reranker(scorer=BROKEN, on_failure="raise").rank("q", ["a", "bb"])
+
+
+@pytest.mark.parametrize(
+    ("documents", "top_k", "error", "message"),
+    [
+        (["a"], 0, ConfigError, "top_k is 0; it must be 1 or more"),
+        ([{"id": 1}], None, ConfigError, "document 0 has no text"),
+        ([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}], None, ValueError, "a document appears twice"),
+        ("one text", None, TypeError, "documents is one text"),
+    ],
+)
+def test_bad_input_is_named(
+    reranker: Reranker, documents: Any, top_k: int | None, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        reranker.rank("q", documents, top_k=top_k)
+
+
+def test_unknown_options_are_refused() -> None:
+    options: dict[str, Any] = {"dept": 3}
+    with pytest.raises(ConfigError, match="rerank has no option 'dept'"):
+        Reranker(scorer=BY_LENGTH, **options)
+
+
+def test_the_shipped_model_ranks() -> None:
+    texts = ["The capital of Norway is Oslo.", "Low salt can cause low blood pressure.", "Wings carry aeroplanes."]
+    with Reranker() as reranker:
+        reranker.warm_up()
+        best = reranker.rank("what causes low blood pressure", texts, top_k=1)
+        assert reranker.model == "osrerank/mono"
+    assert best[0].doc_id == 1

@@ -10,7 +10,7 @@ import pytest
 from osrerank import Rerank, connect
 from osrerank.cli import main
 from osrerank.errors import ConfigError
-from osrerank.reranker import Reranker
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 
 
@@ -122,12 +122,12 @@ def test_dtype_reaches_the_scorer(monkeypatch):
     monkeypatch.setenv("OSRERANK_DTYPE", "bf16")
     directory = Path(__file__).parents[1] / "data" / "tiny-bert-one-label"
     identities = [
-        Reranker(Settings.load(model=str(directory), **given)).identity(Rerank())["scorer"]
+        RerankService(Settings.load(model=str(directory), **given)).identity(Rerank())["scorer"]
         for given in ({}, {"dtype": "fp32"})
     ]
     assert [identity.split("/")[1] for identity in identities] == ["bf16", "fp32"]
     with pytest.raises(ConfigError, match="dtype is 'int4'; it must be one of auto, fp32, bf16, fp16"):
-        Reranker(Settings.load(dtype="int4"))
+        RerankService(Settings.load(dtype="int4"))
 
 
 def test_workers_meet_where_the_broker_is_or_else_the_cache():

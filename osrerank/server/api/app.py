@@ -14,13 +14,13 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from osrerank.errors import OsrerankError
-from osrerank.reranker import Reranker
 from osrerank.server.api import routes
 from osrerank.server.api.errors import Refused, body_of, headers_of, status_of
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.middleware import RequestMiddleware
 from osrerank.server.api.numbers import encode
 from osrerank.server.api.service import Service
+from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ MOST_FAULTS = 3
 """How many wrong fields of a request are named."""
 
 
-def create_app(reranker: Reranker, limits: Limits | None = None, *, token: str | None = None) -> FastAPI:
+def create_app(reranker: RerankService, limits: Limits | None = None, *, token: str | None = None) -> FastAPI:
     """Return the rerank API over a reranker's model, cache and workers.
 
     Args:

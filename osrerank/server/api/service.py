@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from osrerank.errors import DeadlineExceeded, InferenceError, Overloaded
-from osrerank.reranker import Reranker
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.metrics import DOCUMENTS, HELD
 from osrerank.server.api.numbers import separated
+from osrerank.service import RerankService
 from osrerank.types import Deadline, Scorer, Scores
 
 RETRY_AFTER_S = 1
@@ -53,7 +53,7 @@ class Service:
         limits: what is taken on.
     """
 
-    def __init__(self, reranker: Reranker, limits: Limits) -> None:
+    def __init__(self, reranker: RerankService, limits: Limits) -> None:
         self.reranker = reranker
         self.limits = limits
         self._threads: ThreadPoolExecutor | None = None

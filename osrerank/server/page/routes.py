@@ -23,10 +23,10 @@ from pydantic import BaseModel, Field
 from osrerank.client import Client
 from osrerank.errors import MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.rerank import NO_STAGES, PIPELINES, Rerank, RerankOptions
-from osrerank.reranker import Reranker
 from osrerank.retrieval.text_fields import USUAL
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
 from osrerank.server.page.comparison import ComparedSearch, Judgments, compare
+from osrerank.service import RerankService
 
 PATH = "/ui"
 MOST_DEPTH = 200
@@ -143,12 +143,12 @@ class Comparison:
         return compare(response, asked, fields, self.judgments.of(query))
 
 
-def usable_pipelines(reranker: Reranker) -> dict[str, str]:
+def usable_pipelines(reranker: RerankService) -> dict[str, str]:
     """Load the models of each pipeline once and return its name -> why it cannot be used, empty when it can."""
     return {name: _obstacle(reranker, name) for name in PIPELINES if name != NO_STAGES}
 
 
-def _obstacle(reranker: Reranker, pipeline: str) -> str:
+def _obstacle(reranker: RerankService, pipeline: str) -> str:
     try:
         reranker.warm_up(Rerank(pipeline=pipeline))
     except (ModelLoadError, MissingDependencyError) as error:

@@ -6,10 +6,10 @@ import pytest
 from opensearchpy import RequestError, TransportError
 
 from osrerank.options.rerank import Rerank
-from osrerank.reranker import Reranker
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.steps import Scoring, SearchRequest, search_steps
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 
@@ -21,7 +21,7 @@ RESPONSE = {"took": 1, "timed_out": False, "_shards": {}, "hits": {"total": {"va
 
 
 def steps_of(rerank: Any, query: Any = "low pressure") -> Any:
-    reranker = Reranker(Settings.load(), FunctionScorer())
+    reranker = RerankService(Settings.load(), FunctionScorer())
     named = Rerank(query_fields="text")
     return search_steps(reranker, named, query, None, {"size": 2}, index="i", rerank=rerank, found=FoundFields())
 

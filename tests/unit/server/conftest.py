@@ -3,9 +3,9 @@
 import pytest
 from starlette.testclient import TestClient
 
-from osrerank.reranker import Reranker
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import Limits
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 
@@ -16,7 +16,7 @@ def serve():
     clients = []
 
     def open_client(scorer=None, *, token=None, **limits):
-        reranker = Reranker(Settings.load(), scorer or FunctionScorer())
+        reranker = RerankService(Settings.load(), scorer or FunctionScorer())
         app = create_app(reranker, Limits(**limits), token=token)
         client = TestClient(app, raise_server_exceptions=False)
         client.__enter__()

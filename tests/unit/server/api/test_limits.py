@@ -9,8 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from osrerank.errors import InferenceError, ModelLoadError, TaskTimeout, WorkerError
-from osrerank.reranker import Reranker
 from osrerank.server.api.app import create_app
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.types import NEVER
@@ -189,7 +189,7 @@ def test_failures(serve, error, status, kind):
 
 def test_readiness_asks_no_cache(redis_url):
     scorer = Fading()
-    reranker = Reranker(Settings.load(redis_url=redis_url), scorer)
+    reranker = RerankService(Settings.load(redis_url=redis_url), scorer)
     with TestClient(create_app(reranker)) as client:
         assert client.get("/ready").status_code == 200
         scorer.fails.set()

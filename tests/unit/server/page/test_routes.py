@@ -6,11 +6,11 @@ from starlette.testclient import TestClient
 
 from osrerank import connect
 from osrerank.errors import ModelLoadError
-from osrerank.reranker import Reranker
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.middleware import PAGE
 from osrerank.server.page.routes import ASSETS, PATH, Comparison, add_page, usable_pipelines
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 
@@ -34,7 +34,7 @@ def page(index):
     opened = []
 
     def open_page(client=index, *, token=None, **options):
-        app = create_app(Reranker(Settings.load(), FunctionScorer()), Limits(), token=token)
+        app = create_app(RerankService(Settings.load(), FunctionScorer()), Limits(), token=token)
         add_page(app, Comparison(client, PIPELINES, **options))
         browser = TestClient(app, raise_server_exceptions=False)
         browser.__enter__()
@@ -126,7 +126,7 @@ def test_the_configuration_offers_what_there_is(page):
 
 
 def test_pipelines_without_a_model_say_so():
-    class Bare(Reranker):
+    class Bare(RerankService):
         def warm_up(self, options=None):
             if options.pipeline == "mono-duo":
                 raise ModelLoadError("no such model")

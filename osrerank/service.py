@@ -1,0 +1,203 @@
+"""From options to ranked candidates: models, stages and cache. It does not know OpenSearch."""
+
+import logging
+from dataclasses import dataclass
+
+from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
+from osrerank.options.passages import BY_WINDOW
+from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
+from osrerank.pipeline import Pipeline
+from osrerank.scoring.loaded import LoadedModel
+from osrerank.scoring.registry import check_settings
+from osrerank.settings import Settings
+from osrerank.stages.duo import DuoStage
+from osrerank.stages.interpolate import BlendStage
+from osrerank.stages.mono import MonoStage
+from osrerank.stages.passages import PassageStage
+from osrerank.stages.sentences import SentenceStage
+from osrerank.types import NEVER, Deadline, Ranking, Scorer, Stage, StagePipeline, StageReport
+
+logger = logging.getLogger(__name__)
+
+NAME_A_DUO_MODEL = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
+
+
+class RerankService:
+    """The models of a process: one that scores candidates, and one that compares pairs of them.
+
+    Safe to use from many threads.
+
+    Args:
+        settings: models, backend, threads, Redis.
+        scorer: used in place of the settings' model; the caller closes it.
+        duo_scorer: likewise, instead of the settings' ``duo_model``.
+    """
+
+    def __init__(self, settings: Settings, scorer: Scorer | None = None, duo_scorer: Scorer | None = None) -> None:
+        check_settings(settings)
+        self.settings = settings
+        self._mono = LoadedModel(settings.model, "mono", settings, scorer)
+        self._duo = LoadedModel(settings.duo_model, "duo", settings, duo_scorer, fix=NAME_A_DUO_MODEL)
+
+    def depth(self, options: Rerank) -> int:
+        """Return how many candidates the first pass must return."""
+        return options.depth if isinstance(options.pipeline, str) else options.pipeline.depth
+
+    def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline, *, offset: int = 0) -> Ranking:
+        """Return the ranking after the pipeline of the options.
+
+        Args:
+            ranking: the first pass.
+            options: of the search.
+            deadline: of the call.
+            offset: candidates above the requested page.
+
+        Raises:
+            ScoringError: the model cannot be loaded or used, and the options say to raise.
+            WorkerError: likewise, where workers score.
+        """
+        if options.pipeline == NO_STAGES:
+            return ranking
+        try:
+            pipeline = self._pipeline(options)
+        except (ModelLoadError, MissingDependencyError, WorkerError) as error:
+            if options.on_failure == "raise":
+                raise
+            logger.warning("there is no model to score with, searches keep their first-pass order: %s", error)
+            return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
+        return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
+
+    def identity(self, options: Rerank) -> dict[str, object]:
+        """Return what an order depends on besides the options: the models' identities, and the blend with its weight.
+
+        A pipeline of the caller's own has none.
+
+        Raises:
+            ModelLoadError: a model cannot be loaded.
+        """
+        if not isinstance(options.pipeline, str):
+            return {}
+        if options.search_pipeline is not None:
+            return {"search_pipeline": options.search_pipeline}
+        scorer = self._mono.scorer(cached=False)
+        blend = _blend(options, scorer)
+        depends: dict[str, object] = {
+            "scorer": scorer.identity,
+            "blend": None if blend is None else [blend.method, blend.weight],
+        }
+        if options.pipeline != MONO_DUO:
+            return depends
+        duo = self._duo.scorer(cached=False)
+        return {**depends, "duo": duo.identity, "prior_share": _prior_share(options, duo)}
+
+    def scorer(self, *, cached: bool = True) -> Scorer:
+        """Return the scorer of candidates, loaded if necessary, behind the cache if there is one.
+
+        Raises:
+            ModelLoadError: the model cannot be loaded.
+        """
+        return self._mono.scorer(cached=cached)
+
+    def warm_up(self, options: Rerank | None = None) -> None:
+        """Load the models that the options need and score once, so that the first search need not wait.
+
+        Raises:
+            ModelLoadError: a model cannot be loaded.
+        """
+        self._mono.scorer(cached=False).score("warm", ["up"], [(0,)])
+        if options is not None and options.pipeline == MONO_DUO:
+            self._duo.scorer(cached=False).score("warm", ["up", "down"], [(0, 1)])
+
+    def close(self) -> None:
+        """Release the models loaded here, and the connections to the cache."""
+        self._mono.close()
+        self._duo.close()
+
+    def _pipeline(self, options: Rerank) -> StagePipeline:
+        if not isinstance(options.pipeline, str):
+            return options.pipeline
+        scorer = self._mono.scorer(cached=options.cache)
+        first, blend = _first_stage(options, scorer), _blend(options, scorer)
+        stages = [first] if blend is None else [first, blend]
+        if options.pipeline == MONO_DUO:
+            stages.append(self._duo_stage(options, judge=first.name))
+        return Pipeline(tuple(stages))
+
+    def _duo_stage(self, options: Rerank, *, judge: str) -> Stage:
+        """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates.
+
+        Args:
+            options: the search's.
+            judge: the stage before the blend. The first pass's part of a blend is not a model's judgment, and keeps its
+                weight from the mono model's card.
+        """
+        depth = min(options.duo_depth, options.depth)
+        try:
+            scorer = self._duo.scorer(cached=options.cache)
+        except (ModelLoadError, MissingDependencyError) as error:
+            return FailedStage("duo", depth, error)
+        share = _prior_share(options, scorer)
+        budget_ms, skip_margin = options.duo_budget_ms, options.duo_skip_margin
+        return DuoStage(scorer, depth, options.pairs, budget_ms, skip_margin, prior_share=share, judge=judge)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStage:
+    """A stage whose model could not be loaded: the pipeline ends there, by its failure policy.
+
+    Attributes:
+        name: the stage's name.
+        depth: the stage's depth.
+        error: why.
+    """
+
+    name: str
+    depth: int
+    error: ModelLoadError | MissingDependencyError
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - its contract
+        """Raise the error as a scoring error.
+
+        Raises:
+            ModelLoadError: always.
+        """
+        raise ModelLoadError(str(self.error), path=getattr(self.error, "path", "")) from self.error
+
+
+def _first_stage(options: Rerank, scorer: Scorer) -> Stage:
+    """Return the stage that scores documents by themselves: their beginnings, passages or sentences."""
+    depth, budget_ms = options.depth, options.mono_budget_ms
+    if options.sentences is not None:
+        return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
+    passages = options.passages
+    if passages == "auto":
+        passages = BY_WINDOW if scorer.advice.passages else None
+    if passages is not None:
+        return PassageStage(scorer, passages, depth=depth, separator=options.separator, budget_ms=budget_ms)
+    return MonoStage(scorer, depth=depth, budget_ms=budget_ms)
+
+
+def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
+    """Return the stage that blends in the first pass; None if the model orders by itself."""
+    if options.sentences is not None:  # sentences include the first pass
+        return None
+    if options.blend == "replace" or (options.blend == "card" and scorer.advice.first_pass_weight == 0):
+        return None
+    if options.blend == "rrf":
+        return BlendStage("rrf", depth=options.depth)
+    if options.blend == "weighted":
+        return BlendStage("weighted", 0.5 if options.blend_weight is None else options.blend_weight, options.depth)
+    weight = scorer.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
+    if options.blend_weight is None and weight == 0:
+        raise ConfigError(
+            f"a linear blend needs blend_weight: the card of {scorer.model} recommends none",
+            setting="rerank.blend_weight",
+            source="argument",
+        )
+    return BlendStage("linear", weight, options.depth)
+
+
+def _prior_share(options: Rerank, scorer: Scorer) -> float:
+    """Return the prior share of a duo model's card; 0 if the scores before are not logits."""
+    in_logits = options.sentences is None and options.blend not in ("weighted", "rrf")
+    return scorer.advice.prior_share if in_logits else 0.0

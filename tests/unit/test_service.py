@@ -1,0 +1,56 @@
+"""Which stages the options become."""
+
+import pytest
+
+from osrerank.options.rerank import Rerank
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+from osrerank.types import NEVER, Advice, Ranking
+from tests.rankings import ranking_of
+
+LONG = "x " * 360 + "hit"
+SHORT = "hit but short"
+
+
+class ByPassages(FunctionScorer):
+    """Reads documents beyond its window, of ten words, by passages."""
+
+    @property
+    def advice(self) -> Advice:
+        return Advice(passages=True)
+
+
+def beginning(query: str, text: str) -> float:
+    return float(query in text.split()[:200])
+
+
+def reranked(scorer: FunctionScorer, **options: object) -> Ranking:
+    ranking = ranking_of(["nothing here", LONG, SHORT], query="hit")
+    return RerankService(Settings.load(), scorer).rerank(ranking, Rerank(**options), NEVER)  # type: ignore[arg-type]
+
+
+def test_a_model_that_recommends_it_reads_long_documents_by_passages() -> None:
+    ranking = reranked(ByPassages(beginning))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d2", "d0"]
+    passage = ranking.candidates[0].trace[-1].passage
+    assert passage is not None
+    assert LONG[passage.start : passage.end].endswith("hit")
+    assert ranking.candidates[1].trace[-1].passage is None
+    assert ranking.reports[-1].inferences == 1 + 3 + 1
+
+
+@pytest.mark.parametrize("options", [{"passages": "off"}, {"passages": None}])
+def test_passages_can_be_turned_off(options: dict[str, object]) -> None:
+    ranking = reranked(ByPassages(beginning), **options)
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["d2", "d0", "d1"]
+    assert ranking.reports[-1].inferences == 3
+
+
+def test_other_models_score_the_beginning() -> None:
+    assert reranked(FunctionScorer(beginning)).reports[-1].inferences == 3
+
+
+def test_passages_that_are_asked_for_are_of_every_document() -> None:
+    ranking = reranked(ByPassages(beginning), passages="maxp")
+    assert all(candidate.trace[-1].passage is not None for candidate in ranking.candidates)
