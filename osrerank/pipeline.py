@@ -51,8 +51,7 @@ class Pipeline:
             ranking: the first pass.
             deadline: passed to each stage; one that computes nothing may ignore it.
             on_failure: ``"first_pass"`` keeps the best order so far and reports the failure, ``"raise"`` raises it.
-            offset: candidates above the requested page; after the first stage, stages that can only change the order
-                above it are skipped.
+            offset: candidates above the requested page; stages that can only change the order above it are skipped.
 
         Raises:
             ScoringError: a stage failed, or no time was left for it, and ``on_failure`` is ``"raise"``.
@@ -60,7 +59,7 @@ class Pipeline:
             MissingDependencyError: likewise, if a stage needs an extra that is not installed.
         """
         for place, stage in enumerate(self.stages):
-            if place and offset and offset >= max(later.depth for later in self.stages[place:]):
+            if offset and offset >= max(later.depth for later in self.stages[place:]):
                 ranking = ranking.with_report(_needless(stage, offset))
                 continue
             started = time.perf_counter()
@@ -85,8 +84,11 @@ def _needless(stage: Stage, offset: int) -> StageReport:
 
 
 def applied(reports: tuple[StageReport, ...]) -> bool | str:
-    """Return whether a ranking was reranked: True, False, or "partial" if a stage failed or was cut short."""
-    reports = tuple(report for report in reports if not report.skipped)
-    if all(report.applied is True for report in reports):
+    """Return whether a ranking was reranked: True, False, or "partial" if a stage failed or was cut short.
+
+    Where all stages were skipped on purpose, the order is what they would have given, and it is True.
+    """
+    tried = tuple(report for report in reports if not report.skipped)
+    if all(report.applied is True for report in tried):
         return bool(reports)
-    return "partial" if any(report.applied for report in reports) else False
+    return "partial" if any(report.applied for report in tried) else False

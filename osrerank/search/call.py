@@ -13,6 +13,7 @@ from opensearchpy import ConnectionError as Unreachable
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
+from osrerank.pipeline import applied
 from osrerank.response import (
     Page,
     has_own_order,
@@ -26,6 +27,7 @@ from osrerank.response import (
 from osrerank.retrieval.first_pass import SORTED, FirstPass, plan, plan_in_pipeline, refused
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.retrieval.text_fields import USUAL, fields_of
+from osrerank.search.slow import advise_if_slow
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline, Query
@@ -154,7 +156,9 @@ class SearchCall:
                 )
             outcome = answer["rerank"]["applied"]
         finally:
-            count_search(time.perf_counter() - started, applied=outcome)
+            took_s = time.perf_counter() - started
+            count_search(took_s, applied=outcome)
+        advise_if_slow(answer, self._options, took_s)
         if outcome is not True:
             logger.info("search not wholly reranked: %s", answer["rerank"]["reason"])
         return answer
@@ -182,8 +186,9 @@ def _ranked(
     ranking = parse(response, Query(QUERY_ID, text), options.fields or (), options.separator)
     if all(candidate.text is None for candidate in ranking.candidates):
         return unchanged(response, _no_text(options, hits_of(response)), page=page)
-    ranking = reranker.rerank(ranking, options, deadline, offset=page.offset)
-    if not any(report.applied for report in ranking.reports):
+    above = page.offset if page.min_score is None else 0  # a threshold needs the probabilities of those above
+    ranking = reranker.rerank(ranking, options, deadline, offset=above)
+    if not applied(ranking.reports):
         reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
         return unchanged(response, reason, reports=ranking.reports, page=page, rerank_ms=_since_ms(started))
     return merge(response, ranking, page, rerank_ms=_since_ms(started))

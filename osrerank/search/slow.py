@@ -1,0 +1,64 @@
+"""One log line about searches that are slow because of scoring: which option would help."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from osrerank.options.rerank import Rerank
+
+logger = logging.getLogger(__name__)
+
+SLOW_S = 1.0
+EVERY_S = 60.0
+"""Time between two such lines of a process."""
+
+_lock = threading.Lock()
+_last_s = -EVERY_S
+
+
+def advise_if_slow(answer: Mapping[str, Any], options: Rerank, rerank_s: float) -> None:
+    """Log what would help where a search took longer than a second and most of that was scoring; once a minute.
+
+    Args:
+        answer: the reranked response.
+        options: of the search.
+        rerank_s: time of reranking.
+    """
+    marks = answer["rerank"]
+    took_s = rerank_s + marks["first_pass_took_ms"] / 1000
+    scoring = max(marks["stages"], key=lambda stage: float(stage["took_ms"]), default=None)
+    if took_s <= SLOW_S or scoring is None or scoring["took_ms"] / 1000 <= took_s / 2 or not _is_due():
+        return
+    logger.warning(
+        "a search took %.1f s, %.1f s of them in the stage %s, which scored %s of %s candidates anew with %s; %s",
+        took_s,
+        scoring["took_ms"] / 1000,
+        scoring["name"],
+        scoring["candidates"] - scoring["cached"],
+        scoring["candidates"],
+        scoring["model"],
+        _advice(scoring, options),
+    )
+
+
+def _advice(scoring: Mapping[str, Any], options: Rerank) -> str:
+    """Return the options that would make the slowest stage faster."""
+    name = "duo_depth" if scoring["name"] == "duo" else "depth"
+    depth = options.duo_depth if scoring["name"] == "duo" else options.depth
+    ways = [f"a lower {name} than {depth} is less work"]
+    if options.deadline_ms is None:
+        ways.append("deadline_ms bounds it")
+    ways.append("workers or a GPU (backend) do it faster")
+    return ", ".join(ways)
+
+
+def _is_due() -> bool:
+    global _last_s  # noqa: PLW0603 - of the process, as its log is
+    now_s = time.monotonic()
+    with _lock:
+        if now_s - _last_s < EVERY_S:
+            return False
+        _last_s = now_s
+        return True

@@ -1,0 +1,80 @@
+"""What the log says of slow searches, and pages that need no model."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from osrerank import connect
+from osrerank.options.rerank import Rerank
+from osrerank.search import slow
+from osrerank.testing import CannedTransport, FunctionScorer
+from tests.rankings import response_of
+
+STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "cached": 20, "model": "osrerank/mono"}
+
+
+@pytest.fixture(autouse=True)
+def due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow, "_last_s", -slow.EVERY_S)
+
+
+def answer(first_pass_ms: float = 100, **stage: Any) -> dict[str, Any]:
+    return {"rerank": {"first_pass_took_ms": first_pass_ms, "stages": [{**STAGE, **stage}]}}
+
+
+def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        slow.advise_if_slow(answer(), Rerank(), 1.9)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        "a search took 2.0 s, 1.8 s of them in the stage mono, which scored 80 of 100 candidates anew with "
+        "osrerank/mono; a lower depth than 100 is less work, deadline_ms bounds it, workers or a GPU (backend) do it "
+        "faster"
+    )
+
+
+def test_pairs_and_a_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    slow.advise_if_slow(answer(name="duo"), Rerank(deadline_ms=5000), 1.9)
+    assert "a lower duo_depth than 20 is less work, workers" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("response", "rerank_s"),
+    [
+        (answer(took_ms=700.0), 0.8),
+        (answer(first_pass_ms=2500), 1.9),
+        ({"rerank": {"first_pass_took_ms": 9, "stages": []}}, 3),
+    ],
+)
+def test_fast_searches_and_slow_first_passes_say_nothing(
+    response: dict[str, Any], rerank_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow.advise_if_slow(response, Rerank(), rerank_s)
+    assert not caplog.records
+
+
+def test_a_search_logs_it(caplog: pytest.LogCaptureFixture) -> None:
+    scorer = FunctionScorer(seconds_per_pair=0.6)
+    client = connect(
+        "http://localhost:9", scorer=scorer, transport_class=CannedTransport, answer=response_of(["a", "b"])
+    )
+    client.search("low", index="i", rerank=True)
+    assert "in the stage mono, which scored 2 of 2 candidates anew" in caplog.text
+
+
+def test_a_page_below_the_depth_runs_no_model() -> None:
+    texts = [str(place) * (place + 1) for place in range(9)]
+    scorer = FunctionScorer(lambda _query, text: float(len(text)))
+    client = connect("http://localhost:9", scorer=scorer, transport_class=CannedTransport, answer=response_of(texts))
+    pages = [client.search("low", index="i", from_=start, size=3, rerank={"depth": 6}) for start in (0, 3, 6)]
+    assert [page["rerank"]["applied"] for page in pages] == [True, True, True]
+    assert [page["rerank"]["stages"][0]["inferences"] for page in pages] == [6, 6, 0]
+    marks = pages[2]["rerank"]
+    assert (marks["reason"], marks["fields"]) == (None, ["title", "text"])
+    assert marks["stages"][0]["reason"] == "skipped: the page begins behind 6 hits, below the stage's depth of 6"
+    whole = client.search("low", index="i", size=9, rerank={"depth": 6})["hits"]["hits"]
+    assert [hit for page in pages for hit in page["hits"]["hits"]] == whole
+    below = client.search("low", index="i", from_=6, size=3, rerank={"depth": 6, "min_score": 0.1})["rerank"]
+    assert below["stages"][0]["inferences"] == 6
