@@ -26,6 +26,8 @@ SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 DEFAULT_MODEL = "osrerank/mono"
 """The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
 DEFAULT_DUO_MODEL = "osrerank/duo"
+SETTINGS_FILE = Path("osrerank.toml")
+"""Read where no settings file is named: from the working directory, else from the user's configuration folder."""
 
 
 def _default_url() -> SecretStr:
@@ -55,7 +57,9 @@ class Settings(BaseSettings):
         worker_tasks: chunks that a worker scores at a time; 0 chooses by its device.
         metrics_port: port of a worker's Prometheus metrics; 0 for none.
         log_format: format of a worker's log lines: ``text`` or ``json``.
-        settings_file: TOML file that says what ``rerank=True`` means, in ``[rerank]`` and ``[index."NAME".rerank]``.
+        settings_file: TOML file that says what ``rerank=True`` means, in ``[rerank]`` and ``[index."NAME".rerank]``;
+            None for ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, where
+            there is one.
         threads: CPU threads for scoring; 0 for as many as this process may use cores.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
     """
@@ -102,6 +106,14 @@ class Settings(BaseSettings):
         if url is not None and not re.match(r"(rediss?|unix)://.", url.get_secret_value()):
             raise ValueError("a Redis is redis://[:password@]host:port/db, rediss://... with TLS, or unix://path")
         return url
+
+    def found_file(self) -> Path | None:
+        """Return the settings file: the named one, else `SETTINGS_FILE` where there is one."""
+        if self.settings_file is not None:
+            return self.settings_file
+        configured = os.environ.get("XDG_CONFIG_HOME")
+        folders = (Path(), (Path(configured) if configured else Path.home() / ".config") / "osrerank")
+        return next((folder / SETTINGS_FILE for folder in folders if (folder / SETTINGS_FILE).is_file()), None)
 
     def broker(self) -> str:
         """Return the URL of the Redis through which clients and workers meet.

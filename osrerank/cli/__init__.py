@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": "osrerank.cli.doctor:doctor",
     "evaluate": "osrerank.cli.evaluate:evaluate",
     "export": "osrerank.cli.export:export",
+    "init": "osrerank.cli.init:init",
     "pipeline": "osrerank.cli.pipeline:pipeline",
     "pretrain": "osrerank.cli.pretrain:pretrain",
     "rerank": "osrerank.cli.rerank:rerank",

@@ -1,5 +1,6 @@
 """What ``rerank=True`` means: for the client, and for each index."""
 
+import logging
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from typing import Any, Self
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +38,24 @@ class Defaults:
 
     @classmethod
     def load(cls, settings: Settings, over: Rerank | RerankOptions | None = None) -> Self:
-        """Read the settings file, where one is set.
+        """Read the settings file: the one that is set, else the one that is found.
 
         Args:
-            settings: names the file.
+            settings: may name the file.
             over: options that hold over the file's ``[rerank]``.
 
         Raises:
             ConfigError: the file cannot be read, or has a key or value that cannot be used.
         """
-        content = _read(settings.settings_file) if settings.settings_file else {}
-        base = _options(content.get("rerank", {}), Rerank(), f"{settings.settings_file} [rerank]")
+        file = settings.found_file()
+        content = _read(file) if file else {}
+        if file and not settings.settings_file:
+            logger.info("what rerank=True means is read from %s", file.absolute())
+        base = _options(content.get("rerank", {}), Rerank(), f"{file} [rerank]")
         if over is not None:
             base = Rerank.of(over, base) or base
         by_index = {
-            name: _options(table["rerank"], base, f"{settings.settings_file} [index.{name!r}.rerank]")
+            name: _options(table["rerank"], base, f"{file} [index.{name!r}.rerank]")
             for name, table in content.get("index", {}).items()
         }
         return cls(base, by_index)

@@ -1,0 +1,94 @@
+"""``osrerank init``: look at an index and this machine, and write the settings file that fits them."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from osrerank.cli.options import DURATION, client_of
+from osrerank.errors import ConfigError
+from osrerank.response import parse_hit, text_of
+from osrerank.settings import SETTINGS_FILE
+
+SAMPLE = 20
+INTERACTIVE_MS = 1000.0
+SHARE = 0.5
+"""Of the deadline that scoring the whole depth should take, since machines are busy at times."""
+STEP, LEAST, MOST = 10, 10, 100
+
+
+class Speed(NamedTuple):
+    """How fast this machine scores an index's documents."""
+
+    documents: int
+    pairs_per_s: float
+
+
+@click.command()
+@click.option("--index", "-i", help="Index to look at: its text fields, and the lengths of its documents.")
+@click.option("--deadline-ms", type=DURATION, default=INTERACTIVE_MS, show_default=True, help="Time for a search.")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), default=SETTINGS_FILE, show_default=True
+)
+@click.option("--force", is_flag=True, help="Write over the file if it exists.")
+@click.pass_context
+def init(context: click.Context, /, *, index: str | None, deadline_ms: float, output: Path, force: bool) -> None:
+    """Write osrerank.toml: text fields, depth and a deadline for interactive use.
+
+    \b
+    osrerank --url https://localhost:9200 init --index articles
+
+    `connect` and the command line read ./osrerank.toml, or the one in the user's configuration folder, and say which.
+    The depth is what this machine scores in half of the deadline, at most 100.
+    """
+    if output.exists() and not force:
+        reason = f"{output} exists; edit it, name another one with --output, or write over it with --force"
+        raise ConfigError(reason, setting="output", source="argument")
+    client = client_of(context)
+    try:
+        found = client.options_of(index) if index else None
+        speed = _measure(client, index, (found and found.fields) or ("title", "text"))
+    finally:
+        client.close()
+    depth = _depth(speed.pairs_per_s, deadline_ms)
+    place = f"documents of {index}" if index else "invented documents of 100 words"
+    note = f"{speed.documents} {place} were scored at {speed.pairs_per_s:.0f} a second here"
+    lines = [f"# Made by osrerank init: {note}.", "[rerank]", f"depth = {depth}", f"deadline_ms = {deadline_ms:g}"]
+    if index and found:
+        lines += ["", f"[index.{json.dumps(index)}.rerank]"]
+        lines += [f"{name} = {json.dumps(list(getattr(found, name)))}" for name in ("query_fields", "fields")]
+    output.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    click.echo(f"{output}: depth {depth}, deadline {deadline_ms:g} ms; {note}")
+    if index and found:
+        click.echo(f"{index}: searched: {', '.join(found.query_fields or ())}; read: {', '.join(found.fields or ())}")
+
+
+def _measure(client: Any, index: str | None, fields: tuple[str, ...]) -> Speed:
+    """Score a sample of documents once to warm up and once with a watch."""
+    texts = list(_sample(client, index, fields)) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE
+    scorer = client.reranker.scorer(cached=False)
+    tuples = [(place,) for place in range(len(texts))]
+    scorer.score("a question of five words", texts, tuples)
+    began = time.perf_counter()
+    scorer.score("another question of six words", texts, tuples)
+    return Speed(len(texts), len(texts) / (time.perf_counter() - began))
+
+
+def _sample(client: Any, index: str | None, fields: tuple[str, ...]) -> Iterator[str]:
+    """Yield the texts of some documents of an index."""
+    if not index:
+        return
+    body = {"query": {"match_all": {}}, "size": SAMPLE}
+    hits: list[Mapping[str, Any]] = client.search(index=index, body=body)["hits"]["hits"]
+    for hit in hits:
+        if text := text_of(parse_hit(hit), fields):
+            yield text
+
+
+def _depth(pairs_per_s: float, deadline_ms: float) -> int:
+    """Return how many candidates are scored in a share of the deadline, in steps of ten."""
+    count = pairs_per_s * SHARE * deadline_ms / 1000
+    return int(min(MOST, max(LEAST, count // STEP * STEP)))

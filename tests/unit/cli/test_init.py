@@ -1,0 +1,93 @@
+"""`osrerank init`, and the settings file that is read without being named."""
+
+import logging
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from osrerank import connect
+from osrerank.cli import cli
+from osrerank.cli.init import _depth
+from osrerank.errors import ConfigError
+from tests.servers import ROOT
+
+TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
+ARTICLES = [
+    {"headline": "Low blood pressure at noon", "body": "It falls when the heart is slow and salt short.", "url": "/a"},
+    {"headline": "Storms over the sea", "body": "The wind rose. Blood and pressure were low.", "url": "/b"},
+]
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    url = f"embedded:{tmp_path / 'engine'}"
+    with connect(url) as client:
+        lines = [line for one in ARTICLES for line in ({"index": {"_index": "articles"}}, one)]
+        client.bulk(body=lines, refresh=True)
+    return url
+
+
+def init(url: str, *arguments: str) -> Result:
+    """Run the command; its errors are raised."""
+    return CliRunner().invoke(cli, ["--url", url, "--model", TINY, "init", *arguments], catch_exceptions=False)
+
+
+def test_the_file_is_written_and_read(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    result = init(url, "--index", "articles", "--deadline-ms", "400")
+    assert result.exit_code == 0, result.output
+    assert "articles: searched: headline, body; read: headline, body" in result.output
+    text = (tmp_path / "osrerank.toml").read_text("utf-8")
+    assert text.startswith("# Made by osrerank init: 2 documents of articles were scored at ")
+    assert tomllib.loads(text)["rerank"]["deadline_ms"] == 400
+    with caplog.at_level(logging.INFO), connect(url, model=TINY) as client:
+        assert str(tmp_path / "osrerank.toml") in caplog.text
+        found, base = client.defaults.of("articles"), client.defaults.base
+    assert (found.query_fields, found.fields) == (("headline", "body"),) * 2
+    assert (base.deadline_ms, base.query_fields) == (400, None)
+    assert 10 <= base.depth <= 100
+
+
+def test_a_file_that_exists_is_kept(url: str, tmp_path: Path) -> None:
+    assert init(url).exit_code == 0
+    before = (tmp_path / "osrerank.toml").read_bytes()
+    assert b"[index" not in before
+    with pytest.raises(
+        ConfigError, match="exists; edit it, name another one with --output"
+    ):
+        init(url, "--deadline-ms", "50")
+    assert (tmp_path / "osrerank.toml").read_bytes() == before
+    assert init(url, "--deadline-ms", "50", "--force").exit_code == 0
+    assert (tmp_path / "osrerank.toml").read_bytes() != before
+
+
+def test_argument_variable_working_directory_user_default(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = tmp_path / "configuration" / "osrerank"
+    configuration.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(configuration.parent))
+
+    def depth(**options: object) -> int:
+        with connect(url, **options) as client:  # type: ignore[arg-type]
+            return int(client.defaults.base.depth)
+
+    assert depth() == 100
+    (configuration / "osrerank.toml").write_text("[rerank]\ndepth = 11\n")
+    assert depth() == 11
+    (tmp_path / "osrerank.toml").write_text("[rerank]\ndepth = 12\n")
+    assert depth() == 12
+    (tmp_path / "named.toml").write_text("[rerank]\ndepth = 13\n")
+    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(tmp_path / "named.toml"))
+    assert depth() == 13
+    assert depth(rerank={"depth": 14}) == 14
+
+
+@pytest.mark.parametrize(
+    ("pairs_per_s", "deadline_ms", "depth"),
+    [(3.0, 1000.0, 10), (85.0, 1000.0, 40), (85.0, 2000.0, 80), (5000.0, 1000.0, 100)],
+)
+def test_the_depth_takes_half_of_the_deadline(pairs_per_s: float, deadline_ms: float, depth: int) -> None:
+    assert _depth(pairs_per_s, deadline_ms) == depth
