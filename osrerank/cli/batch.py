@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import click
 
+from osrerank._progress import ProgressLines
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.batch import Failure, run_of, run_queries
 from osrerank.evaluation.records import Record
@@ -115,7 +117,7 @@ def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankServic
 
 @contextlib.contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[], None]]:
-    """Yield a function to call after each query; it moves the progress bar if stderr is a terminal."""
+    """Yield a function to call after each query: it moves a bar on a terminal, and writes lines elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn  # noqa: PLC0415 - rich
 
     from osrerank.cli.tables import console  # noqa: PLC0415 - rich
@@ -124,7 +126,13 @@ def _progress(total: int, done: int) -> Iterator[Callable[[], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
         task = bar.add_task("queries", total=total, completed=done)
-        yield lambda: bar.advance(task)
+        lines, answered = ProgressLines(), itertools.count(1)
+
+        def advance() -> None:
+            bar.advance(task)
+            lines.report(next(answered), total - done, "queries")
+
+        yield advance
 
 
 def _list(failures: Sequence[Failure]) -> None:

@@ -1,4 +1,4 @@
-"""A progress bar on the terminal: bytes read from disk, rate and time left."""
+"""A progress bar on the terminal, or a line every few seconds: bytes read from disk, rate and time left."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -7,13 +7,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from osrerank._progress import ProgressLines
 from osrerank.formats.sources import STDIN
 from osrerank_loaders.load.job import Report
+
+MEGABYTE = 1_000_000
 
 
 @contextlib.contextmanager
 def load_progress(files: Sequence[str]) -> Iterator[Report]:
-    """Show a load's progress on standard error, if that is a terminal."""
+    """Show a load's progress on standard error: a bar on a terminal, else lines."""
     known = STDIN not in files
     total = sum(Path(name).stat().st_size for name in files) if known else None
     columns = (
@@ -25,18 +28,20 @@ def load_progress(files: Sequence[str]) -> Iterator[Report]:
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("load", total=total, records=0, rate=0.0)
+        lines = ProgressLines()
 
         def report(records: int, read_bytes: int) -> None:
             elapsed_s = progress.tasks[0].elapsed or 0.0
             rate = records / elapsed_s if elapsed_s else 0.0
             progress.update(task, completed=read_bytes, records=records, rate=rate)
+            lines.report(records, None, "records")
 
         yield report
 
 
 @contextlib.contextmanager
 def download_progress(name: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show a download's progress on standard error, if that is a terminal."""
+    """Show a download's progress on standard error: a bar on a terminal, else lines."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -47,4 +52,10 @@ def download_progress(name: str, total_bytes: int) -> Iterator[Callable[[int], N
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(name, total=total_bytes)
-        yield lambda there: progress.update(task, completed=there)
+        lines = ProgressLines()
+
+        def report(there: int) -> None:
+            progress.update(task, completed=there)
+            lines.report(there // MEGABYTE, total_bytes // MEGABYTE, f"MB of {name}")
+
+        yield report

@@ -54,9 +54,7 @@ def test_a_file_that_exists_is_kept(url: str, tmp_path: Path) -> None:
     assert init(url).exit_code == 0
     before = (tmp_path / "osrerank.toml").read_bytes()
     assert b"[index" not in before
-    with pytest.raises(
-        ConfigError, match="exists; edit it, name another one with --output"
-    ):
+    with pytest.raises(ConfigError, match="exists; edit it, name another one with --output"):
         init(url, "--deadline-ms", "50")
     assert (tmp_path / "osrerank.toml").read_bytes() == before
     assert init(url, "--deadline-ms", "50", "--force").exit_code == 0
