@@ -18,6 +18,28 @@ with tempfile.TemporaryFile() as file:
         print(error)
 """
 
+WITHOUT_POSIX = """
+import os, signal, sys, tempfile
+for name in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
+    sys.modules[name] = None
+for name in ("fork", "getuid", "geteuid", "register_at_fork", "sched_getaffinity", "sched_setaffinity", "mkfifo"):
+    if hasattr(os, name):
+        delattr(os, name)
+for name in ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGALRM"):
+    delattr(signal, name)
+from osrerank import Reranker, _platform, connect
+_platform.lock_descriptor = lambda file, blocking: True  # msvcrt's, on Windows
+folder = tempfile.mkdtemp()
+with connect(f"embedded:{folder}") as client:
+    lines = [{"index": {"_index": "notes", "_id": "1"}}, {"text": "low salt can cause low blood pressure"}]
+    client.bulk(body=lines, refresh=True)
+    response = client.search("what causes low blood pressure", index="notes", rerank=True)
+    print(response["rerank"]["applied"], [hit["_id"] for hit in response["hits"]["hits"]])
+print(Reranker().rank("low blood pressure", ["wings", "low blood pressure"], top_k=1)[0].doc_id)
+import osrerank.cli.search, osrerank.cli.run, osrerank.cli.demo, osrerank.cli.doctor, osrerank.doctor
+import osrerank_loaders.cli
+"""
+
 
 def test_a_lock_has_one_holder_until_its_file_is_closed(tmp_path):
     path = tmp_path / "lock"
@@ -52,3 +74,8 @@ def test_other_errors_of_the_system_come_through(tmp_path):
 def test_without_fcntl_everything_imports_and_one_sentence_says_what_is_missing():
     done = subprocess.run([sys.executable, "-c", WITHOUT_FCNTL], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("this Python cannot lock files")
+
+
+def test_what_only_posix_has_is_not_needed_to_index_search_and_rerank():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_POSIX], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["True ['1']", "1"], done.stderr
