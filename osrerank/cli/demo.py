@@ -102,7 +102,7 @@ def _show_page(context: click.Context, sample: Sample, port: int) -> None:
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
     from osrerank.cli.serve import serve_page  # noqa: PLC0415 - its twin command
-    from osrerank.server.page.comparison import Judgments  # noqa: PLC0415 - brings pydantic
+    from osrerank.server.page.judgments import Judgments  # noqa: PLC0415 - brings pydantic
 
     queries = tuple(Query(query_id, text) for query_id, text in sample.queries.items())
     serve_page(context, (INDEX,), Judgments(queries, Qrels(sample.relevant)), host="127.0.0.1", port=port)

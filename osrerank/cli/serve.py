@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError
 
 NAMES = ("redis_url", "model", "duo_model", "backend", "dtype")
-PAGE_OPTIONS = ("indexes", "queries", "qrels")
+PAGE_OPTIONS = ("indexes", "queries", "qrels", "save_judgments")
 FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -30,6 +31,11 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--index", "-i", "indexes", multiple=True, help="With --ui: only these may be searched.  [default: all]")
 @click.option("--queries", type=FILE, help="With --ui: queries to pick from, TSV, JSONL or TREC topics.")
 @click.option("--qrels", type=FILE, help="With --ui and --queries: TREC judgments; judged documents are marked.")
+@click.option(
+    "--save-judgments",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="With --ui: let people judge documents, and save that in this folder, qrels.txt and queries.tsv.",
+)
 @click.pass_context
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
     """Answer rerank requests over HTTP, in the dialects of Cohere, Jina, vLLM, TEI, SageMaker and Weaviate.
@@ -42,10 +48,10 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
     if not options["ui"] and (given := [name for name in PAGE_OPTIONS if options[name]]):
-        option = given[0].replace("indexes", "index")
+        option = given[0].replace("indexes", "index").replace("_", "-")
         raise ConfigError(f"--{option} is the comparison page's: add --ui", setting=option, source="flag")
     if options["ui"]:
-        judgments = _judgments(options["queries"], options["qrels"])
+        judgments = _judgments(options["queries"], options["qrels"], options["save_judgments"])
         serve_page(context, options["indexes"], judgments, host=host, port=port, limits=_limits(options))
         return
     with _reranker(context, host) as reranker:
@@ -86,8 +92,8 @@ def serve_page(
         client.close()
 
 
-def _judgments(queries: str | None, qrels: str | None) -> Any:
-    """Read the queries to pick from and their judgments.
+def _judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> Any:
+    """Read the queries to pick from and their judgments, also those that were made on the page.
 
     Raises:
         ConfigError: judgments are given without queries.
@@ -95,12 +101,13 @@ def _judgments(queries: str | None, qrels: str | None) -> Any:
     """
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - brings numpy
     from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - likewise
-    from osrerank.server.page.comparison import Judgments  # noqa: PLC0415 - brings pydantic
+    from osrerank.server.page.judgments import Judgments  # noqa: PLC0415 - its twin
 
     if qrels is not None and queries is None:
         message = "--qrels judges queries by their ids: give their texts as --queries"
         raise ConfigError(message, setting="qrels", source="flag")
-    return Judgments(() if queries is None else read_queries(queries), None if qrels is None else read_qrels(qrels))
+    asked, judged = read_queries(queries) if queries else (), read_qrels(qrels) if qrels else None
+    return Judgments(asked, judged, folder)
 
 
 @contextmanager

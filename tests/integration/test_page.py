@@ -6,8 +6,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from osrerank import connect
-from osrerank.server.page.comparison import Judgments
+from osrerank import Rerank, connect
+from osrerank.options.defaults import Defaults
+from osrerank.server.page.judgments import Judgments
 from osrerank.server.page.routes import Comparison
 from osrerank.testing import FunctionScorer
 from osrerank.types import Qrels, Query
@@ -124,13 +125,88 @@ def test_a_search_shows_both_orders(open_page):
     assert page.title() == f"{QUERY} | osrerank"
 
 
+def test_the_words_of_the_query_are_marked_as_the_engine_marks_them(open_page):
+    page = open_page(q="pond 3 sleeping", index="ponds")
+    terms = set(page.locator("#before .row .term").all_inner_texts())
+    assert terms == {"Pond", "pond", "3"}  # the engine's analyzer: `sleep` is not `sleeping` here
+    assert page.locator("#after .title .term").count() >= 10
+
+
+def test_what_ordered_the_hits_is_said_plainly(open_page):
+    page = open_page(q=QUERY, index="ponds")
+    assert page.locator("#after-how").inner_text() == "by the model's score"
+    assert re.fullmatch(r"model p [01]\.\d{3}", page.locator("#after .score small").first.inner_text())
+    page.get_by_label("The model reads").select_option("50")
+    settle(page)
+    assert page.locator("#after-how").inner_text() == "by the model's score of the best passage"
+
+
+def test_a_blend_shows_both_parts_of_a_score(browser, index):
+    client = index
+    before = client.defaults
+    client.defaults = Defaults(Rerank(blend="linear", blend_weight=3.0))
+    try:
+        with running(FunctionScorer(), comparison=Comparison(client, {"mono": ""})) as address:
+            page = browser.new_page()
+            page.goto(f"{address}/ui?{urlencode({'q': QUERY, 'index': 'ponds'})}")
+            page.locator("#after .row").first.wait_for()
+            assert page.locator("#after-how").inner_text() == "by the model's score and BM25's together"
+            added = page.locator("#after .score small:nth-of-type(2)").all_inner_texts()
+            assert len(added) == 10
+            assert all(re.fullmatch(r"BM25 \+[0-3]\.\d", one) for one in added)
+            page.close()
+    finally:
+        client.defaults = before
+
+
+def test_median_and_95th_percentile_of_both_sides(open_page):
+    page = open_page(q=QUERY, index="ponds")
+    assert "median" not in page.locator("#figures").inner_text()
+    for query in ("pond", "duck sleep"):
+        page.get_by_role("searchbox", name="Query").fill(query)
+        page.get_by_role("button", name="Search").click()
+        page.locator("#status", has_text="documents compared").wait_for()
+        settle(page)
+        assert page.title() == f"{query} | osrerank"
+    notes = page.locator("#figures small").all_inner_texts()
+    assert sum(bool(re.fullmatch(r"median .+ ms, p95 .+ ms of 3", note)) for note in notes) == 2
+    page.get_by_label("Depth").fill("20")
+    page.get_by_label("Depth").press("Enter")
+    page.locator("#figures", has_text="20 compared").wait_for()
+    assert "median" not in page.locator("#figures").inner_text()  # of searches of one kind
+
+
+def test_documents_are_judged_by_a_click(browser, index, tmp_path):
+    comparison = Comparison(index, {"mono": ""}, judgments=Judgments(folder=tmp_path))
+    with running(FunctionScorer(), comparison=comparison) as address:
+        page = browser.new_page()
+        page.goto(f"{address}/ui?{urlencode({'q': QUERY, 'index': 'ponds'})}")
+        row = page.locator("#after .row").nth(2)
+        row.wait_for()
+        doc_id = row.locator(".id").inner_text()
+        row.get_by_role("button", name=": relevant", exact=False).first.click()
+        page.locator("#after .row.relevant").wait_for()
+        assert page.evaluate("document.activeElement.dataset.relevance") == "1"
+        assert "nDCG@10" in page.locator("#figures").inner_text()
+        assert (tmp_path / "qrels.txt").read_text() == f"page-1 0 {doc_id} 1\n"
+        assert page.locator("#before .judge[aria-pressed=true]").count() <= 1
+        row.locator(".judge[aria-pressed=true]").click()
+        page.locator("#after .row.relevant").wait_for(state="detached")
+        assert (tmp_path / "qrels.txt").read_text() == ""
+        page.close()
+
+
+def test_without_a_folder_nobody_judges(open_page):
+    assert open_page(q=QUERY, index="ponds").locator(".judge").count() == 0
+
+
 def test_the_address_holds_the_search_and_back_goes_back(open_page):
     page = open_page(q=QUERY, index="ponds", depth=20)
     assert page.get_by_label("Depth").input_value() == "20"
     assert "20 compared" in page.locator("#figures").inner_text()
     page.get_by_label("mono-duo").check(force=True)
     page.locator("#figures", has_text="380 inferences").wait_for()
-    assert page.locator("#after-how").inner_text() == "mono, then duo"
+    assert page.locator("#after-how").inner_text() == "by the model's score, the first ones by pairs"
     assert "pipeline=mono-duo" in page.url
     page.get_by_role("searchbox").fill("pond")
     page.get_by_role("searchbox").press("Enter")

@@ -1,7 +1,6 @@
 """One search as two orders, the first pass's and the reranked one, for the comparison page. Knows nothing of HTTP."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -9,9 +8,11 @@ from pydantic import BaseModel, Field
 
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
 from osrerank.response import FIRST_PASS, hits_of, parse_hit, sections_of
-from osrerank.types import Qrels, Query, Section
+from osrerank.retrieval.text_fields import TITLES
+from osrerank.types import Section
 
-TITLE = "title"
+TERM_BEGINS, TERM_ENDS = "\ue000", "\ue001"
+"""Around a word that the query matched: characters for private use, which texts hardly have."""
 MOST_CHARACTERS = 4_000
 """Characters of a document's text for the page: around the deciding passage, or the beginning."""
 LEAD = 400
@@ -25,6 +26,7 @@ class Part(BaseModel):
 
     text: str
     marked: bool = Field(description="Whether the model judged the document by it.")
+    is_term: bool = Field(default=False, description="Whether it is a word that the query matched.")
 
 
 class StageMark(BaseModel):
@@ -42,6 +44,7 @@ class ComparedDocument(BaseModel):
     doc_id: str
     index: str
     title: str
+    title_parts: list[Part] = Field(description="The title, in order.")
     parts: list[Part] = Field(description=f"Its text, at most {MOST_CHARACTERS} characters of it, in order.")
     before: int = Field(description="Its rank in the first pass, from 1.")
     after: int = Field(description="Its rank after reranking, from 1.")
@@ -95,32 +98,10 @@ class ComparedSearch(BaseModel):
     took_ms: float
     applied: bool | str = Field(description='Whether it was reranked: true, false or "partial".')
     reason: str | None = Field(description="Why not, or not wholly.")
+    blend: str | None = Field(description="How the first pass counts beside the model; none where it does not.")
     stages: list[StageLine]
     documents: list[ComparedDocument] = Field(description="In the reranked order.")
     judged: JudgedLine | None
-
-
-@dataclass(frozen=True, slots=True)
-class Judgments:
-    """Queries to pick from, and their judgments.
-
-    Attributes:
-        queries: in the order of the page.
-        qrels: judgments; None if there are none.
-    """
-
-    queries: tuple[Query, ...] = ()
-    qrels: Qrels | None = None
-
-    def of(self, text: str) -> tuple[str, Mapping[str, int]] | None:
-        """Return the id and the judgments of the query with this text; None if it has none."""
-        if self.qrels is None:
-            return None
-        wanted = _folded(text)
-        for query in self.queries:
-            if _folded(query.text) == wanted and query.query_id in self.qrels.judgments:
-                return query.query_id, self.qrels.judgments[query.query_id]
-        return None
 
 
 def compare(
@@ -128,6 +109,7 @@ def compare(
     asked: Mapping[str, Any],
     fields: Sequence[str],
     judged: tuple[str, Mapping[str, int]] | None,
+    blend: str | None = None,
 ) -> ComparedSearch:
     """Return both orders of a reranked response that has all candidates as one page.
 
@@ -136,10 +118,12 @@ def compare(
         asked: query, index, pipeline and depth, to repeat in the result.
         fields: the fields that the model read.
         judged: the id and the judgments of the query, if it has any.
+        blend: how the first pass counts beside the model.
     """
     relevance = {} if judged is None else judged[1]
     hits = hits_of(response)
-    documents = [_document(hit, rank, fields, relevance) for rank, hit in enumerate(hits, start=1)]
+    title = next((name for name in fields if TITLES.search(name)), "")
+    documents = [_document(hit, rank, fields, title, relevance) for rank, hit in enumerate(hits, start=1)]
     marks = response["rerank"]
     total = response["hits"].get("total") or {}
     return ComparedSearch(
@@ -150,25 +134,35 @@ def compare(
         took_ms=response.get("took", 0),
         applied=marks["applied"],
         reason=marks["reason"],
+        blend=blend,
         stages=[StageLine(**{name: stage[name] for name in StageLine.model_fields}) for stage in marks["stages"]],
         documents=documents,
         judged=None if judged is None else _judged_line(judged[0], relevance, documents),
     )
 
 
+def highlighting() -> dict[str, Any]:
+    """Return the part of a search's body that has OpenSearch mark the words which the query matched."""
+    how = {"pre_tags": [TERM_BEGINS], "post_tags": [TERM_ENDS], "number_of_fragments": 0}
+    return {"highlight": {"fields": {"*": {}}, **how}}
+
+
 def _document(
-    raw: Mapping[str, Any], rank: int, fields: Sequence[str], relevance: Mapping[str, int]
+    raw: Mapping[str, Any], rank: int, fields: Sequence[str], title: str, relevance: Mapping[str, int]
 ) -> ComparedDocument:
     marks = raw.get("_rerank") or {}
     first_pass = marks.get(FIRST_PASS) or {"score": raw.get("_score"), "rank": rank}
     stages = [(name, mark) for name, mark in marks.items() if name != FIRST_PASS and isinstance(mark, Mapping)]
     sections = sections_of(parse_hit(raw), fields) or ()
     passage = next((mark["passage"] for _, mark in reversed(stages) if "passage" in mark), None)
+    terms = _terms(raw.get("highlight") or {})
+    titles = [section for section in sections if section.field == title]
     return ComparedDocument(
         doc_id=raw["_id"],
         index=raw.get("_index", ""),
-        title=" ".join(section.text for section in sections if section.field == TITLE),
-        parts=_parts([section for section in sections if section.field != TITLE], passage),
+        title=" ".join(section.text for section in titles),
+        title_parts=_parts(titles, None, terms),
+        parts=_parts([section for section in sections if section.field != title], passage, terms),
         before=first_pass["rank"],
         after=rank,
         first_pass_score=first_pass["score"],
@@ -182,14 +176,33 @@ def _document(
     )
 
 
-def _parts(sections: Sequence[Section], passage: Mapping[str, Any] | None) -> list[Part]:
-    """Return the texts of the sections, with the deciding passage marked."""
+def _terms(highlight: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """Return (field, text) -> where the words begin and end that the query matched."""
+    found = {}
+    for field, values in highlight.items():
+        for value in values:
+            spans, text = [], ""
+            for piece in value.split(TERM_BEGINS):
+                word, ends, rest = piece.partition(TERM_ENDS)
+                if ends:
+                    spans.append((len(text), len(text) + len(word)))
+                text += word + rest
+            found[field, text] = spans
+    return found
+
+
+def _parts(
+    sections: Sequence[Section],
+    passage: Mapping[str, Any] | None,
+    terms: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
+) -> list[Part]:
+    """Return the texts of the sections, with the deciding passage and the query's words marked."""
     parts: list[Part] = []
     left = MOST_CHARACTERS
     for section in sections:
         is_marked = passage is not None and (section.field, section.value) == (passage["field"], passage.get("value"))
         span = (passage["start"], passage["end"]) if passage is not None and is_marked else (0, 0)
-        pieces = _cut(section.text, span, left)
+        pieces = _cut(section.text, span, left, terms.get((section.field, section.text), ()))
         left -= sum(len(piece.text) for piece in pieces)
         if parts and pieces:
             parts.append(Part(text=" ", marked=False))
@@ -197,17 +210,24 @@ def _parts(sections: Sequence[Section], passage: Mapping[str, Any] | None) -> li
     return parts
 
 
-def _cut(text: str, span: tuple[int, int], length: int) -> list[Part]:
-    """Return at most `length` characters of a text in up to three parts, the span in the middle marked."""
+def _cut(text: str, span: tuple[int, int], length: int, terms: Sequence[tuple[int, int]]) -> list[Part]:
+    """Return at most `length` characters of a text in parts, those of the span and the terms marked."""
     if length <= 0:
         return []
     begin = max(min(span[0] - LEAD, len(text) - length), 0) if len(text) > length else 0
     end = min(begin + length, len(text))
-    places = [begin, *(min(max(place, begin), end) for place in span), end]
-    ellipses = ("…" if begin else "", "…" if end < len(text) else "")
-    pieces = [text[start:stop] for start, stop in pairwise(places)]
-    texts = (ellipses[0] + pieces[0], pieces[1], pieces[2] + ellipses[1])
-    return [Part(text=piece, marked=place == 1) for place, piece in enumerate(texts) if piece]
+    inside = [place for bounds in (span, *terms) for place in bounds if begin < place < end]
+    places = sorted({begin, end, *inside})
+    starts = {start for first, last in terms for start in places if first <= start < last}
+    parts = [
+        Part(text=text[start:stop], marked=span[0] <= start < span[1], is_term=start in starts)
+        for start, stop in pairwise(places)
+    ]
+    if begin:
+        parts.insert(0, Part(text="…", marked=False))
+    if end < len(text):
+        parts.append(Part(text="…", marked=False))
+    return parts
 
 
 def _judged_line(query_id: str, relevance: Mapping[str, int], documents: Sequence[ComparedDocument]) -> JudgedLine:
@@ -227,7 +247,3 @@ def _judged_line(query_id: str, relevance: Mapping[str, int], documents: Sequenc
             for name, measure in _MEASURES
         ],
     )
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.split()).casefold()

@@ -15,22 +15,25 @@ from opensearchpy import (
     AuthorizationException,
     ConnectionTimeout,
     NotFoundError,
+    RequestError,
     TransportError,
 )
 from opensearchpy import ConnectionError as Unreachable
 from pydantic import BaseModel, Field
 
 from osrerank.client import Client
-from osrerank.errors import MissingDependencyError, ModelLoadError, WorkerError
+from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.rerank import NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.retrieval.text_fields import USUAL
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
-from osrerank.server.page.comparison import ComparedSearch, Judgments, compare
+from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
+from osrerank.server.page.judgments import Judgments
 from osrerank.service import RerankService
 
 PATH = "/ui"
 MOST_DEPTH = 200
 DEFAULT_DEPTH = 30
+BLEND = "blend"
 MOST_INDEXES = 200
 MOST_QUERIES = 1_000
 SEARCHES = 8
@@ -87,6 +90,21 @@ class PageConfig(BaseModel):
     indexes: list[str]
     problem: str = Field(description="Why the indexes cannot be listed; empty when they can.")
     queries: list[QueryEntry]
+    can_judge: bool = Field(description="Whether judgments made here are saved.")
+
+
+class Judgment(BaseModel):
+    """What somebody says of a document."""
+
+    q: str = Field(min_length=1, max_length=1_000, pattern=r"\S", description="The query's text.")
+    doc_id: str = Field(min_length=1, max_length=512)
+    relevance: int | None = Field(ge=0, le=3, description="0 is not relevant; none takes the judgment back.")
+
+
+class Saved(BaseModel):
+    """A judgment that was saved."""
+
+    query_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +153,26 @@ class Comparison:
             passages = {"aggregation": "maxp", "words": passage_words, "stride": max(passage_words // 2, 1)}
             options |= {"passages": passages, "sentences": None}
         try:
-            response = self.client.search(query, index=index, size=depth, rerank=options)
+            response = self._response(query, index, depth, options)
         except TransportError as error:
             raise refusal(error, index) from error
         asked = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
         fields = response["rerank"].get("fields") or USUAL
-        return compare(response, asked, fields, self.judgments.of(query))
+        return compare(response, asked, fields, self.judgments.of(query), self._blend(response, index, options))
+
+    def _response(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
+        """Search with the query's words marked; without, where the engine refuses that, as for very long texts."""
+        try:
+            return self.client.search(query, index=index, size=depth, rerank=options, body=highlighting())
+        except RequestError:
+            return self.client.search(query, index=index, size=depth, rerank=options)
+
+    def _blend(self, response: Any, index: str, options: RerankOptions) -> str | None:
+        """Return how the first pass counted beside the model."""
+        if not any(stage["name"] == BLEND and stage["applied"] for stage in response["rerank"]["stages"]):
+            return None
+        found = self.client.reranker.identity(self.client.options_of(index, rerank=options))["blend"]
+        return str(found[0]) if isinstance(found, list) else None
 
 
 def usable_pipelines(reranker: RerankService) -> dict[str, str]:
@@ -192,7 +224,6 @@ async def config(http: HttpRequest) -> PageConfig:
     except TransportError as error:
         problem = str(refusal(error))
     judgments = comparison.judgments
-    judged = {} if judgments.qrels is None else judgments.qrels.judgments
     return PageConfig(
         version=http.app.version,
         model=comparison.client.reranker.settings.model,
@@ -203,9 +234,10 @@ async def config(http: HttpRequest) -> PageConfig:
         indexes=indexes,
         problem=problem,
         queries=[
-            QueryEntry(query_id=query.query_id, text=query.text, is_judged=query.query_id in judged)
+            QueryEntry(query_id=query.query_id, text=query.text, is_judged=judgments.is_judged(query.query_id))
             for query in judgments.queries[:MOST_QUERIES]
         ],
+        can_judge=judgments.can_judge,
     )
 
 
@@ -228,6 +260,24 @@ async def search(
         return comparison.search(query, index, pipeline, depth, passage_words=passages, timeout_ms=timeout_ms)
 
     return await _in_thread(http, answer)
+
+
+@router.post("/judge")
+async def judge(http: HttpRequest, judgment: Judgment) -> Saved:
+    """Save whether a document is relevant to a query, as TREC qrels."""
+    if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refused(415, "a judgment is sent as application/json")  # which other sites' pages may not send here
+    comparison: Comparison = http.app.state.comparison
+
+    def save() -> str:
+        try:
+            return comparison.judgments.judge(judgment.q, judgment.doc_id, judgment.relevance)
+        except ConfigError as error:
+            raise Refused(422, str(error)) from error
+        except OSError as error:
+            raise Refused(500, f"the judgment cannot be saved: {error.strerror}") from error
+
+    return Saved(query_id=await _in_thread(http, save))
 
 
 async def _in_thread(http: HttpRequest, function: Callable[[], Answer]) -> Answer:
@@ -260,7 +310,7 @@ class PageHeaders:
         await self._application(scope, receive, send_with_headers)
 
 
-_LIVE = frozenset({f"{PATH}/config", f"{PATH}/search"})
+_LIVE = frozenset({f"{PATH}/config", f"{PATH}/search", f"{PATH}/judge"})
 
 
 def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:

@@ -1,7 +1,7 @@
 // The comparison page: the address holds the search, the form shows it, the server answers it.
 
 import { drawLines } from "./lines.js";
-import { figures, make, row, sentence, toggle } from "./view.js";
+import { figures, make, ordering, row, sentence, toggle } from "./view.js";
 
 const SHOWN = 10;
 const OFFERED = 6;
@@ -9,7 +9,7 @@ const TOKEN = "osrerank-token";
 const FIELDS = ["q", "index", "pipeline", "depth", "passages"];
 const at = (id) => document.getElementById(id);
 const form = at("search");
-const state = { config: null, address: "", outcome: null, shown: SHOWN, rows: { before: new Map(), after: new Map() }, running: null };
+const state = { config: null, address: "", outcome: null, shown: SHOWN, rows: { before: new Map(), after: new Map() }, running: null, parameters: {}, times: { kind: "", firstPass: [], total: [] } };
 
 class Failure extends Error {
   constructor(message, status) {
@@ -18,12 +18,20 @@ class Failure extends Error {
   }
 }
 
-async function ask(path, parameters = {}, signal = undefined) {
+function ask(path, parameters = {}, signal = undefined) {
+  return request(`${path}?${new URLSearchParams(parameters)}`, { signal });
+}
+
+function send(path, content) {
+  return request(path, { method: "POST", body: JSON.stringify(content), headers: { "Content-Type": "application/json" } });
+}
+
+async function request(path, options) {
   const token = sessionStorage.getItem(TOKEN);
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   let answer;
   try {
-    answer = await fetch(`ui/${path}?${new URLSearchParams(parameters)}`, { headers, signal });
+    answer = await fetch(`ui/${path}`, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Failure("The server does not answer: check that it runs.", 0);
@@ -121,6 +129,8 @@ async function search(parameters) {
   wait(true);
   try {
     const outcome = await ask("search", parameters, running.signal);
+    state.parameters = parameters;
+    keepTimes(outcome, parameters);
     show(outcome);
   } catch (error) {
     if (running.signal.aborted) return;
@@ -129,6 +139,33 @@ async function search(parameters) {
   } finally {
     if (state.running === running) wait(false);
   }
+}
+
+/** Keep how long the searches of one index, pipeline, depth and way of reading took. */
+function keepTimes(outcome, { index, pipeline, depth, passages }) {
+  const kind = JSON.stringify([index, pipeline, depth, passages]);
+  if (state.times.kind !== kind) state.times = { kind, firstPass: [], total: [] };
+  state.times.firstPass.push(outcome.first_pass_ms);
+  state.times.total.push(outcome.took_ms);
+}
+
+/** Save what somebody says of a document, or take it back; then measure both orders again. */
+async function judge(place, side, button) {
+  const isBack = button.getAttribute("aria-pressed") === "true";
+  const relevance = Number(button.dataset.relevance);
+  const { doc_id: docId } = state.outcome.documents[place];
+  const { shown } = state;
+  try {
+    await send("judge", { q: state.outcome.query, doc_id: docId, relevance: isBack ? null : relevance });
+    show(await ask("search", state.parameters));
+  } catch (error) {
+    report(error);
+    return;
+  }
+  state.shown = shown;
+  fillLists();
+  const now = state.outcome.documents.findIndex((one) => one.doc_id === docId);
+  state.rows[side].get(now)?.querySelector(`[data-relevance="${relevance}"]`)?.focus({ preventScroll: true });
 }
 
 function wait(isRunning) {
@@ -146,8 +183,8 @@ function show(outcome) {
   state.shown = SHOWN;
   document.title = `${outcome.query} | osrerank`;
   at("status").textContent = sentence(outcome);
-  at("figures").replaceChildren(...figures(outcome));
-  at("after-how").textContent = outcome.stages.filter((stage) => stage.applied).map((stage) => stage.name).join(", then ");
+  at("figures").replaceChildren(...figures(outcome, state.times));
+  at("after-how").textContent = ordering(outcome);
   at("outcome").hidden = outcome.documents.length === 0;
   if (outcome.documents.length === 0) {
     at("empty").replaceChildren(`No document of ${outcome.index} matches. Try other words.`);
@@ -160,12 +197,13 @@ function show(outcome) {
 }
 
 function fillLists() {
-  const { documents } = state.outcome;
+  const { documents, blend } = state.outcome;
+  const how = { blend, canJudge: state.config.can_judge };
   for (const side of ["before", "after"]) {
     const order = documents.map((one, place) => [one, place]).sort(([one], [other]) => one[side] - other[side]);
     const rows = state.rows[side];
     rows.clear();
-    for (const [one, place] of order.slice(0, state.shown)) rows.set(place, row(one, place, side));
+    for (const [one, place] of order.slice(0, state.shown)) rows.set(place, row(one, place, side, how));
     at(side).replaceChildren(...rows.values());
   }
   const left = documents.length - state.shown;
@@ -240,6 +278,8 @@ function press(event) {
   const place = Number(item.dataset.place);
   const side = item.parentElement.id;
   if (event.target.closest(".move")) goTo(place, side === "before" ? "after" : "before");
+  const button = event.target.closest(".judge");
+  if (button) judge(place, side, button);
   if (event.target.closest(".open-text")) {
     toggle(item, state.outcome.documents[place], side);
     draw();

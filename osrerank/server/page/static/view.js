@@ -14,8 +14,8 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Make a document's row on one side, "before" or "after". */
-export function row(document_, place, side) {
+/** Make a document's row on one side, "before" or "after"; `how` has the blend, and whether people may judge. */
+export function row(document_, place, side, how) {
   const rank = document_[side];
   const item = make("li", { class: rowClass(document_), tabindex: "-1", "data-place": place, "data-rank": rank });
   const heading = document_.title || document_.doc_id;
@@ -23,8 +23,8 @@ export function row(document_, place, side) {
   fill(text, document_, side, false);
   item.append(
     make("div", { class: "place" }, make("span", { class: "rank" }, make("span", { class: "hidden" }, "Rank "), String(rank)), move(document_, side)),
-    make("div", { class: "body" }, make("p", { class: "title", dir: "auto", title: heading }, heading), text, meta(document_, side, place)),
-    score(document_, side),
+    make("div", { class: "body" }, make("p", { class: "title", dir: "auto", title: heading }, ...titled(document_)), text, meta(document_, side, place, how)),
+    score(document_, side, how),
   );
   return item;
 }
@@ -43,14 +43,25 @@ export function toggle(item, document_, side) {
   else text.removeAttribute("tabindex");
 }
 
-/** Return the figures of an outcome as pairs of elements. */
-export function figures(outcome) {
+/** Say in a few words what the reranked order is by. */
+export function ordering(outcome) {
+  const names = outcome.stages.filter((stage) => stage.applied).map((stage) => stage.name);
+  if (names.length === 0) return "";
+  const byPassage = outcome.documents.some((one) => one.parts.some((part) => part.marked));
+  const scored = byPassage ? "the model's score of the best passage" : "the model's score";
+  const first = names.includes("sentences") ? "BM25 and the best sentences" : scored;
+  const blended = names.includes("blend") ? ` and BM25's together` : "";
+  return `by ${first}${blended}${names.includes("duo") ? ", the first ones by pairs" : ""}`;
+}
+
+/** Return the figures of an outcome as pairs of elements; `times` has those of the searches of its kind. */
+export function figures(outcome, times) {
   const count = outcome.total === null ? "not counted" : `${outcome.total.toLocaleString("en")}${outcome.total_is_least ? "+" : ""}`;
   const shown = [
     figure("Hits", count, `${outcome.documents.length} compared`),
-    figure("BM25", milliseconds(outcome.first_pass_ms)),
+    figure("BM25", milliseconds(outcome.first_pass_ms), spread(times.firstPass)),
     ...outcome.stages.map((stage) => figure(stage.name, milliseconds(stage.took_ms), work(stage))),
-    figure("Total", milliseconds(outcome.took_ms)),
+    figure("Total", milliseconds(outcome.took_ms), spread(times.total)),
   ];
   if (!outcome.judged) return shown;
   for (const { name, before, after } of outcome.judged.measures) {
@@ -84,7 +95,16 @@ function move(document_, side) {
 function fill(text, document_, side, isWhole) {
   const parts = isWhole || side === "before" ? document_.parts : shortened(document_.parts);
   if (parts.length === 0) text.replaceChildren("No text in the fields that the model reads.");
-  else text.replaceChildren(...parts.map((part) => (part.marked && side === "after" ? make("mark", {}, part.text) : part.text)));
+  else text.replaceChildren(...parts.map((part) => piece(part, side)));
+}
+
+function piece(part, side) {
+  const text = part.is_term ? make("span", { class: "term" }, part.text) : part.text;
+  return part.marked && side === "after" ? make("mark", {}, text) : text;
+}
+
+function titled(document_) {
+  return document_.title_parts.length ? document_.title_parts.map((part) => piece(part, "")) : [document_.doc_id];
 }
 
 function shortened(parts) {
@@ -95,7 +115,7 @@ function shortened(parts) {
   return [{ text: `…${kept.slice(kept.indexOf(" ") + 1)}`, marked: false }, ...parts.slice(place)];
 }
 
-function meta(document_, side, place) {
+function meta(document_, side, place, how) {
   const label = document_.title || document_.doc_id;
   return make(
     "div",
@@ -103,8 +123,23 @@ function meta(document_, side, place) {
     badge(document_),
     make("span", { class: "id", dir: "auto", title: document_.doc_id }, document_.doc_id),
     document_.failure && side === "after" ? make("span", { class: "badge failed", title: document_.failure }, "not scored") : null,
+    how.canJudge ? judging(document_, label) : null,
     make("button", { type: "button", class: "open-text", "aria-expanded": "false", "aria-controls": `${side}-text-${place}`, "aria-label": `More of ${label}` }, "more"),
   );
+}
+
+function judging(document_, label) {
+  const choice = (sign, relevance, words) => make(
+    "button",
+    { type: "button", class: "judge", "data-relevance": relevance, "aria-pressed": String(isJudged(document_, relevance)), "aria-label": `${label}: ${words}`, title: words },
+    sign,
+  );
+  return make("span", { class: "judging" }, choice("✓", 1, "relevant"), choice("✗", 0, "not relevant"));
+}
+
+function isJudged(document_, relevance) {
+  if (document_.relevance === null) return false;
+  return relevance > 0 ? document_.relevance > 0 : document_.relevance <= 0;
 }
 
 function badge(document_) {
@@ -113,12 +148,21 @@ function badge(document_) {
   return make("span", { class: "badge" }, document_.relevance > 1 ? `✓ relevant (${document_.relevance})` : "✓ relevant");
 }
 
-function score(document_, side) {
+function score(document_, side, how) {
   const value = side === "before" ? document_.first_pass_score : document_.score;
   const shown = value === null ? "" : decimal(value, side === "before" ? 2 : 3);
   const probability = document_.stages.map((stage) => stage.probability).filter((one) => one !== null).at(-1);
-  const below = side === "after" && probability !== undefined ? make("small", { title: "Probability of relevance, by the model" }, `p ${decimal(probability, 3)}`) : null;
-  return make("div", { class: "score" }, make("span", { class: "hidden" }, "Score "), shown, below);
+  const below = side === "after" && probability !== undefined ? make("small", { title: "Probability of relevance, by the model alone" }, `model p ${decimal(probability, 3)}`) : null;
+  const added = side === "after" && how.blend === "linear" ? firstPassPart(document_) : null;
+  return make("div", { class: "score" }, make("span", { class: "hidden" }, "Score "), shown, below, added);
+}
+
+/** Say what BM25 added to the model's logit in a linear blend. */
+function firstPassPart(document_) {
+  const place = document_.stages.findIndex((stage) => stage.stage === "blend");
+  if (place < 1) return null;
+  const part = document_.stages[place].score - document_.stages[place - 1].score;
+  return make("small", { title: "What BM25's score adds to the model's logit; the order is by their sum" }, `BM25 +${decimal(part, 1)}`);
 }
 
 function trace(document_) {
@@ -138,6 +182,14 @@ function work(stage) {
   if (!stage.model) return stage.reason ?? null;
   const cached = stage.cached ? `, ${stage.cached.toLocaleString("en")} cached` : "";
   return `${stage.inferences.toLocaleString("en")} inferences${cached}`;
+}
+
+/** Say the median and the 95th percentile of some times, once there are two. */
+function spread(times) {
+  if (times.length < 2) return null;
+  const sorted = times.toSorted((one, other) => one - other);
+  const at = (share) => milliseconds(sorted[Math.min(sorted.length - 1, Math.ceil(share * sorted.length) - 1)]);
+  return `median ${at(0.5)}, p95 ${at(0.95)} of ${times.length}`;
 }
 
 function milliseconds(value) {

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.server.page.comparison import LEAD, MOST_CHARACTERS, Judgments, _cut, compare
+from osrerank.server.page.comparison import LEAD, MOST_CHARACTERS, TERM_BEGINS, TERM_ENDS, _cut, compare
+from osrerank.server.page.judgments import Judgments
 from osrerank.types import Qrels, Query
 
 ASKED = {"query": "q", "index": "i", "pipeline": "mono", "depth": 10}
@@ -69,13 +70,31 @@ def test_a_long_text_is_cut_around_the_passage(length, data):
     text = "".join(chr(97 + place % 26) for place in range(length))
     start = data.draw(st.integers(0, length))
     end = data.draw(st.integers(start, length))
-    pieces = _cut(text, (start, end), MOST_CHARACTERS)
+    first = data.draw(st.integers(0, length))
+    term = (first, min(first + 5, length))
+    pieces = _cut(text, (start, end), MOST_CHARACTERS, [term])
     whole = "".join(piece.text for piece in pieces).strip("…")
     assert whole in text
     assert len(whole) == min(length, MOST_CHARACTERS)
+    assert "".join(piece.text for piece in pieces if piece.is_term) in text[slice(*term)]
     marked = "".join(piece.text for piece in pieces if piece.marked)
     assert text[start:end].startswith(marked.strip("…"))
     assert len(marked) == min(end - start, MOST_CHARACTERS - LEAD) or len(marked) > MOST_CHARACTERS - LEAD
+
+
+def test_the_words_that_the_query_matched_are_marked():
+    response = reranked()
+    begin, end = TERM_BEGINS, TERM_ENDS
+    for hit in response["hits"]["hits"]:
+        source = hit["_source"]
+        hit["highlight"] = {name: [f"{begin}{text[:3]}{end}{text[3:]}"] for name, text in source.items() if text}
+    response["hits"]["hits"][0]["highlight"]["text"].append(f"of another {begin}text{end}")
+    for one in compare(response, ASKED, ("title", "text"), None).documents:
+        for parts in (one.title_parts, one.parts):
+            if parts:
+                assert (len(parts[0].text), parts[0].is_term) == (3, True)
+                assert not any(part.is_term for part in parts[1:])
+        assert "".join(part.text for part in one.title_parts) == one.title
 
 
 def test_measures_of_both_orders_by_hand():

@@ -5,14 +5,17 @@ from opensearchpy import ConnectionError as Unreachable
 from starlette.testclient import TestClient
 
 from osrerank import connect
-from osrerank.errors import ModelLoadError
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.formats.trec import read_qrels
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.middleware import PAGE
+from osrerank.server.page.judgments import Judgments
 from osrerank.server.page.routes import ASSETS, PATH, Comparison, add_page, usable_pipelines
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
+from osrerank.types import Qrels, Query
 
 PIPELINES = {"mono": "", "mono-duo": "there is no duo model"}
 
@@ -60,9 +63,74 @@ def test_a_search_gives_both_orders(page):
 
 def test_a_passage_that_decided_is_marked(page):
     answer = ask(page(), passages=3).json()
-    marked = [part["text"] for part in answer["documents"][0]["parts"] if part["marked"]]
-    assert len(marked) == 1
-    assert len(marked[0].split()) <= 3
+    marked = "".join(part["text"] for part in answer["documents"][0]["parts"] if part["marked"])
+    assert 0 < len(marked.split()) <= 3
+    assert marked in "where does a duck sleep at night"
+
+
+def test_the_words_that_the_query_matched_are_marked(page):
+    for one in ask(page()).json()["documents"]:
+        terms = {part["text"] for part in one["parts"] if part["is_term"]}
+        assert "duck" in terms
+        assert terms <= {"where", "does", "a", "duck", "sleep"}
+
+
+def test_judgments_are_saved_as_qrels_and_read_again(page, tmp_path):
+    folder = tmp_path / "judged"
+    browser = page(judgments=Judgments(folder=folder))
+    assert browser.get(f"{PATH}/config").json()["can_judge"] is True
+    assert ask(browser).json()["judged"] is None
+    for doc_id, relevance in (("a", 0), ("b", 1), ("a", 2), ("a", 0)):
+        content = {"q": "where does  a duck sleep", "doc_id": doc_id, "relevance": relevance}
+        assert browser.post(f"{PATH}/judge", json=content).json() == {"query_id": "page-1"}
+    assert (folder / "queries.tsv").read_text() == "page-1\twhere does a duck sleep\n"
+    assert read_qrels(folder / "qrels.txt").judgments == {"page-1": {"b": 1, "a": 0}}
+    judged = ask(page(judgments=Judgments(folder=folder))).json()
+    assert (judged["judged"]["query_id"], judged["judged"]["relevant"]) == ("page-1", 1)
+    assert {one["doc_id"]: one["relevance"] for one in judged["documents"]} == {"a": 0, "b": 1}
+    for doc_id in "ab":
+        content = {"q": "where does a duck sleep", "doc_id": doc_id, "relevance": None}
+        assert browser.post(f"{PATH}/judge", json=content).status_code == 200
+    assert ask(browser).json()["judged"] is None
+    assert ask(page(judgments=Judgments(folder=folder))).json()["judged"] is None
+
+
+def test_given_judgments_are_not_written_but_extended(page, tmp_path):
+    given = Judgments((Query("7", "where does a duck sleep"),), Qrels({"7": {"b": 1}}), tmp_path / "judged")
+    browser = page(judgments=given)
+    assert browser.post(
+        f"{PATH}/judge", json={"q": "Where does a duck sleep", "doc_id": "a", "relevance": 0}
+    ).json() == {"query_id": "7"}
+    assert {one["doc_id"]: one["relevance"] for one in ask(browser).json()["documents"]} == {"a": 0, "b": 1}
+    assert read_qrels(tmp_path / "judged" / "qrels.txt").judgments == {"7": {"a": 0}}
+    other = (Query("7", "another query"),)
+    with pytest.raises(ConfigError, match=r"queries\.tsv: 7 is another query than that of --queries"):
+        Judgments(other, None, tmp_path / "judged")
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "word"),
+    [
+        ({"q": "duck", "doc_id": "a b", "relevance": 1}, {}, 422, "white space"),
+        ({"q": " ", "doc_id": "a", "relevance": 1}, {}, 422, "q"),
+        ({"q": "duck", "doc_id": "a", "relevance": 9}, {}, 422, "relevance"),
+        ({"q": "duck", "doc_id": "a", "relevance": 1}, {"content-type": "text/plain"}, (415, 422), ""),
+    ],
+)
+def test_judgments_that_cannot_be_saved_are_refused(page, tmp_path, content, headers, status, word):
+    browser = page(judgments=Judgments(folder=tmp_path / "judged"))
+    answer = browser.post(f"{PATH}/judge", json=content, headers=headers)
+    assert answer.status_code in (status if isinstance(status, tuple) else (status,))
+    assert word in answer.json()["message"]
+    assert not (tmp_path / "judged").exists()
+
+
+def test_nobody_judges_where_judgments_are_not_saved(page):
+    browser = page()
+    assert browser.get(f"{PATH}/config").json()["can_judge"] is False
+    answer = browser.post(f"{PATH}/judge", json={"q": "duck", "doc_id": "a", "relevance": 1})
+    assert (answer.status_code, "--save-judgments" in answer.json()["message"]) == (422, True)
+    assert page(token="secret").post(f"{PATH}/judge", json={}).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -173,4 +241,4 @@ def test_the_root_leads_to_the_page(page):
 
 def test_the_endpoints_are_described(page):
     paths = page().get("/openapi.json").json()["paths"]
-    assert {path for path in paths if path.startswith(PATH)} == {f"{PATH}/search", f"{PATH}/config"}
+    assert {path for path in paths if path.startswith(PATH)} == {f"{PATH}/search", f"{PATH}/config", f"{PATH}/judge"}
