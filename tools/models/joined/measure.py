@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from choose import Floats, Set
 from osrerank.evaluation.significance import paired_t_test
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
+from values import Floats, Set
 
 
 def scored(scorer: LocalScorer, content: dict[str, Any]) -> Floats:

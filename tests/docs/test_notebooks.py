@@ -1,0 +1,52 @@
+"""The notebooks run from top to bottom, each cell as a person would run it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers import ROOT
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def program(notebook: Path) -> str:
+    """Return the cells as one program; lines for the shell are run by this Python's ``osrerank``."""
+    lines = ["import subprocess, sys", "import matplotlib", "matplotlib.use('agg')"]
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            lines += [_line(line) for line in "".join(cell["source"]).splitlines()]
+    return "\n".join(lines)
+
+
+def _line(line: str) -> str:
+    if not line.startswith("!"):
+        return line
+    command = line.removeprefix("!").split()
+    assert command[0] == "osrerank"
+    return f"subprocess.run([sys.executable, '-m', *{command!r}], check=True)"
+
+
+def test_there_are_notebooks() -> None:
+    assert [notebook.name for notebook in NOTEBOOKS] == ["first_look.ipynb"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
+def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
+    for needed in ("matplotlib", "torch", "onnx"):
+        pytest.importorskip(needed)
+    file = tmp_path / "notebook.py"
+    file.write_text(program(notebook), encoding="utf-8")
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, check=False, env=environment, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "'applied': True" in done.stdout
+    found = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("RR@10")]
+    assert found[0] > 0.8
+    assert found[1] > 0.7
