@@ -9,6 +9,7 @@ from osrerank._version import __version__ as __version__
 from osrerank.client import Client, connect
 from osrerank.errors import OsrerankError
 from osrerank.existing import wrap
+from osrerank.marks import HitMarks, RerankMarks, StageMarks, StageScoreMarks
 from osrerank.options.pairs import Pairs
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.pipeline import Pipeline
@@ -19,13 +20,17 @@ from osrerank.stages.mono import MonoStage
 __all__ = [
     "Client",
     "DuoStage",
+    "HitMarks",
     "MonoStage",
     "OsrerankError",
     "Pairs",
     "Pipeline",
     "Rerank",
+    "RerankMarks",
     "RerankOptions",
     "Reranker",
+    "StageMarks",
+    "StageScoreMarks",
     "connect",
     "wrap",
 ]

@@ -48,5 +48,5 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "'applied': True" in done.stdout
     found = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("RR@10")]
-    assert found[0] > 0.8
-    assert found[1] > 0.7
+    assert found[1] > found[0]
+    assert min(found) > 0.7

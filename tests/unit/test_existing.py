@@ -1,10 +1,7 @@
 """Clients that an application already has, with their own transport and authentication."""
 
 import asyncio
-import http.server
 import importlib
-import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,56 +13,15 @@ from opensearchpy.serializer import JSONSerializer
 import osrerank
 from osrerank.errors import ConfigError
 from osrerank.testing import FunctionScorer
-from tests.rankings import response_of
+from tests.recording_engine import MAPPING, Engine, recording_engine
 
 BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
-MAPPING = {"articles": {"mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}}}
-
-
-class Engine(http.server.ThreadingHTTPServer):
-    """Answers searches and mappings, and records what it is asked."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.requests: list[tuple[str, dict[str, str]]] = []
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.answer(MAPPING)
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.answer(response_of(["a", "bbb", "cc"]))
-
-    def answer(self, content: Any) -> None:
-        assert isinstance(self.server, Engine)
-        self.server.requests.append(
-            (self.path.partition("?")[0], {name.title(): value for name, value in self.headers.items()})
-        )
-        body = json.dumps(content).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_arguments: Any) -> None:
-        """Say nothing."""
 
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    with Engine() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with recording_engine() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def ids(response: Any) -> list[str]:

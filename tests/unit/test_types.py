@@ -2,10 +2,13 @@
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from osrerank import Rerank, RerankOptions
+from osrerank import HitMarks, Rerank, RerankMarks, RerankOptions, StageMarks, StageScoreMarks, connect
+from osrerank.testing import CannedTransport, FunctionScorer
+from tests.rankings import response_of
 
 CALL = """
 import osrerank
@@ -16,6 +19,38 @@ client.search("low", index="articles", rerank={argument})
 
 def test_every_option_has_a_type() -> None:
     assert list(RerankOptions.__annotations__) == [one.name for one in fields(Rerank)]
+
+
+def keys_of(kind: Any) -> tuple[frozenset[str], frozenset[str]]:
+    return kind.__required_keys__, kind.__optional_keys__
+
+
+def fits(value: dict[str, Any], kind: Any) -> bool:
+    required, optional = keys_of(kind)
+    return required <= set(value) <= required | optional
+
+
+def test_a_response_has_the_types_that_are_declared() -> None:
+    scorer = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"bb"}))
+    answer = response_of(["a", "bb", "ccc", "dd"])
+    client = connect(
+        "http://localhost:9", scorer=scorer, duo_scorer=scorer, transport_class=CannedTransport, answer=answer
+    )
+    options: list[RerankOptions] = [
+        {"explain": True, "pipeline": "mono-duo"},
+        {"min_score": 0.1, "blend": "linear", "blend_weight": 1.0},
+        {"passages": "maxp"},
+        {"sentences": True},
+    ]
+    for one in options:
+        response = client.search("low", index="i", rerank=one)
+        assert fits(response["rerank"], RerankMarks)
+        assert all(fits(stage, StageMarks) for stage in response["rerank"]["stages"])
+        for hit in response["hits"]["hits"]:
+            assert fits(hit["_rerank"], HitMarks), hit
+            for marks in hit["_rerank"].values():
+                if isinstance(marks, dict):
+                    assert keys_of(StageScoreMarks)[0] <= set(marks)
 
 
 @pytest.mark.long

@@ -1,0 +1,102 @@
+"""The types of what a reranked response has besides OpenSearch's own: for annotations in an application's code.
+
+``client.search`` returns what opensearch-py's does, which is untyped:
+
+    marks: osrerank.RerankMarks = response["rerank"]
+    hit_marks: osrerank.HitMarks = response["hits"]["hits"][0]["_rerank"]
+"""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+
+class StageMarks(TypedDict):
+    """What a stage did: an entry of ``response["rerank"]["stages"]``.
+
+    Attributes:
+        name: the stage's name.
+        applied: whether it made its part of the order.
+        reason: why not, or not wholly.
+        model: the model's name; None where no model scored.
+        candidates: that it looked at.
+        inferences: runs of the model.
+        cached: scores that the cache had.
+        truncated: documents that were longer than the model reads.
+        query_truncated: whether the query was.
+        failed: candidates that could not be scored.
+        took_ms: time in milliseconds.
+        pairs: probabilities of pairs, with ``explain``.
+    """
+
+    name: str
+    applied: bool | Literal["partial"]
+    reason: str | None
+    model: str | None
+    candidates: int
+    inferences: int
+    cached: int
+    truncated: int
+    query_truncated: bool
+    failed: int
+    took_ms: float
+    pairs: NotRequired[dict[str, Any]]
+
+
+class RerankMarks(TypedDict):
+    """What happened: ``response["rerank"]``.
+
+    Attributes:
+        applied: whether the models made the order.
+        reason: why not, or not wholly.
+        first_pass_took_ms: the first pass's own ``took``, in milliseconds.
+        stages: what each stage did.
+        fields: the fields that were read; absent where OpenSearch reranked, or nothing did.
+        below_min_score: hits that ``min_score`` removed, where it was given.
+    """
+
+    applied: bool | Literal["partial"]
+    reason: str | None
+    first_pass_took_ms: int
+    stages: list[StageMarks]
+    fields: NotRequired[list[str]]
+    below_min_score: NotRequired[int]
+
+
+class StageScoreMarks(TypedDict):
+    """A stage's score of a hit.
+
+    Attributes:
+        score: what the stage sorted by; higher is better.
+        rank: place after the stage, from 1.
+        logit: the model's, from stages that have one.
+        probability: of relevance, in [0, 1], likewise.
+    """
+
+    score: float
+    rank: int
+    logit: NotRequired[float]
+    probability: NotRequired[float]
+
+
+class HitMarks(TypedDict, total=False):
+    """How a hit got its place: ``hit["_rerank"]``, an entry for each stage passed.
+
+    Attributes:
+        first_pass: the first pass's score and rank.
+        mono: the model's; also of its best passage.
+        sentences: of a document's best sentences.
+        blend: of the model and the first pass together.
+        duo: of the comparisons in pairs.
+        failure: why the hit could not be scored.
+        explanation: a sentence for each stage, with ``explain``.
+    """
+
+    first_pass: StageScoreMarks
+    mono: StageScoreMarks
+    sentences: StageScoreMarks
+    blend: StageScoreMarks
+    duo: StageScoreMarks
+    failure: str
+    explanation: list[str]
+
+
+__all__ = ["HitMarks", "RerankMarks", "StageMarks", "StageScoreMarks"]
