@@ -1,7 +1,7 @@
 """From options to ranked candidates: models, stages and cache. It does not know OpenSearch."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.passages import BY_WINDOW
@@ -15,7 +15,18 @@ from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage
 from osrerank.stages.sentences import SentenceStage
-from osrerank.types import NEVER, Deadline, Ranking, Scorer, Stage, StagePipeline, StageReport
+from osrerank.types import (
+    NEVER,
+    Candidate,
+    Deadline,
+    Query,
+    Ranking,
+    Scorer,
+    Stage,
+    StagePipeline,
+    StageReport,
+    StageScore,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -99,14 +110,23 @@ class RerankService:
         return self._mono.scorer(cached=cached)
 
     def warm_up(self, options: Rerank | None = None) -> None:
-        """Load the models that the options need and score once, so that the first search need not wait.
+        """Load the models that the options need and rank two texts, so that the first search need not wait.
 
         Raises:
             ModelLoadError: a model cannot be loaded.
+            MissingDependencyError: a stage needs an extra that is not installed.
+            WorkerError: there are no workers.
         """
         self._mono.scorer(cached=False).score("warm", ["up"], [(0,)])
-        if options is not None and options.pipeline == MONO_DUO:
-            self._duo.scorer(cached=False).score("warm", ["up", "down"], [(0, 1)])
+        if options is None or not isinstance(options.pipeline, str):
+            return
+        texts = enumerate(("Warm up.", "Cool down."), start=1)
+        candidates = tuple(
+            Candidate(str(rank), text, 1.0 / rank, rank, (StageScore("first_pass", 1.0 / rank, rank, 0.5),))
+            for rank, text in texts
+        )
+        unbounded = replace(options, on_failure="raise", mono_budget_ms=None, duo_budget_ms=None)
+        self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, NEVER)
 
     def close(self) -> None:
         """Release the models loaded here, and the connections to the cache."""

@@ -1,5 +1,8 @@
 """What `connect` passes on to opensearch-py, and what it refuses."""
 
+import subprocess
+import sys
+
 import opensearchpy
 import pytest
 
@@ -23,3 +26,24 @@ def test_what_opensearch_py_knows_is_passed_on(tmp_path):
         connect(f"embedded:{tmp_path}", colour="red")
     own = connect("http://localhost:9", connection_class=opensearchpy.RequestsHttpConnection, colour="red")
     own.close()
+
+
+WARMED = """
+import sys, tempfile
+from osrerank import connect
+options = {options}
+with connect("embedded:" + tempfile.mkdtemp(), rerank=options) as client:
+    client.bulk(body=[{{"index": {{"_index": "n"}}}}, {{"text": "Low salt, low blood pressure."}}], refresh=True)
+    client.search("low", index="n")
+    client.warm_up()
+    before = set(sys.modules)
+    response = client.search("low blood pressure", index="n", rerank=True)
+    print(response["rerank"]["applied"], sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"pipeline": "mono-duo"}, {"passages": "maxp"}, {"sentences": True}], ids=str)
+def test_after_warm_up_the_first_search_loads_nothing(options):
+    program = WARMED.format(options=options)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "True []\n", done.stderr
