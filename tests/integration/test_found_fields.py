@@ -1,12 +1,15 @@
 """Indices whose text is in fields of other names, on both engines: what is searched and read is found."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from osrerank import Client, connect
+from osrerank.cli import main
 from osrerank.testing import FunctionScorer
+from tests.servers import ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -72,3 +75,32 @@ def test_nested_texts_are_left_out(client: Client, engine_url: str, index_name: 
     words = "low blood pressure in parts of words"
     fill(client, index_name, [{"parts": [{"words": words}], "body": f"{words} and more"}])
     assert read(client, index_name) == (1, ["body"])
+
+
+def test_the_asynchronous_client_and_the_command_line(
+    client: Client,
+    engine_url: str,
+    index_name: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from osrerank.aio import connect_async
+
+    monkeypatch.setenv("COLUMNS", "250")
+    fill(client, index_name, ARTICLES)
+    client.close()
+
+    async def search() -> Any:
+        async with connect_async(engine_url, scorer=SCORER) as made:
+            return await made.search("low blood pressure", index=index_name, rerank=True)
+
+    marks = asyncio.run(search())["rerank"]
+    assert (marks["applied"], marks["fields"]) == (True, ["headline", "body"])
+    model = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
+    options = ["--url", engine_url, "--model", model, "search", "low blood pressure", "--index", index_name]
+    main(options)
+    assert "Low blood pressure at noon It falls when the heart is slow" in capsys.readouterr().out
+    main([*options, "--query-fields", "body^2", "--separator", " | ", "--min-score", "1"])
+    shown = capsys.readouterr().out
+    assert "1 hits in" in shown
+    assert "; 1 of them below --min-score; mono" in shown
