@@ -31,7 +31,12 @@ class Speed(NamedTuple):
 @click.option("--index", "-i", help="Index to look at: its text fields, and the lengths of its documents.")
 @click.option("--deadline-ms", type=DURATION, default=INTERACTIVE_MS, show_default=True, help="Time for a search.")
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), default=SETTINGS_FILE, show_default=True
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=SETTINGS_FILE,
+    show_default=True,
+    help="File to write.",
 )
 @click.option("--force", is_flag=True, help="Write over the file if it exists.")
 @click.pass_context
