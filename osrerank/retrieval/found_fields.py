@@ -20,6 +20,10 @@ logger = logging.getLogger(__name__)
 
 KEPT_S = 60.0
 """How long a mapping is believed without being read again."""
+FRESH_S = 0.1
+"""How long a mapping is not read again, even where searches find nothing."""
+MOST_KEPT = 1_000
+"""Indices, and lists of named fields, that are remembered; then all are forgotten."""
 SAMPLE = 20
 """Documents whose values are looked at."""
 
@@ -42,6 +46,7 @@ class FoundFields:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
+        self._missing: dict[tuple[str, tuple[str, ...]], tuple[float, str]] = {}
 
     def of(self, index: Any, *, anew: bool = False) -> Generator[SideRequest, Any, tuple[str, ...]]:
         """Yield the requests that are needed, mostly none, and return the fields.
@@ -56,7 +61,7 @@ class FoundFields:
         path = path_of(index, "_mapping")
         with self._lock:
             known = self._known.get(path)
-        if known is not None and not anew and self._clock() - known.at_s < KEPT_S:
+        if known is not None and self._clock() - known.at_s < (FRESH_S if anew else KEPT_S):
             return known.chosen
         try:
             mapped = fields_in((yield SideRequest("GET", path)))
@@ -68,8 +73,35 @@ class FoundFields:
             return USUAL
         if chosen and mapped:
             with self._lock:
+                _make_room(self._known)
                 self._known[path] = _Known(self._clock(), mapped, chosen)
         return chosen
+
+    def missing(self, index: Any, named: Sequence[str]) -> Generator[SideRequest, Any, str]:
+        """Yield the request for a mapping, and return which of the named fields it lacks, as a sentence; empty if none.
+
+        The log has it too, each time that the mapping is read.
+
+        Args:
+            index: as `of` has it.
+            named: fields as options name them: with boosts, patterns, ``highlight:`` or ``inner_hits:``.
+        """
+        path = path_of(index, "_mapping")
+        key = path, tuple(named)
+        with self._lock:
+            at_s, sentence = self._missing.get(key, (-KEPT_S, ""))
+        if self._clock() - at_s < KEPT_S:
+            return sentence
+        try:
+            sentence = _missing((yield SideRequest("GET", path)), named)
+        except (TransportError, ResponseFormatError):
+            return ""
+        if sentence:
+            logger.warning("search of %s: %s", index or "all indices", sentence)
+        with self._lock:
+            _make_room(self._missing)
+            self._missing[key] = self._clock(), sentence
+        return sentence
 
     def _chosen(
         self, index: Any, mapped: Sequence[str], known: _Known | None
@@ -85,20 +117,16 @@ class FoundFields:
         return chosen
 
 
-def missing_fields(index: Any, named: Sequence[str]) -> Generator[SideRequest, Any, str]:
-    """Yield the request for a mapping, and return which of the named fields it lacks, as a sentence; empty if none.
+def _make_room(kept: dict[Any, Any]) -> None:
+    if len(kept) >= MOST_KEPT:
+        kept.clear()
 
-    Args:
-        index: as `FoundFields.of`.
-        named: fields as options name them: with boosts, patterns, ``highlight:`` or ``inner_hits:``.
-    """
-    try:
-        mappings = yield SideRequest("GET", path_of(index, "_mapping"))
-        there = fields_in(mappings)
-    except (TransportError, ResponseFormatError):
-        return ""
+
+def _missing(mappings: Any, named: Sequence[str]) -> str:
+    """Return which of the named fields mappings lack, as a sentence; empty if none."""
+    there = fields_in(mappings)
     wanted = [name.partition("^")[0] for name in named if ":" not in name and "*" not in name]
-    every = set(there) | {path for one in mappings.values() for path in _paths(one["mappings"].get("properties", {}))}
+    every = {path for one in mappings.values() for path in _paths(one["mappings"].get("properties", {}))}
     lacking = [name for name in dict.fromkeys(wanted) if name not in every]
     if not lacking:
         return ""

@@ -4,7 +4,6 @@
 client perform the steps and know nothing else of a search.
 """
 
-import logging
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,15 +13,13 @@ from opensearchpy import TransportError
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
-from osrerank.retrieval.found_fields import FoundFields, missing_fields
+from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.retrieval.rm3 import expand
 from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline
-
-logger = logging.getLogger(__name__)
 
 
 class SearchRequest(NamedTuple):
@@ -91,7 +88,7 @@ def search_steps(
     if again != options:  # the mapping has changed
         arguments["rerank"] = asked is not None and again
         return (yield from _search(reranker, again, query, body, params, **arguments))
-    return answer if asked is None else (yield from _with_missing_fields(answer, asked, index))
+    return answer if asked is None else (yield from _with_missing_fields(answer, asked, index, found))
 
 
 def _search(
@@ -150,14 +147,13 @@ def _reads_nothing(answer: Any) -> bool:
 
 
 def _with_missing_fields(
-    answer: Mapping[str, Any], asked: Rerank, index: Any
+    answer: Mapping[str, Any], asked: Rerank, index: Any, found: FoundFields
 ) -> Generator[SideRequest, Any, Mapping[str, Any]]:
     """Return a response whose reason says which of the fields that the caller named are not in the mapping."""
     named = (*(asked.query_fields or ()), *(asked.fields or ()))
-    missing = (yield from missing_fields(index, named)) if named else ""
+    missing = (yield from found.missing(index, named)) if named else ""
     if not missing:
         return answer
-    logger.warning("search of %s: %s", index or "all indices", missing)
     return {**answer, "rerank": {**answer["rerank"], "reason": f"{answer['rerank']['reason']}; {missing}"}}
 
 

@@ -1,6 +1,7 @@
 """Indices whose text is in fields of other names, on both engines: what is searched and read is found."""
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from osrerank import Client, connect
 from osrerank.cli import main
+from osrerank.retrieval.found_fields import FoundFields
 from osrerank.testing import FunctionScorer
 from tests.servers import ROOT
 
@@ -30,6 +32,7 @@ def fill(client: Client, name: str, documents: list[dict[str, Any]]) -> None:
 @pytest.fixture
 def client(engine_url: str) -> Iterator[Client]:
     with connect(engine_url, scorer=SCORER) as made:
+        made.found_fields = FoundFields(itertools.count().__next__)  # each look at the clock is a second later
         yield made
 
 

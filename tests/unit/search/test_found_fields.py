@@ -1,6 +1,7 @@
 """Searches of indices whose fields nobody named, on the embedded engine."""
 
 import asyncio
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ def fill(client: Any, name: str, documents: list[dict[str, Any]]) -> None:
 def client(tmp_path: Path) -> Iterator[Client]:
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=SCORER) as made:
         fill(made, "articles", ARTICLES)
+        made.found_fields = FoundFields(itertools.count().__next__)  # each look at the clock is a second later
         yield made
 
 
@@ -140,6 +142,16 @@ def test_named_fields_that_are_not_there_are_named(
     assert marks["applied"] is False
     assert marks["reason"].endswith(f"; {missing}")
     assert missing in caplog.text
+
+
+def test_searches_that_find_nothing_read_the_mapping_now_and_then(client: Client) -> None:
+    client.found_fields = FoundFields(lambda: 0.0)
+    paths = requests_of(client)
+    for options in ({}, {"query_fields": ["summary"]}):
+        for _ in range(5):
+            client.search("nothing of this", index="articles", rerank=options or True)  # type: ignore[arg-type]
+    assert paths.count("GET /articles/_mapping") == 2
+    assert paths.count("POST /articles/_search") == 10 + 1  # and a sample
 
 
 def test_no_hits_in_fields_that_are_there_is_all_that_is_said(client: Client) -> None:
