@@ -2,10 +2,13 @@
 
 python tools/models/joined/choose.py VALUES --round first     # without the articles; prints what they need
 python tools/models/joined/choose.py VALUES --table all.tsv   # the choice
+python tools/models/joined/choose.py VALUES --any-record      # as if records could be of any size
 """
 
 import argparse
 import csv
+import io
+import lzma
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,8 @@ from values import STARTS, Setting
 FIRST = ("dl21", "squad", "nfcorpus", "scifact", "checkthat", "wikiqa")
 ARTICLES = "articles"
 SAMPLES, SEED = 2000, 1
-SECOND_START_GAIN, FLOOR, FIRST_ROUND = 0.008, -0.005, 2.0
+MOST_RECORD_BYTES = 10_240
+SECOND_START_GAIN, FLOOR, FIRST_ROUND = 0.008, -0.005, 1.0
 
 Floats = npt.NDArray[np.float64]
 Tried = Mapping[Setting, Mapping[str, Floats]]
@@ -27,7 +31,7 @@ Tried = Mapping[Setting, Mapping[str, Floats]]
 
 def read(folder: Path, names: Sequence[str]) -> tuple[Tried, Mapping[str, Floats]]:
     """Return the settings that were measured on all sets, and BM25's values."""
-    files = {name: np.load(folder / f"{name}.npz") for name in names}
+    files = {name: _arrays(folder / f"{name}.npz.xz") for name in names}
     bm25 = {name: file["bm25"].astype(float) for name, file in files.items()}
     rows = {
         name: dict(zip(file["settings"].tolist(), file["values"].astype(float), strict=True))
@@ -35,6 +39,11 @@ def read(folder: Path, names: Sequence[str]) -> tuple[Tried, Mapping[str, Floats
     }
     common = [one for one in rows[names[0]] if all(one in each for each in rows.values())]
     return {Setting.of(one): {name: rows[name][one] for name in names} for one in common}, bm25
+
+
+def _arrays(file: Path) -> dict[str, Any]:
+    with lzma.open(file) as opened:
+        return dict(np.load(io.BytesIO(opened.read())))
 
 
 def standard_error(differences: Sequence[Floats], rng: np.random.Generator) -> float:
@@ -51,6 +60,7 @@ def main() -> None:
     parser.add_argument("values", type=Path)
     parser.add_argument("--round", choices=["first", "last"], default="last")
     parser.add_argument("--table", type=Path, help="every setting, its mean and its sets")
+    parser.add_argument("--any-record", action="store_true", help="also choose settings whose records are too large")
     options = parser.parse_args()
     names = FIRST if options.round == "first" else (*FIRST, ARTICLES)
     tried, bm25 = read(options.values, names)
@@ -66,28 +76,37 @@ def main() -> None:
     if options.round == "first":
         _show_first_round(ordered, tried)
     else:
-        _show_choice(ordered, tried, means, bm25)
+        able = [one for one in ordered if options.any_record or one.record_bytes <= MOST_RECORD_BYTES]
+        _show_choice(able, tried, means, bm25)
 
 
 def _row(setting: Setting, mean: float, values: Mapping[str, Floats], bm25: Mapping[str, Floats]) -> dict[str, Any]:
     each = {name: f"{one.mean():.4f}" for name, one in values.items()}
-    floor = min(float(one.mean() - bm25[name].mean()) for name, one in values.items())
     named = {"start": setting.start, "way": setting.way, "share": setting.share, "weight": setting.weight}
-    return {**named, "mean": f"{mean:.4f}", **each, "least difference to BM25": f"{floor:.4f}"}
+    return {**named, "mean": f"{mean:.4f}", **each, "least difference to BM25": f"{_floor(values, bm25):.4f}"}
 
 
 def _show_first_round(ordered: Sequence[Setting], tried: Tried) -> None:
-    """Print the settings that the articles are scored with: near the best of one start, and the bi-encoders."""
+    """Print what the articles are scored with: near the best of one start, the bi-encoders, and the best of both."""
     rng = np.random.default_rng(SEED)
-    best = ordered[0]
+    alone = [one for one in ordered if "+" not in one.start]
+    both = next(one for one in ordered if "+" in one.start)
     wanted: dict[str, set[str]] = {start: {f"{prefix}/plain/r1" for prefix in ("own", "none")} for start in STARTS}
-    for setting in ordered:
-        differences = [tried[best][name] - tried[setting][name] for name in tried[best]]
-        mean = float(np.mean([one.mean() for one in differences]))
-        if mean <= FIRST_ROUND * standard_error(differences, rng):
-            wanted[setting.start.partition("+")[0]].add(setting.way)
+    for setting in (*_near(alone, tried, FIRST_ROUND, rng), both):
+        wanted[setting.start.partition("+")[0]].add(setting.way)
     for start, ways in wanted.items():
         print(start, *sorted(ways))
+
+
+def _near(ordered: Sequence[Setting], tried: Tried, errors: float, rng: np.random.Generator) -> list[Setting]:
+    """Return the settings within so many standard errors of the first."""
+    near = []
+    for one in ordered:
+        differences = [tried[ordered[0]][name] - tried[one][name] for name in tried[one]]
+        mean = float(np.mean([values.mean() for values in differences]))
+        if mean <= errors * standard_error(differences, rng):
+            near.append(one)
+    return near
 
 
 def _show_choice(
@@ -104,15 +123,9 @@ def _show_choice(
     gain = means[both[0]] - means[alone[0]]
     print(f"a second start gains {gain:.4f}; it needs {SECOND_START_GAIN}")
     among = able if gain >= SECOND_START_GAIN else alone
-    best = among[0]
-    near = []
-    for one in among:
-        differences = [tried[best][name] - tried[one][name] for name in tried[best]]
-        mean = float(np.mean([values.mean() for values in differences]))
-        if mean <= standard_error(differences, rng):
-            near.append(one)
+    near = _near(among, tried, 1.0, rng)
     chosen = min(near, key=lambda one: (one.complexity, -means[one]))
-    print(f"{len(near)} settings within one standard error of {best}")
+    print(f"{len(near)} settings within one standard error of {among[0]}")
     each = ", ".join(f"{name} {values.mean():.4f}" for name, values in tried[chosen].items())
     print(f"chosen: {chosen} {means[chosen]:.4f}: {each}")
 

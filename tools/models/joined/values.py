@@ -2,12 +2,14 @@
 
 python tools/models/joined/values.py SETS SCORES VALUES [--only dl21 ...]
 
-Each set gives one file, ``SET.npz``: ``settings`` (their names), ``values`` (nDCG@10 in 16 bits, a row for each
+Each set gives one file, ``SET.npz.xz``: ``settings`` (their names), ``values`` (nDCG@10 in 16 bits, a row for each
 setting, a column for each query) and ``bm25`` (of each query). A set needs the scores of both starts.
 """
 
 import argparse
 import json
+import lzma
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import product
@@ -22,6 +24,7 @@ from osrerank.evaluation.basic import ndcg
 
 STARTS = ("bge-small-en-v1.5", "e5-small-v2")
 SPREAD_ON = "squad"
+HIDDEN, PIECES = 384, 90
 
 Floats = npt.NDArray[np.float64]
 
@@ -45,7 +48,11 @@ class Set:
     @classmethod
     def read(cls, file: Path) -> Self:
         """Read one that `sets.py` wrote."""
-        content = json.loads(file.read_text("utf-8"))
+        return cls.of(json.loads(file.read_text("utf-8")))
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Self:
+        """Return what `sets.py` wrote as JSON."""
         candidates = [list(content["candidates"][query]) for query in content["queries"]]
         scores = [np.array(list(content["candidates"][query].values()), dtype=float) for query in content["queries"]]
         first_pass = [one / one.max() if len(one) and one.max() > 0 else one for one in scores]
@@ -93,11 +100,20 @@ class Setting:
         return 0 if "plain" in self.way else int(self.way.split("/m")[1][0])
 
     @property
+    def merging(self) -> float:
+        """Pieces for each row of a document, on average."""
+        return float(self.way.rpartition("/r")[2])
+
+    @property
+    def record_bytes(self) -> int:
+        """What is kept of a passage of 90 pieces, in 8 bits."""
+        return HIDDEN * (1 + self.layers * math.ceil(PIECES / self.merging))
+
+    @property
     def complexity(self) -> tuple[Any, ...]:
         """Sorts simpler settings first, by `protocol.toml`."""
-        merging = float(self.way.rpartition("/r")[2])
         prefix = self.way.startswith("own") and self.start.startswith("bge")
-        return "+" in self.start, self.layers, "all" in self.way, -merging, self.share > 0, prefix
+        return "+" in self.start, self.layers, "all" in self.way, -self.merging, self.share > 0, prefix
 
 
 class Scores:
@@ -157,7 +173,8 @@ def main() -> None:
             "values": np.array(measured, dtype=np.float16),
             "bm25": one.values(one.first_pass).astype(np.float16),
         }
-        np.savez_compressed(options.values / f"{name}.npz", **arrays)
+        with lzma.open(options.values / f"{name}.npz.xz", "wb", preset=9) as file:  # half of what NumPy makes of it
+            np.savez(file, **arrays)
         print(f"{name}: {len(tried)} settings", flush=True)
 
 
