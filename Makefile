@@ -1,5 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
+# Processes that share the tests of `make test`, each with its own OpenSearch where one is needed.
+TEST_PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -35,7 +37,7 @@ demo: $(VENV)/.base
 	$(BIN)/osrerank demo
 
 test: setup
-	$(BIN)/python -m pytest -m "not bench and not slow" $(TEST_OPTIONS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m "not bench and not slow" $(TEST_OPTIONS)
 
 check: lint type
 	$(BIN)/python -m pytest tests/unit -n auto -m "not (server or long or integration or bench or slow)" $(TEST_OPTIONS)
