@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, represent, server_options
+from osrerank.client import embedded_folder, is_embedded, refuse_settings, refuse_unknown, represent, server_options
 from osrerank.msearch import MultiSearchCall
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
@@ -14,7 +14,9 @@ from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
-from osrerank.search.steps import Scoring, Step, search_steps
+from osrerank.search.states import SideStates
+from osrerank.search.step import Scoring, Step
+from osrerank.search.steps import search_steps
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
@@ -55,6 +57,7 @@ class AsyncClient(AsyncOpenSearch):
         self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
         self.found_fields = FoundFields()
+        self.side_states = SideStates(is_on=self.reranker.settings.states_index, is_embedded=is_embedded(self))
 
     async def search(
         self,
@@ -71,7 +74,17 @@ class AsyncClient(AsyncOpenSearch):
         given = {**(params or {}), **options}
         defaults = self.defaults.of(index)
         found = self.found_fields
-        steps = search_steps(self.reranker, defaults, query, body, given, index=index, rerank=rerank, found=found)
+        steps = search_steps(
+            self.reranker,
+            defaults,
+            query,
+            body,
+            given,
+            index=index,
+            rerank=rerank,
+            found=found,
+            states=self.side_states,
+        )
         perform = partial(self._perform, index=index, headers=headers, options=options)
         return await _performed(steps, perform)
 
@@ -96,7 +109,7 @@ class AsyncClient(AsyncOpenSearch):
         perform = partial(self._perform, index=index, headers=options.get("headers"), options={})
         call = await _performed(steps, perform)
         answer = await super().msearch(body=list(call.lines), index=index, **options)
-        return await asyncio.to_thread(call.finish, answer)
+        return await _performed(call.finish(answer, self.side_states), perform)
 
     async def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
@@ -121,7 +134,7 @@ class AsyncClient(AsyncOpenSearch):
 
     async def close(self) -> None:
         """Close the connections and release the model."""
-        self.reranker.close()
+        await asyncio.to_thread(self.reranker.close)  # it may wait for states to be written
         if self.is_owner:
             await super().close()
 

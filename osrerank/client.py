@@ -17,7 +17,9 @@ from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
-from osrerank.search.steps import Scoring, Step, search_steps, with_fields
+from osrerank.search.states import SideStates
+from osrerank.search.step import Scoring, Step
+from osrerank.search.steps import search_steps, with_fields
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
@@ -60,6 +62,7 @@ class Client(OpenSearch):
         self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
         self.found_fields = FoundFields()
+        self.side_states = SideStates(is_on=self.reranker.settings.states_index, is_embedded=is_embedded(self))
 
     def search(
         self,
@@ -95,7 +98,17 @@ class Client(OpenSearch):
         given = {**(params or {}), **options}
         defaults = self.defaults.of(index)
         found = self.found_fields
-        steps = search_steps(self.reranker, defaults, query, body, given, index=index, rerank=rerank, found=found)
+        steps = search_steps(
+            self.reranker,
+            defaults,
+            query,
+            body,
+            given,
+            index=index,
+            rerank=rerank,
+            found=found,
+            states=self.side_states,
+        )
         perform = partial(self._perform, index=index, headers=headers, options=options)
         return _performed(steps, perform)
 
@@ -124,8 +137,10 @@ class Client(OpenSearch):
         steps = MultiSearchCall.plan(
             self.reranker, self.defaults, body, index, rerank=rerank, params=options, found=found
         )
-        call = _performed(steps, partial(self._perform, index=index, headers=options.get("headers"), options={}))
-        return call.finish(super().msearch(body=list(call.lines), index=index, **options))
+        perform = partial(self._perform, index=index, headers=options.get("headers"), options={})
+        call = _performed(steps, perform)
+        answer = super().msearch(body=list(call.lines), index=index, **options)
+        return _performed(call.finish(answer, self.side_states), perform)
 
     def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True

@@ -4,11 +4,12 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect, embedded_folder
+from osrerank.errors import ConfigError
 from osrerank.retrieval.text_fields import fields_in
 from osrerank.scoring.onnx_scorer import usable_cores
 from osrerank.scoring.registry import is_local, load_local
@@ -90,7 +91,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
         yield Finding("model", "absent", f"scoring is not done here: the backend is {settings.backend}")
         return
     try:
-        scorer = load_local(settings, "mono")
+        scorer = load_local(settings.model_copy(update={"states": "off"}), "mono")  # the pair is computed each time
     except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
         yield Finding("model", "failed", _sentence(error), "see docs/models.md, or leave OSRERANK_MODEL unset")
         return
@@ -158,6 +159,8 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
         answers = f"{where} answers as {facts['distribution']} {facts['version']}"
         yield Finding("engine", "ok", answers, facts={**facts, "at": where})
         yield _fields(client, index) if index else Finding("index", "absent", "none was named; name one with --index")
+    if index and is_local(settings.backend):
+        yield _states(settings, index)
 
 
 def _hosts(client: Client) -> str:
@@ -185,6 +188,27 @@ def _fields(client: Client, index: str) -> Finding:
         return Finding("index", "failed", reason, "name the fields with --fields or in the settings file", facts)
     found = f"searched: {', '.join(searched)}; read: {', '.join(read)}"
     return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {found}", facts=facts)
+
+
+def _states(settings: Settings, index: str) -> Finding:
+    """Report how much of an index has document states, and what they would cost."""
+    from osrerank.states import coverage  # noqa: PLC0415 - loads a model
+
+    if settings.states == "off" and not settings.states_index:
+        return Finding("states", "absent", "document states are off: each search encodes its candidates")
+    try:
+        address = settings.url.get_secret_value()
+        with closing(connect(address, model=settings.model, backend=settings.backend, dtype=settings.dtype)) as client:
+            found = coverage(client, index)
+    except ConfigError as error:
+        return Finding("states", "absent", _sentence(error))
+    except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
+        return Finding("states", "failed", _sentence(error), "make the index with osrerank index, or name another")
+    facts = {**asdict(found), "seconds": round(found.seconds, 1)}
+    said = f"{found.known} of the first {found.texts} texts of {index} have states"
+    cost = f"those of all {found.documents} documents take {found.seconds:.0f} s and {found.stored / 1e6:.1f} MB here"
+    fix = f"osrerank states build --index {index}; or nothing: searches compute what they need"
+    return Finding("states", "ok", f"{said}; {cost}", "" if found.known == found.texts else fix, facts)
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:

@@ -24,6 +24,8 @@ class StageMarks(TypedDict):
         query_truncated: whether the query was.
         failed: candidates that could not be scored.
         took_ms: time in milliseconds.
+        encoded: documents whose states were computed; of joined models.
+        known: documents whose states were there; of joined models.
         pairs: probabilities of pairs, with ``explain``.
     """
 
@@ -38,6 +40,8 @@ class StageMarks(TypedDict):
     query_truncated: bool
     failed: int
     took_ms: float
+    encoded: NotRequired[int]
+    known: NotRequired[int]
     pairs: NotRequired[dict[str, Any]]
 
 

@@ -11,6 +11,8 @@ from osrerank.options.rerank import Rerank
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument, SearchCall
+from osrerank.search.states import SideStates
+from osrerank.search.step import Step
 from osrerank.search.steps import with_fields
 from osrerank.service import RerankService
 
@@ -67,14 +69,18 @@ class MultiSearchCall:
             lines += [header, call.body]
         return cls(tuple(lines), tuple(calls))
 
-    def finish(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the responses, each reranked or marked; errors stay unchanged."""
+    def finish(self, answer: Mapping[str, Any], states: SideStates) -> Generator[Step, Any, dict[str, Any]]:
+        """Yield the steps that rerank, and return the responses, each reranked or marked; errors stay unchanged.
+
+        Args:
+            answer: OpenSearch's.
+            states: side indices of document states, if there are any.
+        """
         if "responses" not in answer:  # filter_path may remove it
             return dict(answer)
-        responses = [
-            response if "error" in response else call.finish(response)
-            for call, response in zip(self._calls, answer["responses"], strict=True)
-        ]
+        responses = []
+        for call, response in zip(self._calls, answer["responses"], strict=True):
+            responses.append(response if "error" in response else (yield from states.around(call, response)))
         return {**answer, "responses": responses}
 
 

@@ -1,6 +1,7 @@
 """Rerank texts without a search engine."""
 
 import asyncio
+import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -8,7 +9,8 @@ from typing import Any, Self, Unpack
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.search.ranking import rank_texts
+from osrerank.response import probability_of
+from osrerank.search.ranking import id_of, rank_texts
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Candidate, Scorer
@@ -97,7 +99,7 @@ class Reranker:
         if not documents:
             return []
         ranking = rank_texts(self._service, DEFAULTS, query, documents, rerank=self._options)
-        given = {str(_id_of(document, place)): _id_of(document, place) for place, document in enumerate(documents)}
+        given = {str(doc_id): doc_id for doc_id in map(id_of, documents, itertools.count())}
         ranked = [_ranked(candidate, given[candidate.doc_id]) for candidate in ranking.candidates]
         least = self._options.min_score
         if least is not None and ranking.reports:
@@ -136,13 +138,7 @@ class Reranker:
         self.close()
 
 
-def _id_of(document: Document, place: int) -> Any:
-    if isinstance(document, Mapping):
-        return document.get("id", document.get("doc_id", place))
-    return place
-
-
 def _ranked(candidate: Candidate, doc_id: Any) -> RankedText:
-    found = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
-    score = candidate.score if found else None
-    return RankedText(doc_id, score, found[-1] if found else None, candidate.rank, candidate.text or "")
+    probability = probability_of(candidate)
+    score = None if probability is None else candidate.score
+    return RankedText(doc_id, score, probability, candidate.rank, candidate.text or "")

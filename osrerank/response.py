@@ -310,8 +310,10 @@ def reasons(reports: Iterable[StageReport]) -> str:
 
 def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:
     pairs = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
+    states = {"encoded": report.encoded, "known": report.known} if report.encoded or report.known else {}
     return {
         **pairs,
+        **states,
         "name": report.name,
         "applied": report.applied,
         "reason": report.reason or None,
@@ -334,8 +336,14 @@ def final_score(candidate: Candidate) -> float:
 def _passes(candidate: Candidate, min_score: float | None) -> bool:
     if min_score is None:
         return True
-    probabilities = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
-    return bool(probabilities) and probabilities[-1] >= min_score
+    probability = probability_of(candidate)
+    return probability is not None and probability >= min_score
+
+
+def probability_of(candidate: Candidate) -> float | None:
+    """Return the probability of relevance by the last stage that says one; None where none does."""
+    found = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
+    return found[-1] if found else None
 
 
 def _merged_hit(

@@ -1,7 +1,9 @@
 """From options to ranked candidates: models, stages and cache. It does not know OpenSearch."""
 
 import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice, takewhile
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.passages import BY_WINDOW
@@ -9,19 +11,23 @@ from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
 from osrerank.pipeline import Pipeline
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import check_settings
+from osrerank.scoring.states.request import BroughtStates, WithStates
 from osrerank.settings import Settings
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.mono import MonoStage
-from osrerank.stages.passages import PassageStage
+from osrerank.stages.passages import PassageStage, score_by_passages
 from osrerank.stages.sentences import SentenceStage
 from osrerank.types import (
     NEVER,
     Candidate,
     Deadline,
+    HasStates,
     Query,
     Ranking,
+    RequestStates,
     Scorer,
+    Scores,
     Stage,
     StagePipeline,
     StageReport,
@@ -52,9 +58,17 @@ class RerankService:
 
     def depth(self, options: Rerank) -> int:
         """Return how many candidates the first pass must return."""
-        return options.depth if isinstance(options.pipeline, str) else options.pipeline.depth
+        return options.most_depth if isinstance(options.pipeline, str) else options.pipeline.depth
 
-    def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline, *, offset: int = 0) -> Ranking:
+    def rerank(
+        self,
+        ranking: Ranking,
+        options: Rerank,
+        deadline: Deadline,
+        *,
+        offset: int = 0,
+        states: RequestStates | None = None,
+    ) -> Ranking:
         """Return the ranking after the pipeline of the options.
 
         Args:
@@ -62,6 +76,7 @@ class RerankService:
             options: of the search.
             deadline: of the call.
             offset: candidates above the requested page.
+            states: what the search brought of documents' states, for the model that scores candidates.
 
         Raises:
             ScoringError: the model cannot be loaded or used, and the options say to raise.
@@ -70,7 +85,10 @@ class RerankService:
         if options.pipeline == NO_STAGES:
             return ranking
         try:
-            pipeline = self._pipeline(options)
+            if options.depth == "auto":
+                states = states or BroughtStates({})  # what is read to find the depth is not read again
+                options = self._with_depth(options, ranking, states)
+            pipeline = self._pipeline(options, states)
         except (ModelLoadError, MissingDependencyError, WorkerError) as error:
             if options.on_failure == "raise":
                 raise
@@ -109,6 +127,38 @@ class RerankService:
         """
         return self._mono.scorer(cached=cached)
 
+    def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:
+        """Return the scores of texts as a search has them by default: of long ones their best passage's, if advised.
+
+        Args:
+            query: its text.
+            documents: their texts.
+            deadline: of the call.
+            cached: whether scores may come from the cache, if there is one.
+
+        Raises:
+            ScoringError: the model cannot be loaded, nothing was scored in time, or no document could be.
+            WorkerError: the workers did not answer.
+        """
+        scorer = self._mono.scorer(cached=cached)
+        if scorer.advice.passages:
+            return score_by_passages(scorer, query, documents, BY_WINDOW, deadline=deadline)
+        return scorer.score(query, documents, [(place,) for place in range(len(documents))], deadline=deadline)
+
+    def texts_of(self, candidate: Candidate, options: Rerank) -> list[str]:
+        """Return what the first stage of a search scores of a candidate with text: the text, or its passages.
+
+        Raises:
+            ConfigError: the first stage scores sentences, or is the caller's own.
+            ModelLoadError: the model cannot be loaded.
+        """
+        stage = _first_stage(options, self._mono.scorer(cached=False)) if isinstance(options.pipeline, str) else None
+        if isinstance(stage, PassageStage):
+            return [text for text, _ in stage.passages_of(candidate)]
+        if isinstance(stage, MonoStage):
+            return [candidate.text or ""]
+        raise ConfigError("the texts of sentences and of a pipeline of your own are not known beforehand")
+
     def warm_up(self, options: Rerank | None = None) -> None:
         """Load the models that the options need and rank two texts, so that the first search need not wait.
 
@@ -133,10 +183,56 @@ class RerankService:
         self._mono.close()
         self._duo.close()
 
-    def _pipeline(self, options: Rerank) -> StagePipeline:
+    def state_keys(self, ranking: Ranking, options: Rerank, indices: Sequence[str]) -> dict[bytes, str]:
+        """Return the keys of the states that the first stage needs, and the index of each one's candidate.
+
+        There are none where the model has no states, is not computed here or cannot be loaded.
+
+        Args:
+            ranking: the first pass.
+            options: of the search, with fields.
+            indices: of the candidates, in their order.
+        """
+        block = ranking.candidates[: self.depth(options)]
+        try:
+            keys = self._keys(block, options)
+        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
+            return {}
+        return {key: index for some, index in zip(keys, indices, strict=False) for key in some}
+
+    def _keys(self, candidates: Sequence[Candidate], options: Rerank) -> Iterator[list[bytes]]:
+        """Return the keys of the states that the first stage needs of each candidate; of no one without such a model.
+
+        Raises:
+            ConfigError: as `texts_of`.
+            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
+        """
+        scorer = self._mono.scorer(cached=False)
+        if not isinstance(scorer, HasStates):
+            return iter(())
+        texts = [self.texts_of(one, options) if one.text else [] for one in candidates]
+        every = iter(scorer.keys_of(list(chain.from_iterable(texts))))
+        return (list(islice(every, len(some))) for some in texts)
+
+    def _with_depth(self, options: Rerank, ranking: Ranking, states: RequestStates) -> Rerank:
+        """Return options whose depth is a number, where it is left open: as deep as candidates have states."""
+        if not isinstance(options.pipeline, str):
+            return options
+        deeper = ranking.candidates[options.least_depth : options.most_depth]
+        scorer = self._mono.scorer(cached=False)
+        depth = options.least_depth
+        if deeper and options.sentences is None and isinstance(scorer, HasStates):
+            keys = list(self._keys(deeper, options))
+            known = scorer.known(list(chain.from_iterable(keys)), states)
+            depth += sum(1 for _ in takewhile(known.issuperset, keys))
+        return replace(options, depth=depth)
+
+    def _pipeline(self, options: Rerank, states: RequestStates | None) -> StagePipeline:
         if not isinstance(options.pipeline, str):
             return options.pipeline
         scorer = self._mono.scorer(cached=options.cache)
+        if states is not None and isinstance(self._mono.scorer(cached=False), HasStates):
+            scorer = WithStates(scorer, states)
         first, blend = _first_stage(options, scorer), _blend(options, scorer)
         stages = [first] if blend is None else [first, blend]
         if options.pipeline == MONO_DUO:
@@ -151,7 +247,7 @@ class RerankService:
             judge: the stage before the blend. The first pass's part of a blend is not a model's judgment, and keeps its
                 weight from the mono model's card.
         """
-        depth = min(options.duo_depth, options.depth)
+        depth = min(options.duo_depth, options.least_depth)
         try:
             scorer = self._duo.scorer(cached=options.cache)
         except (ModelLoadError, MissingDependencyError) as error:
@@ -186,7 +282,7 @@ class FailedStage:
 
 def _first_stage(options: Rerank, scorer: Scorer) -> Stage:
     """Return the stage that scores documents by themselves: their beginnings, passages or sentences."""
-    depth, budget_ms = options.depth, options.mono_budget_ms
+    depth, budget_ms = options.least_depth, options.mono_budget_ms
     if options.sentences is not None:
         return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
     passages = options.passages
@@ -204,9 +300,10 @@ def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
     if options.blend == "replace" or (options.blend == "card" and scorer.advice.first_pass_weight == 0):
         return None
     if options.blend == "rrf":
-        return BlendStage("rrf", depth=options.depth)
+        return BlendStage("rrf", depth=options.least_depth)
     if options.blend == "weighted":
-        return BlendStage("weighted", 0.5 if options.blend_weight is None else options.blend_weight, options.depth)
+        share = 0.5 if options.blend_weight is None else options.blend_weight
+        return BlendStage("weighted", share, options.least_depth)
     weight = scorer.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
     if options.blend_weight is None and weight == 0:
         raise ConfigError(
@@ -214,7 +311,7 @@ def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
             setting="rerank.blend_weight",
             source="argument",
         )
-    return BlendStage("linear", weight, options.depth)
+    return BlendStage("linear", weight, options.least_depth)
 
 
 def _prior_share(options: Rerank, scorer: Scorer) -> float:

@@ -34,6 +34,11 @@ def _default_url() -> SecretStr:
     return SecretStr(f"embedded:{Path.home() / '.local' / 'share' / 'osrerank'}")
 
 
+def _default_states_folder() -> Path:
+    configured = os.environ.get("XDG_CACHE_HOME")
+    return (Path(configured) if configured else Path.home() / ".cache") / "osrerank" / "states"
+
+
 class Settings(BaseSettings):
     """What a deployment configures once.
 
@@ -53,6 +58,14 @@ class Settings(BaseSettings):
         cache_ttl_s: lifetime of a cached score that nobody asks for, in seconds.
         cache_mb: memory for cached scores in Redis, in megabytes.
         cache_local_mb: memory for cached scores in this process, in megabytes; 0 for none.
+        states: where documents' states are kept, for models of the layout ``joined``: ``file``, ``redis`` or ``off``.
+        states_folder: folder of that file.
+        states_redis_url: Redis that keeps them, where ``states`` is ``redis``.
+        states_mb: what they may take, in megabytes.
+        states_ttl_s: lifetime of a document's states, in seconds.
+        states_profile: how much of a document is kept: ``standard``, ``small``, or ``exact`` for all of it.
+        states_index: whether states are also kept in a side index of each index that is searched.
+        states_key: secret that states are signed with, so that nobody else can write any.
         queue_chunks: chunks that may wait for each worker; a search that would exceed it is refused as overloaded.
         worker_tasks: chunks that a worker scores at a time; 0 chooses by its device.
         metrics_port: port of a worker's Prometheus metrics; 0 for none.
@@ -77,6 +90,14 @@ class Settings(BaseSettings):
     cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=1)
     cache_mb: float = Field(default=256.0, gt=0)
     cache_local_mb: float = Field(default=16.0, ge=0)
+    states: Literal["file", "redis", "off"] = "file"
+    states_redis_url: SecretStr | None = None
+    states_folder: Path = Field(default_factory=_default_states_folder)
+    states_mb: float = Field(default=1024.0, ge=1)
+    states_ttl_s: int = Field(default=30 * 24 * 3600, gt=1)
+    states_profile: Literal["standard", "small", "exact"] = "standard"
+    states_index: bool = False
+    states_key: SecretStr | None = None
     queue_chunks: int = Field(default=64, gt=0)
     worker_tasks: int = Field(default=0, ge=0)
     metrics_port: int = Field(default=0, ge=0, le=65535)
@@ -100,7 +121,7 @@ class Settings(BaseSettings):
             raise ValueError("a token has printable ASCII characters, at least one, and no spaces")
         return token
 
-    @field_validator("redis_url", "broker_url")
+    @field_validator("redis_url", "broker_url", "states_redis_url")
     @classmethod
     def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and not re.match(r"(rediss?|unix)://.", url.get_secret_value()):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from opensearchpy.serializer import JSONSerializer
 
 from osrerank.errors import InferenceError
-from osrerank.types import NEVER, Advice, Deadline, Scores
+from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
 
 __all__ = ["CannedTransport", "FunctionScorer", "overlap"]
 
@@ -50,7 +50,13 @@ class FunctionScorer:
         return Advice()
 
     def score(
-        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
+        self,
+        query: str,
+        documents: Sequence[str],
+        tuples: Sequence[tuple[int, ...]],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,  # noqa: ARG002 - has none
     ) -> Scores:
         """Score the tuples one by one until the deadline."""
         if self.broken:

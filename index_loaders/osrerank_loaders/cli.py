@@ -1,6 +1,7 @@
 """The commands `index` and `download`, and `convert` from its own file: glue only."""
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ __all__ = ["convert", "download", "index"]
     "--give-up-s", type=click.FloatRange(min=0), default=300.0, show_default=True, help="Longest wait for the server."
 )
 @click.option("--checkpoint-s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Resume grain.")
+@click.option("--states", is_flag=True, help="Compute the documents' states then (osrerank states build).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def index(defaults: dict[str, Any], /, **options: Any) -> None:
@@ -44,13 +46,24 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
     """
     from osrerank_loaders.command import load_collection  # noqa: PLC0415 - imports opensearch-py and rich
 
-    summary = load_collection(connect, {**options, "url": options["url"] or (defaults or {}).get("url")})
-    if options["as_json"] or (defaults or {}).get("as_json"):
-        click.echo(json.dumps(asdict(summary)))
-        return
-    for note in summary.notes:
+    shared = defaults or {}
+    url = options["url"] or shared.get("url")
+    summary = load_collection(connect, {**options, "url": url})
+    as_json = options["as_json"] or shared.get("as_json")
+    for note in () if as_json else summary.notes:
         click.echo(note, err=True)
-    click.echo(str(summary))
+    if not as_json:
+        click.echo(str(summary))
+    built = None
+    if options["states"]:
+        from osrerank.states import build_on_screen  # noqa: PLC0415 - loads a model
+
+        with closing(connect(url, model=shared.get("model"))) as client:
+            built = build_on_screen(client, options["index_name"])
+    if as_json:
+        click.echo(json.dumps({**asdict(summary), **({"states": asdict(built)} if built else {})}))
+    elif built:
+        click.echo(f"states: {built}")
 
 
 @click.command()

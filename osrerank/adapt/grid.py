@@ -128,9 +128,7 @@ class Grid:
 
     def _states(self, ids: Sequence[int]) -> TextStates:
         """Return a text's states, with a first dimension of 1."""
-        found = self._backend.encoded(np.array(ids))
-        layers = tuple(torch.from_numpy(found[name]) for name in sorted(found) if name.startswith("states."))
-        return TextStates(layers, torch.zeros(1, len(ids)), torch.from_numpy(found["vector"]))
+        return TextStates.of_graph(self._backend.encoded(np.array(ids)), len(ids))
 
     def _encode(self, documents: Iterable[str]) -> None:
         new = list(documents)

@@ -26,6 +26,7 @@ COMMANDS = {
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",
     "serve": "osrerank.cli.serve:serve",
+    "states": "osrerank.cli.states:states",
     "tradeoff": "osrerank.cli.tradeoff:tradeoff",
     "train": "osrerank.cli.train:train",
     "tune": "osrerank.cli.tune:tune",

@@ -35,6 +35,11 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     "--checkpoint", type=FOLDER, help="Classifier with safetensors: exported by us, given to the peers as it is."
 )
 @click.option("--beside", multiple=True, help="Other models to measure in turn with --model's; may be repeated.")
+@click.option(
+    "--states",
+    type=click.Choice(["standard", "small", "exact"]),
+    help="Measure with documents' states of this profile.",
+)
 @click.option("--peers/--no-peers", default=True, help="With --checkpoint: measure other libraries too.")
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:
@@ -48,6 +53,9 @@ def bench(context: click.Context, /, **options: Any) -> None:
     import tempfile  # noqa: PLC0415 - only when the command runs
 
     with tempfile.TemporaryDirectory() as folder:
+        if options["states"]:
+            _show_states(context, _states_measured(context.obj, options, Path(folder)))
+            return
         report = _measured(context.obj, options, Path(folder))
     if wants_json(context):
         click.echo(json.dumps(report, indent=2))
@@ -75,6 +83,33 @@ def _measured(given: dict[str, Any], options: dict[str, Any], folder: Path) -> d
         for one in contenders:
             one.close()
     return {"machine": machine(), "rounds": options["rounds"], "rows": found, "missing": missing}
+
+
+def _states_measured(given: dict[str, Any], options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    from osrerank.bench.machine import machine  # noqa: PLC0415 - its twin
+    from osrerank.bench.states import measure_states  # noqa: PLC0415 - numpy
+    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+
+    model = Settings.load(model=given["model"]).model
+    measured = {"profile": options["states"], "rounds": options["rounds"], "threads": options["threads"]}
+    rows = [
+        {"pairs": label, **measure_states(model, tasks, folder / str(number), **measured)}
+        for number, (label, tasks) in enumerate(_workloads(options).items())
+    ]
+    return {"machine": machine(), "rounds": options["rounds"], "rows": rows}
+
+
+def _show_states(context: click.Context, report: dict[str, Any]) -> None:
+    if wants_json(context):
+        click.echo(json.dumps(report, indent=2))
+        return
+    from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
+
+    names = [name for name in report["rows"][0] if name not in ("model", "pairs", "profile")]
+    for row in report["rows"]:
+        click.echo(f"{row['model']}, states {row['profile']}, {row['pairs']}")
+        console().print(table(["", ""], [[name.replace("_", " "), f"{row[name]:,.2f}"] for name in names]))
+    _show_machine(report["machine"])
 
 
 def _contenders(given: dict[str, Any], options: dict[str, Any], folder: Path) -> tuple[Any, dict[str, str]]:
@@ -157,7 +192,10 @@ def _show(report: dict[str, Any]) -> None:
     console().print(table([*columns, "nDCG@10", "top 10"], [_cells(row) for row in report["rows"]]))
     for name, reason in report["missing"].items():
         click.echo(f"missing: {name}: {reason}")
-    machine = report["machine"]
+    _show_machine(report["machine"])
+
+
+def _show_machine(machine: dict[str, Any]) -> None:
     click.echo(f"{machine['cpu']}, {machine['cores']} cores; load {machine['load']}; {machine['versions']}")
 
 

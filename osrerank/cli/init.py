@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import click
 from osrerank.cli.options import DURATION, client_of
 from osrerank.errors import ConfigError
 from osrerank.response import parse_hit, text_of
+from osrerank.scoring.registry import load
 from osrerank.settings import SETTINGS_FILE
 
 SAMPLE = 20
@@ -72,14 +74,15 @@ def init(context: click.Context, /, *, index: str | None, deadline_ms: float, ou
 
 
 def _measure(client: Any, index: str | None, fields: tuple[str, ...]) -> Speed:
-    """Score a sample of documents once to warm up and once with a watch."""
+    """Score a sample of documents once to warm up and once with a watch; documents' states are computed each time."""
     texts = list(_sample(client, index, fields)) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE
-    scorer = client.reranker.scorer(cached=False)
+    scorer = load(client.reranker.settings.model_copy(update={"states": "off"}), "mono")
     tuples = [(place,) for place in range(len(texts))]
-    scorer.score("a question of five words", texts, tuples)
-    began = time.perf_counter()
-    scorer.score("another question of six words", texts, tuples)
-    return Speed(len(texts), len(texts) / (time.perf_counter() - began))
+    with closing(scorer):
+        scorer.score("a question of five words", texts, tuples)
+        began = time.perf_counter()
+        scorer.score("another question of six words", texts, tuples)
+        return Speed(len(texts), len(texts) / (time.perf_counter() - began))
 
 
 def _sample(client: Any, index: str | None, fields: tuple[str, ...]) -> Iterator[str]:

@@ -84,12 +84,19 @@ def _number_or_text(content: str) -> Any:
     return content
 
 
+def _depth(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Read a depth: a number, or ``auto``."""
+    return value if value in (None, "auto") else click.IntRange(1, MAX_DEPTH).convert(value, option, context)
+
+
 def pipeline_options(command: Command) -> Command:
     """Add the options that say how candidates are ranked."""
     for option in reversed(
         (
             click.option("--pipeline", type=click.Choice(PIPELINES), help="Stages that rerank.  [default: mono]"),
-            click.option("--depth", type=click.IntRange(1, MAX_DEPTH), help="Candidates reranked.  [default: 100]"),
+            click.option(
+                "--depth", callback=_depth, metavar="INTEGER|auto", help="Candidates reranked.  [default: 100]"
+            ),
             click.option(
                 "--duo-depth", type=click.IntRange(0, MAX_DUO_DEPTH), help="Of these, compared in pairs.  [default: 20]"
             ),

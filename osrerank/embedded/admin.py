@@ -18,7 +18,8 @@ OPENSEARCH_VERSION = "3.6.0"
 """The OpenSearch whose answers the engine imitates."""
 _SETTINGS = frozenset(
     {"number_of_shards", "number_of_replicas", "refresh_interval", "analysis", "similarity", "max_result_window",
-     "codec", "auto_expand_replicas", "translog", "merge", "highlight", "sort", "knn"}
+     "codec", "auto_expand_replicas", "translog", "merge", "highlight", "sort", "knn",
+     "hidden"}
 )  # fmt: skip
 _FINAL = frozenset({"number_of_shards", "analysis", "codec", "sort"})
 

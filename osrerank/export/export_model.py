@@ -29,6 +29,7 @@ from osrerank.scoring.model_files import (
     WEIGHTS_FILE,
     read_card,
     read_json,
+    tokenizer_file,
     weight_files,
 )
 from osrerank.scoring.registry import load_scorer
@@ -226,7 +227,7 @@ def _calibration(folder: Path, candidates: Path, qrels: Path) -> Calibration:
 
 def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> None:
     """Copy the files beside the graph; the tokenizer without padding and truncation, which osrerank does itself."""
-    tokenizer = read_json(source / TOKENIZER_FILE)
+    tokenizer = read_json(tokenizer_file(source))
     tokenizer.update(padding=None, truncation=None)
     (folder / TOKENIZER_FILE).write_text(
         json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"

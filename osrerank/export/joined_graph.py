@@ -104,7 +104,7 @@ class _Join(BertGraph):
                 own = f"query.{place}" if place == 0 else self._with_others(states, f"query.{place}")
             is_last = place == joining.layers - 1
             looking = self._first(states) if is_last and joining.pooling == "cls" and not looks_alone else states
-            context = self._context(looking, own, f"document.{place}", first + place)
+            context = self._context(looking, own, f"document.{place}", first + place, is_first=place == 0)
             states = self._after(context, looking, first + place)
         plain = self._times_document("query_vector")
         joined = self._times_document(_vector(self, states))
@@ -119,30 +119,65 @@ class _Join(BertGraph):
         shapes["log_pieces"] = ("n", "rows")
         return self.graph.model(shapes, {"logits": (score, ("n", 1))})
 
-    def _context(self, looking: str, own: str, document: str, layer: int) -> str:
-        """Return what rows attend to ``(n, looking, hidden)``: the query's own rows and the document's."""
+    def _context(self, looking: str, own: str, document: str, layer: int, *, is_first: bool) -> str:
+        """Return what rows attend to ``(n, looking, hidden)``: the query's own rows and the document's.
+
+        In the first joined layer the query's rows are the same beside each document, so that the logits of all
+        documents' rows are one product.
+        """
         add, ours = self.graph.add, f"layers.{layer}"
         query, key, value = (f"encoder.layer.{layer}.attention.self.{part}" for part in ("query", "key", "value"))
         asked = self._split_heads(self._linear(looking, f"{ours}.query", [query]))
         asked = add("Mul", [asked, self._number("scale", self._width**-0.5)])
         own_keys = add("Transpose", [self._split_heads(self._linear(own, f"{ours}.key", [key]))], perm=[0, 1, 3, 2])
         own_values = self._split_heads(self._linear(own, f"{ours}.value", [value]))
-        rows = add("Unsqueeze", [document, self._axis(1)])  # (n, 1, rows, hidden)
-        turned = add("Transpose", [rows], perm=[0, 1, 3, 2])
-        logits = add("MatMul", [add("MatMul", [asked, self._by_head(key, ours, "key")]), turned])
+        keyed = add("MatMul", [asked, self._by_head(key, ours, "key")])  # (1 or n, heads, looking, hidden)
+        together = add("Reshape", [keyed, self._shape(0, -1, self._hidden)])  # (1 or n, heads * looking, hidden)
+        if is_first:
+            flat = add("Transpose", [add("Squeeze", [together, self._axis(0)])], perm=[1, 0])
+            logits = add("Transpose", [add("MatMul", [document, flat])], perm=[0, 2, 1])
+        else:
+            logits = add("MatMul", [together, add("Transpose", [document], perm=[0, 2, 1])])
+        logits = self._heads_of_rows(logits)  # (n, heads, looking, rows)
         offset = add("MatMul", [asked, self._bias_by_head(key, (self._heads, self._width, 1))])
         logits = add("Sum", [logits, offset, self._document_bias()])
         own_logits = add("Add", [add("MatMul", [asked, own_keys]), self._zeros()])  # for each of the n documents
         attention = add("Softmax", [add("Concat", [own_logits, logits], axis=3)], axis=3)
         sizes = add("Concat", [add("Shape", [part], start=3, end=4) for part in (own_logits, logits)], axis=0)
         own_share, share = self.graph.split("Split", [attention, sizes], 2, axis=3)
-        values = add("Transpose", [self._by_head(value, ours, "value")], perm=[0, 2, 1])
-        seen = add("MatMul", [add("MatMul", [share, rows]), values])
         weight = add("ReduceSum", [share, self._axis(3)])
         offset = add("Mul", [weight, self._bias_by_head(value, (self._heads, 1, self._width))])
+        seen = self._valued(self._seen(share, document), value, ours)
         context = add("Sum", [add("MatMul", [own_share, own_values]), seen, offset])
-        shape = self.graph.constant("heads.together", np.array([0, 0, self._hidden]))
-        return add("Reshape", [add("Transpose", [context], perm=[0, 2, 1, 3]), shape])
+        return add("Reshape", [add("Transpose", [context], perm=[0, 2, 1, 3]), self._shape(0, 0, self._hidden)])
+
+    def _seen(self, share: str, document: str) -> str:
+        """Return the sums of a document's rows by their shares ``(n, heads, looking, hidden)``."""
+        rows = self.graph.add("Shape", [share], start=3, end=4)
+        shape = self.graph.add("Concat", [self._shape(0, -1), rows], axis=0)
+        sums = self.graph.add("MatMul", [self.graph.add("Reshape", [share, shape]), document])
+        return self._heads_of_rows(sums)
+
+    def _valued(self, sums: str, value: str, ours: str) -> str:
+        """Return the values of sums of rows ``(n, heads, looking, width)``: one product a head for all documents."""
+        add = self.graph.add
+        by_head = add("Transpose", [sums], perm=[1, 0, 2, 3])
+        flat = add("Reshape", [by_head, self._shape(self._heads, -1, self._hidden)])
+        values = add("MatMul", [flat, add("Transpose", [self._by_head(value, ours, "value")], perm=[0, 2, 1])])
+        counts = add("Shape", [by_head], start=1, end=3)
+        parts = [self._shape(self._heads), counts, self._shape(self._width)]
+        apart = add("Reshape", [values, add("Concat", parts, axis=0)])
+        return add("Transpose", [apart], perm=[1, 0, 2, 3])
+
+    def _heads_of_rows(self, together: str) -> str:
+        """Return ``(n, heads, looking, columns)`` of ``(n, heads * looking, columns)``."""
+        columns = self.graph.add("Shape", [together], start=2, end=3)
+        shape = self.graph.add("Concat", [self._shape(0, self._heads, -1), columns], axis=0)
+        return self.graph.add("Reshape", [together, shape])
+
+    def _shape(self, *sizes: int) -> str:
+        """Return a shape, or a part of one: 0 keeps the size in that place, -1 takes what is left."""
+        return self.graph.constant(f"shape.{'.'.join(map(str, sizes))}", np.array(sizes))
 
     def _product(self, states: str, ours: str, theirs: Sequence[str]) -> str:
         turned = self.graph.add("Transpose", [self._matrix(theirs[0], ours)])

@@ -1,5 +1,6 @@
-"""Turn an fp32 ONNX graph into an int8 one: its matrix products, and word embeddings with a scale for each row."""
+"""Turn an fp32 ONNX graph into an int8 one: its matrix products, and its large tables with a scale for each row."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,10 @@ from osrerank.export.fixed_scales import activation_ranges, fix_scales
 from osrerank.export.outliers import products_of, separate_outliers
 from osrerank.scoring.inputs import Tokens
 
-MIN_TABLE_ROWS = 1024
-"""Smaller tables (positions, segments) stay fp32: they are a few hundred kilobytes at most."""
+MIN_TABLE_ROWS = 512
+"""Smaller tables (segments) stay fp32. Words and positions have more rows, or as many."""
+READING = frozenset({"Gather", "Slice"})
+"""Operators that read rows of a table: by number, or the first so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +103,18 @@ def _kept(model: Any, recipe: Recipe) -> list[str]:
 
 
 def quantise_tables(model: Any) -> None:
-    """Replace each large fp32 table that a Gather reads by int8 rows and their scales, in an ``onnx.ModelProto``."""
+    """Replace each large fp32 table whose rows are read by int8 rows and their scales, in an ``onnx.ModelProto``."""
     onnx = require("onnx", extra="onnx")
     graph = model.graph
+    uses = Counter(name for node in graph.node for name in node.input)
     tables = {
         tensor.name: tensor
         for tensor in graph.initializer
-        if len(tensor.dims) == 2 and tensor.dims[0] >= MIN_TABLE_ROWS
+        if len(tensor.dims) == 2 and tensor.dims[0] >= MIN_TABLE_ROWS and uses[tensor.name] == 1
     }
     nodes = []
     for node in graph.node:
-        table = tables.pop(node.input[0], None) if node.op_type == "Gather" else None
+        table = tables.get(node.input[0]) if node.op_type in READING and not node.attribute else None
         if table is None:
             nodes.append(node)
             continue
@@ -118,7 +122,7 @@ def quantise_tables(model: Any) -> None:
         graph.initializer.remove(table)
         graph.initializer.append(onnx.numpy_helper.from_array(rows, f"{table.name}.int8"))
         graph.initializer.append(onnx.numpy_helper.from_array(scales, f"{table.name}.scale"))
-        nodes += _gather_rows(onnx.helper.make_node, table.name, node.input[1], node.output[0])
+        nodes += _read_rows(onnx.helper.make_node, table.name, node)
     del graph.node[:]
     graph.node.extend(nodes)
 
@@ -129,10 +133,12 @@ def quantise_rows(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8],
     return np.rint(table / scales).astype(np.int8), scales.astype(np.float32)
 
 
-def _gather_rows(make_node: Any, table: str, ids: str, output: str) -> list[Any]:
+def _read_rows(make_node: Any, table: str, node: Any) -> list[Any]:
+    """Return nodes that read the rows which a node reads of a table, from its int8 form."""
+    rows = list(node.input[1:])
     return [
-        make_node("Gather", [f"{table}.int8", ids], [f"{table}.rows"]),
+        make_node(node.op_type, [f"{table}.int8", *rows], [f"{table}.rows"]),
         make_node("Cast", [f"{table}.rows"], [f"{table}.rows.fp32"], to=1),
-        make_node("Gather", [f"{table}.scale", ids], [f"{table}.scales"]),
-        make_node("Mul", [f"{table}.rows.fp32", f"{table}.scales"], [output]),
+        make_node(node.op_type, [f"{table}.scale", *rows], [f"{table}.scales"]),
+        make_node("Mul", [f"{table}.rows.fp32", f"{table}.scales"], list(node.output)),
     ]

@@ -20,6 +20,8 @@ Blend = Literal["card", "replace", "linear", "weighted", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
 INSTALLED = "osrerank"
 """Name of the search pipeline that ``osrerank pipeline install`` makes by default."""
+DEPTH, AUTO_DEPTH = 100, 1_000
+"""The least and the most candidates of a depth that is "auto"."""
 MAX_DEPTH = 10_000
 """OpenSearch's default result window: no first pass returns more."""
 MAX_DUO_DEPTH = 1_000
@@ -30,7 +32,7 @@ class RerankOptions(TypedDict, total=False):
 
     query: str | None
     pipeline: str | StagePipeline
-    depth: int
+    depth: int | Literal["auto"]
     duo_depth: int
     pairs: str | Mapping[str, Any] | Pairs
     mono_budget_ms: float | None
@@ -60,7 +62,8 @@ class Rerank:
         query: text that candidates are judged against; None takes it from the search itself.
         pipeline: ``"mono"``; ``"mono-duo"``, which compares the best of mono in pairs; ``"none"`` for the first pass
             only; or a ``Pipeline`` of your own.
-        depth: candidates that the first stage reranks (k0), 1 to 10,000.
+        depth: candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and goes deeper, up to
+            1,000, as long as candidates have states (docs/states.md).
         duo_depth: candidates that are compared in pairs (k1), at most ``depth``; n candidates are n(n - 1) pairs. 0
             and 1 compare none.
         pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,
@@ -99,7 +102,7 @@ class Rerank:
 
     query: str | None = None
     pipeline: str | StagePipeline = "mono"
-    depth: int = 100
+    depth: int | Literal["auto"] = DEPTH
     duo_depth: int = 20
     pairs: Pairs = field(default_factory=Pairs)
     mono_budget_ms: float | None = None
@@ -128,6 +131,16 @@ class Rerank:
         """
         named = self.query_fields and tuple(name.partition("^")[0] for name in self.query_fields)
         return replace(self, fields=self.fields or named or found, query_fields=self.query_fields or found)
+
+    @property
+    def least_depth(self) -> int:
+        """Candidates that the first stage reranks in any case."""
+        return DEPTH if self.depth == "auto" else self.depth
+
+    @property
+    def most_depth(self) -> int:
+        """Candidates that the first pass must return."""
+        return AUTO_DEPTH if self.depth == "auto" else self.depth
 
     @property
     def search_pipeline(self) -> str | None:
@@ -166,6 +179,8 @@ class Rerank:
         if self.search_pipeline is None:
             return
         given = [name for name, neutral in _CLIENT_ONLY.items() if getattr(self, name) not in neutral]
+        if self.depth == "auto":
+            given.append("depth")
         if given:
             message = f"rerank option {given[0]} is the client's: it does not go with via={self.via!r}, leave it out"
             raise ConfigError(message, setting=f"rerank.{given[0]}", source="argument")
@@ -238,8 +253,8 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"{' or '.join(map(repr, PIPELINES))} or a Pipeline",
     ),
     "depth": (
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_DEPTH,
-        f"a count from 1 to {MAX_DEPTH}",
+        lambda value: value == "auto" or (type(value) is int and 0 < value <= MAX_DEPTH),
+        f'a count from 1 to {MAX_DEPTH}, or "auto"',
     ),
     "duo_depth": (
         lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_DUO_DEPTH,

@@ -88,12 +88,12 @@ def plan_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any], options
     refusal = _refusal(body, params, offset, size) or _refusal_in_pipeline(body, params)
     if not refusal and not text.strip():
         refusal = "the query text is empty"
-    if not refusal and (offset or 0) + (size or 0) > options.depth:
-        refusal = f"the page ends beyond the {options.depth} hits that the search pipeline reranks: raise depth"
+    if not refusal and (offset or 0) + (size or 0) > options.least_depth:
+        refusal = f"the page ends beyond the {options.least_depth} hits that the search pipeline reranks: raise depth"
     if refusal:
         return refused(body, params, options, refusal)
     ext = {**(body.get("ext") or {}), "rerank": {"query_context": {"query_text": text}}}
-    wanted_body = {**body, "from": 0, "size": options.depth, "ext": ext}
+    wanted_body = {**body, "from": 0, "size": options.least_depth, "ext": ext}
     wanted_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
     wanted_params["search_pipeline"] = options.search_pipeline
     return FirstPass(wanted_body, wanted_params, Page(offset or 0, size or 0))

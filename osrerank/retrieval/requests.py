@@ -8,18 +8,18 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True)
 class SideRequest:
-    """A request that prepares or explains a search.
+    """A request that prepares, explains or follows a search.
 
     Attributes:
-        method: ``GET`` or ``POST``.
+        method: as ``GET``.
         path: the path of the URL.
-        body: the request's body; None for none.
+        body: the request's body, or its lines; None for none.
         params: the URL's parameters.
     """
 
     method: str
     path: str
-    body: Mapping[str, Any] | None = None
+    body: Mapping[str, Any] | str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -20,7 +20,7 @@ from tokenizers import Encoding, Tokenizer
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import LengthRule, ModelCard
-from osrerank.scoring.model_files import TOKENIZER_FILE
+from osrerank.scoring.model_files import tokenizer_file
 
 CHARACTERS_PER_PIECE = 8
 """First guess of characters per piece; English has four to five."""
@@ -119,7 +119,7 @@ class InputBuilder:
         Raises:
             ModelLoadError: the tokenizer cannot be read, or does not join two texts.
         """
-        file = directory / TOKENIZER_FILE
+        file = tokenizer_file(directory)
         try:
             tokenizer = Tokenizer.from_file(str(file))
             tokenizer.no_padding()
@@ -146,6 +146,11 @@ class InputBuilder:
         segments = np.full_like(ids, around.document_type)
         segments[: len(around.head) + len(query.ids) + around.middle_query] = 0
         return Tokens(ids, segments)
+
+    def alone(self, text: Pieces) -> Tokens:
+        """Return the sequence of a text by itself."""
+        ids = _joined(self._template.head, text.ids, self._template.tail)
+        return Tokens(ids, np.zeros_like(ids))
 
     def duo(self, query: Pieces, first: Pieces, second: Pieces) -> Tokens:
         """Return the sequence of a query and two documents; the special behind a text has the text's segment."""

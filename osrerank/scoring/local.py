@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -16,8 +17,8 @@ from osrerank.scoring.batcher import Batcher, Outcome, Row
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.logistic import logistic
-from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, digest
-from osrerank.types import NEVER, Advice, Deadline, Scores
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
+from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
 
 CHUNK = {"mono": 16, "duo": 128}
 """Sequences tokenised at a time, while those before them are being computed."""
@@ -73,10 +74,11 @@ class LocalScorer:
     @functools.cached_property
     def identity(self) -> str:
         """All that a pair's score depends on except its texts: model digest, precision and input policy."""
-        files = [name for name in (TOKENIZER_FILE, CARD_FILE, CONFIG_FILE) if (self._directory / name).exists()]
+        files = [name for name in (CARD_FILE, CONFIG_FILE) if (self._directory / name).exists()]
+        tokenizer = os.path.relpath(tokenizer_file(self._directory), self._directory)
         backend = self.backend
         policy = f"{self.card.layout}/{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
-        return f"{digest(self._directory, [*files, *backend.files])}/{backend.precision}/{policy}"
+        return f"{digest(self._directory, [tokenizer, *files, *backend.files])}/{backend.precision}/{policy}"
 
     @property
     def merges_calls(self) -> bool:
@@ -84,7 +86,13 @@ class LocalScorer:
         return self.backend.budget_tokens > 1
 
     def score(
-        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
+        self,
+        query: str,
+        documents: Sequence[str],
+        tuples: Sequence[tuple[int, ...]],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,  # noqa: ARG002 - has none
     ) -> Scores:
         self._check(tuples)
         texts = _Texts(self._builder, query, documents)

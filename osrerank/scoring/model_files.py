@@ -59,6 +59,17 @@ def read_json(file: Path, *, kind: type = dict) -> Any:
     return content
 
 
+def tokenizer_file(directory: Path) -> Path:
+    """Return the file of a model's tokenizer: its own, or that of the model whose encoder its card names."""
+    own, card = directory / TOKENIZER_FILE, directory / CARD_FILE
+    if own.exists() or not card.exists():
+        return own
+    graphs = read_json(card).get("onnx")
+    named = graphs.values() if isinstance(graphs, dict) else ()
+    shared = [directory / str(graph) for graph in named if str(graph).startswith("../")]
+    return shared[0].parent.parent / TOKENIZER_FILE if shared else own
+
+
 def padding_id(directory: Path) -> int:
     """Return the id of the padding token, from the directory's ``config.json`` where there is one."""
     config = read_json(directory / CONFIG_FILE) if (directory / CONFIG_FILE).exists() else {}
@@ -97,7 +108,7 @@ def parameter_files(directory: Path) -> list[str]:
 
 
 def _refuse_unusable(directory: Path) -> None:
-    if not (directory / TOKENIZER_FILE).exists():
+    if not tokenizer_file(directory).exists():
         fix = "save it there with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         reason = f"{directory} has no {TOKENIZER_FILE}; {fix}"
         raise ModelLoadError(reason, path=str(directory))

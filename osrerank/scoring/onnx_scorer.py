@@ -135,8 +135,9 @@ class JoinedBackend:
         self.threads = threads
         self.precision = precision
         self.files = files
+        self.join: Any = join
+        self.hidden = int(next(one.shape[1] for one in encoder.get_outputs() if one.name == "vector"))
         self._encoder: Any = encoder
-        self._join: Any = join
         self._model = card.name
         self._layers = card.joining.layers
         self._parts = range(1, SEGMENTS[card.kind])
@@ -175,7 +176,7 @@ class JoinedBackend:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
     def close(self) -> None:
-        self._encoder = self._join = None
+        self._encoder = self.join = None
         self._query.cache_clear()
         self._document.cache_clear()
 
@@ -195,11 +196,15 @@ class JoinedBackend:
             rows = [document[f"states.{place}"] for document in documents]
             feeds[f"document.{place}"] = np.concatenate(rows, axis=1) if len(rows) == 2 else rows[0]
         feeds["log_pieces"] = np.zeros(feeds["document.0"].shape[:2], dtype=np.float32)
-        logits: npt.NDArray[np.float32] = self._join.run(None, feeds)[0]
+        logits: npt.NDArray[np.float32] = self.join.run(None, feeds)[0]
         return logits
 
     def _of_bytes(self, ids: bytes) -> Mapping[str, npt.NDArray[np.float32]]:
         return self.encoded(np.frombuffer(ids, dtype=np.int64))
+
+    def query(self, ids: Ids) -> Mapping[str, npt.NDArray[np.float32]]:
+        """Return what `encoded` does; the last queries' are kept."""
+        return self._query(ids.tobytes())
 
     def encoded(self, ids: Ids) -> Mapping[str, npt.NDArray[np.float32]]:
         """Return a text's ``vector`` ``(1, hidden)`` and ``states.i`` ``(1, tokens, hidden)``.

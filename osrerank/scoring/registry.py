@@ -99,6 +99,7 @@ def load_local(settings: Settings, kind: Kind | None, *, model: str | None = Non
         dtype=settings.dtype,
         compiled=settings.torch_compile,
         kind=kind,
+        settings=settings,
     )
 
 
@@ -110,6 +111,7 @@ def load_scorer(
     dtype: str = AUTO,
     compiled: bool = False,
     kind: Kind | None = None,
+    settings: Settings | None = None,
 ) -> "LocalScorer":
     """Load a model into this process.
 
@@ -123,6 +125,7 @@ def load_scorer(
             CPU. Any but ``auto`` selects the torch backend: an ONNX graph has its own types.
         compiled: whether torch compiles the network; its first batches are slow, later ones faster.
         kind: what the model must be: ``mono`` scores ``(i,)`` tuples, ``duo`` ``(i, j)``; None takes either.
+        settings: how states of documents are kept; without them nothing is rounded, and nothing kept.
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
@@ -139,8 +142,14 @@ def load_scorer(
     if kind is not None and card.kind != kind:
         reason = f"{directory} is a {card.kind} model; a {kind} one is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
-    loaded = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype, compiled=compiled)
-    return LocalScorer(directory, card, InputBuilder.load(directory, card), loaded)
+    loaded: Any = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype, compiled=compiled)
+    builder = InputBuilder.load(directory, card)
+    if card.layout == "joined" and loaded.name == "onnx":
+        from osrerank.scoring.states.configured import States  # noqa: PLC0415 - for one layout
+        from osrerank.scoring.states.scorer import JoinedScorer  # noqa: PLC0415 - likewise
+
+        return JoinedScorer(directory, card, builder, loaded, States() if settings is None else States.of(settings))
+    return LocalScorer(directory, card, builder, loaded)
 
 
 def load_backend(

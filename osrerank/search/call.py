@@ -30,7 +30,7 @@ from osrerank.retrieval.text_fields import USUAL, fields_of
 from osrerank.search.slow import advise_if_slow
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
-from osrerank.types import Deadline, Query
+from osrerank.types import Deadline, Query, Ranking, RequestStates
 
 logger = logging.getLogger(__name__)
 
@@ -138,8 +138,34 @@ class SearchCall:
         named = {name: value for name, value in self.params.items() if name in options}
         return {name: value for name, value in self.params.items() if name not in named}, named
 
-    def finish(self, response: Any) -> Any:
-        """Return the response reranked, marked with why it is not, or unchanged where no reranking was asked for."""
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the deadline: negative after it, infinite without one."""
+        return self._deadline.remaining_s()
+
+    def state_keys(self, response: Any) -> dict[bytes, str]:
+        """Return the keys of the states that scoring the response's hits needs, and the index of each hit.
+
+        There are none where nothing is reranked, or by a model without states.
+        """
+        options, first_pass = self._options, self._first_pass
+        if options is None or first_pass is None or first_pass.refusal or options.search_pipeline is not None:
+            return {}
+        hits = hits_of(response)
+        if _obstacle(options, hits, self._text):
+            return {}
+        options = _with_fields(options, hits)
+        ranking = _read(options, response, self._text)
+        indices = [str(hit.get("_index")) for hit in hits]
+        return self._reranker.state_keys(ranking, options, indices)
+
+    def finish(self, response: Any, states: RequestStates | None = None) -> Any:
+        """Return the response reranked, marked with why it is not, or unchanged where no reranking was asked for.
+
+        Args:
+            response: OpenSearch's.
+            states: what the search brought of documents' states.
+        """
         if self._options is None or self._first_pass is None:
             return response
         first_pass = self._first_pass
@@ -152,7 +178,13 @@ class SearchCall:
                 answer = in_pipeline(response, self._options.search_pipeline, first_pass.page)
             else:
                 answer = reranked(
-                    self._reranker, self._options, response, self._text, first_pass.page, deadline=self._deadline
+                    self._reranker,
+                    self._options,
+                    response,
+                    self._text,
+                    first_pass.page,
+                    deadline=self._deadline,
+                    states=states,
                 )
             outcome = answer["rerank"]["applied"]
         finally:
@@ -165,29 +197,51 @@ class SearchCall:
 
 
 def reranked(
-    reranker: RerankService, options: Rerank, response: Mapping[str, Any], text: str, page: Page, *, deadline: Deadline
+    reranker: RerankService,
+    options: Rerank,
+    response: Mapping[str, Any],
+    text: str,
+    page: Page,
+    *,
+    deadline: Deadline,
+    states: RequestStates | None = None,
 ) -> dict[str, Any]:
     """Return a page of the reranked response, or of the first pass with the reason."""
     hits = hits_of(response)
     obstacle = _obstacle(options, hits, text)
     if obstacle:
         return unchanged(response, obstacle, page=page)
-    fields = options.fields or fields_of([hit.get("_source") or {} for hit in hits])
-    answer = _ranked(reranker, replace(options, fields=fields), response, text, page, deadline)
-    answer["rerank"]["fields"] = list(fields)
+    options = _with_fields(options, hits)
+    answer = _ranked(reranker, options, response, text, page, deadline, states)
+    answer["rerank"]["fields"] = list(options.fields or ())
     return answer
 
 
+def _with_fields(options: Rerank, hits: Sequence[Mapping[str, Any]]) -> Rerank:
+    """Return options that name the fields to read; where nobody named any, those that the hits have."""
+    return replace(options, fields=options.fields or fields_of([hit.get("_source") or {} for hit in hits]))
+
+
+def _read(options: Rerank, response: Mapping[str, Any], text: str) -> Ranking:
+    return parse(response, Query(QUERY_ID, text), options.fields or (), options.separator)
+
+
 def _ranked(
-    reranker: RerankService, options: Rerank, response: Mapping[str, Any], text: str, page: Page, deadline: Deadline
+    reranker: RerankService,
+    options: Rerank,
+    response: Mapping[str, Any],
+    text: str,
+    page: Page,
+    deadline: Deadline,
+    states: RequestStates | None,
 ) -> dict[str, Any]:
     """Return what `reranked` does, for hits that can be reranked by fields that are known."""
     started = time.perf_counter()
-    ranking = parse(response, Query(QUERY_ID, text), options.fields or (), options.separator)
+    ranking = _read(options, response, text)
     if all(candidate.text is None for candidate in ranking.candidates):
         return unchanged(response, _no_text(options, hits_of(response)), page=page)
     above = page.offset if page.min_score is None else 0  # a threshold needs the probabilities of those above
-    ranking = reranker.rerank(ranking, options, deadline, offset=above)
+    ranking = reranker.rerank(ranking, options, deadline, offset=above, states=states)
     if not applied(ranking.reports):
         reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
         return unchanged(response, reason, reports=ranking.reports, page=page, rerank_ms=_since_ms(started))

@@ -72,13 +72,18 @@ def rank_texts(
     return reranker.rerank(ranking, options, Deadline.after_ms(options.deadline_ms))
 
 
+def id_of(document: str | Mapping[str, Any], place: int) -> Any:
+    """Return a document's ``id`` or ``doc_id`` as it is given; without one its place."""
+    return document.get("id", document.get("doc_id", place)) if isinstance(document, Mapping) else place
+
+
 def _candidate(place: int, document: str | Mapping[str, Any], separator: str) -> Candidate:
     fields: Any = {"text": document} if isinstance(document, str) else document
     text = fields.get("text") if isinstance(fields, Mapping) else None
     if not isinstance(text, str):
         raise ConfigError(f"document {place} has no text", setting=f"documents[{place}].text", source="argument")
     score = float(fields.get("score") or 0.0)
-    doc_id = str(fields.get("id", fields.get("doc_id", place)))
+    doc_id = str(id_of(document, place))
     sections = tuple(Section(name, fields[name]) for name in ("title", "text") if fields.get(name))
     full = separator.join(section.text for section in sections)
     trace = (StageScore(FIRST_PASS, score, place + 1, squash(score)),)

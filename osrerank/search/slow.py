@@ -32,11 +32,11 @@ def advise_if_slow(answer: Mapping[str, Any], options: Rerank, rerank_s: float) 
     if took_s <= SLOW_S or scoring is None or scoring["took_ms"] / 1000 <= took_s / 2 or not _is_due():
         return
     logger.warning(
-        "a search took %.1f s, %.1f s of them in the stage %s, which scored %s of %s candidates anew with %s; %s",
+        "a search took %.1f s, %.1f s of them in the stage %s: %s inferences for %s candidates with %s; %s",
         took_s,
         scoring["took_ms"] / 1000,
         scoring["name"],
-        scoring["candidates"] - scoring["cached"],
+        scoring["inferences"],
         scoring["candidates"],
         scoring["model"],
         _advice(scoring, options),
@@ -46,7 +46,7 @@ def advise_if_slow(answer: Mapping[str, Any], options: Rerank, rerank_s: float) 
 def _advice(scoring: Mapping[str, Any], options: Rerank) -> str:
     """Return the options that would make the slowest stage faster."""
     name = "duo_depth" if scoring["name"] == "duo" else "depth"
-    depth = options.duo_depth if scoring["name"] == "duo" else options.depth
+    depth = options.duo_depth if scoring["name"] == "duo" else options.least_depth
     ways = [f"a lower {name} than {depth} is less work"]
     if options.deadline_ms is None:
         ways.append("deadline_ms bounds it")

@@ -4,9 +4,8 @@
 client perform the steps and know nothing else of a search.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from opensearchpy import TransportError
@@ -17,32 +16,11 @@ from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.retrieval.rm3 import expand
 from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
+from osrerank.search.states import SideStates
+from osrerank.search.step import SearchRequest, Step
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline
-
-
-class SearchRequest(NamedTuple):
-    """A request to OpenSearch's ``_search``.
-
-    Attributes:
-        call: has the body and the URL parameters.
-    """
-
-    call: SearchCall
-
-
-class Scoring(NamedTuple):
-    """Work that takes long and sends nothing to OpenSearch.
-
-    Attributes:
-        run: does it; an event loop calls it in a thread.
-    """
-
-    run: Callable[[], Any]
-
-
-Step = SideRequest | SearchRequest | Scoring
 
 
 def search_steps(
@@ -55,6 +33,7 @@ def search_steps(
     index: Any,
     rerank: RerankArgument,
     found: FoundFields,
+    states: SideStates,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search, each to be answered with its result, and return the response.
 
@@ -70,6 +49,7 @@ def search_steps(
         index: the caller's index or indices.
         rerank: the caller's options.
         found: what is searched and read in indices whose fields nobody named.
+        states: side indices of document states, if there are any.
 
     Raises:
         ConfigError, ValueError: as `SearchCall.plan`.
@@ -77,17 +57,20 @@ def search_steps(
     """
     asked = Rerank.of(rerank, defaults)
     searches_text = isinstance(query, str)
+
+    def search(options: Rerank) -> Generator[Step, Any, Any]:
+        wanted = asked is not None and options
+        return _search(reranker, options, query, body, params, index=index, rerank=wanted, states=states)
+
     if asked is None and not searches_text:
-        return (yield from _search(reranker, defaults, query, body, params, index=index, rerank=False))
+        return (yield from search(defaults))
     options = yield from with_fields(asked or defaults, index, found, searches_text=searches_text)
-    arguments: dict[str, Any] = {"index": index, "rerank": asked is not None and options}
-    answer = yield from _search(reranker, options, query, body, params, **arguments)
+    answer = yield from search(options)
     if not _reads_nothing(answer):
         return answer
     again = yield from with_fields(asked or defaults, index, found, searches_text=searches_text, anew=True)
     if again != options:  # the mapping has changed
-        arguments["rerank"] = asked is not None and again
-        return (yield from _search(reranker, again, query, body, params, **arguments))
+        return (yield from search(again))
     return answer if asked is None else (yield from _with_missing_fields(answer, asked, index, found))
 
 
@@ -100,6 +83,7 @@ def _search(
     *,
     index: Any,
     rerank: RerankArgument,
+    states: SideStates,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search whose fields are known, and return the response; arguments as `search_steps`."""
     query, rerank, deadline = yield from expand_query(defaults, query, index, params, rerank)
@@ -115,7 +99,7 @@ def _search(
         own = SearchCall.plan(reranker, defaults, query, body, params, rerank=False)
         call = call.fall_back(own, refusal)
         response = yield SearchRequest(call)
-    return (yield Scoring(partial(call.finish, response)))
+    return (yield from states.around(call, response))
 
 
 def with_fields(
@@ -130,9 +114,8 @@ def with_fields(
         searches_text: whether the query is a text that searches fields.
         anew: whether the mapping is to be read again.
     """
-    is_named = options.fields or options.query_fields
-    if is_named and (options.query_fields or not searches_text):
-        return options.with_fields(options.query_fields or options.fields or ())
+    if options.query_fields or (options.fields and not searches_text):
+        return options.with_fields(options.fields or ())
     fields = yield from found.of(index, anew=anew)
     return options.with_fields(fields)
 

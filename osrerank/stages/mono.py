@@ -100,10 +100,7 @@ class MonoStage:
             reason="; ".join(reasons),
             model=self.scorer.model,
             candidates=asked,
-            inferences=scores.inferences,
-            cached=scores.cached,
-            truncated=scores.truncated,
-            query_truncated=scores.query_truncated,
+            **scores.counts(),
             failed=failed,
             took_ms=took_ms,
         )

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from osrerank.options.passages import Passages
 from osrerank.stages.ordering import BELOW_ONE, Judged
-from osrerank.stages.slices import rank_by_slices
-from osrerank.stages.splitting import passage_spans, readable
-from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
+from osrerank.stages.slices import rank_by_slices, score_slices
+from osrerank.stages.splitting import leaves_out, passage_spans, readable
+from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores, Section, Span
 
 ABOVE_ZERO = np.finfo(np.float64).tiny
 
@@ -101,6 +101,7 @@ class PassageStage:
             depth=self.depth,
             unit="passages",
             deadline=deadline.within_ms(self.budget_ms),
+            leaves_out=self._leaves_out,
         )
 
     def passages_of(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
@@ -122,6 +123,13 @@ class PassageStage:
         prefix = f"{title}{self.separator}" if title else ""
         return [(f"{prefix}{readable(section.text[span.start : span.end])}", span) for section, span in found]
 
+    def _leaves_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
+        """Return whether a document has words that are in no passage; a title stands before each."""
+        sections = candidate.sections or (Section("text", candidate.text or ""),)
+        bodies = [section for section in sections if section.field not in self.options.title_fields]
+        there = [span for span in spans if span is not None]
+        return bool(there) and leaves_out(bodies, there)
+
     def _judge(self, candidate: Candidate, spans: Sequence[Span | None], logits: npt.NDArray[np.float32]) -> Judged:
         there = np.flatnonzero(~np.isnan(logits))
         probabilities = self.scorer.probabilities(logits[there])
@@ -135,3 +143,33 @@ class PassageStage:
             parts={"logit": float(logits[best]), "probability": document.probability},
             passage=spans[best],
         )
+
+
+def score_by_passages(
+    scorer: Scorer, query: str, documents: Sequence[str], options: Passages, *, deadline: Deadline = NEVER
+) -> Scores:
+    """Return the scores of texts that are no candidates of a search: of each the best of its passages'.
+
+    Args:
+        scorer: scores ``(i,)`` tuples.
+        query: its text.
+        documents: their texts, at least one.
+        options: how they are cut; scores are aggregated as ``maxp``, whatever they say.
+        deadline: as for ``Scorer.score``; ``reached`` counts the leading documents of which a passage was attempted,
+            and is below their number until all passages were.
+
+    Raises:
+        DeadlineExceeded: nothing was scored in time.
+        InferenceError: no document could be scored at all, or a score is not a number.
+    """
+    stage = PassageStage(scorer, options)
+    texts = [[text for text, _ in stage.passages_of(Candidate("", document, 0.0, 1))] for document in documents]
+    slices = score_slices(scorer, query, texts, stage=stage.name, deadline=deadline)
+    values = np.array([_best(logits) for logits in slices.logits], dtype=np.float32)
+    complete = len(slices.scores.attempted) == slices.asked
+    reached = len(documents) if complete else min(slices.reached, len(documents) - 1)
+    return Scores(values, slices.failures, reached, slices.scores.identity, **slices.scores.counts())
+
+
+def _best(logits: npt.NDArray[np.float32]) -> float:
+    return float(np.nanmax(logits)) if not np.isnan(logits).all() else math.nan

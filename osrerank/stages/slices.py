@@ -15,6 +15,8 @@ PartsOf = Callable[[Candidate], Sequence[tuple[str, Span | None]]]
 """Candidate -> its parts as the model reads them, at least one, each with its place in the source; None for all."""
 Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32]], Judged]
 """Candidate, places and logits of its parts (NaN where there is none) -> what is made of them."""
+LeavesOut = Callable[[Candidate, Sequence[Span | None]], bool]
+"""Candidate, places of its parts -> whether they lack some of its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ def rank_by_slices(
     depth: int,
     unit: str,
     deadline: Deadline,
+    leaves_out: LeavesOut | None = None,
 ) -> Ranking:
     """Return the ranking with its top ``depth`` ordered by their parts' scores.
 
@@ -65,6 +68,7 @@ def rank_by_slices(
         depth: how many candidates are scored.
         unit: what the parts are called: ``passages``, ``sentences``.
         deadline: as for ``Scorer.score``.
+        leaves_out: tells which candidates count as truncated although no part of them was cut.
 
     Raises:
         DeadlineExceeded: nothing was scored in time.
@@ -78,10 +82,10 @@ def rank_by_slices(
         return ranking.with_report(StageReport(stage, applied=False, reason=reason, candidates=len(block)))
     parts = [parts_of(candidate) for candidate in present]
     texts = [[text for text, _span in one] for one in parts]
+    places = [[span for _text, span in one] for one in parts]
     scores = score_slices(scorer, ranking.query.text, texts, stage=stage, deadline=deadline)
-    judged = [
-        judge(present[place], [span for _text, span in parts[place]], scores.logits[place]) for place in scores.scored
-    ]
+    judged = [judge(present[at], places[at], scores.logits[at]) for at in scores.scored]
+    shortened = sum(leaves_out(present[at], places[at]) for at in scores.scored) if leaves_out is not None else 0
     failures = {present[place].doc_id: reason for place, reason in scores.failures.items()}
     attempt = Attempt(block, present, judged, scores.reached, failures)
     candidates = settle(ranking, stage, attempt)
@@ -92,6 +96,7 @@ def rank_by_slices(
         unit=unit,
         candidates=len(block),
         failed=attempt.failed,
+        shortened=shortened,
         took_ms=(time.perf_counter() - started) * 1000,
     )
     return Ranking(ranking.query, candidates, (*ranking.reports, report))
@@ -142,7 +147,15 @@ def score_slices(
 
 
 def report_of(
-    scorer: Scorer, stage: str, parts: SliceScores, *, unit: str, candidates: int, failed: int, took_ms: float
+    scorer: Scorer,
+    stage: str,
+    parts: SliceScores,
+    *,
+    unit: str,
+    candidates: int,
+    failed: int,
+    took_ms: float,
+    shortened: int = 0,
 ) -> StageReport:
     """Return the report of a stage that scored parts of documents.
 
@@ -154,6 +167,7 @@ def report_of(
         candidates: documents that the stage was asked to order.
         failed: documents that could not be scored.
         took_ms: wall time of the stage, in milliseconds.
+        shortened: documents of which some text is in no part.
     """
     reasons = []
     attempted = len(parts.scores.attempted)
@@ -169,9 +183,7 @@ def report_of(
         reason="; ".join(reasons),
         model=scorer.model,
         candidates=candidates,
-        inferences=parts.scores.inferences,
-        cached=parts.scores.cached,
-        truncated=parts.scores.truncated,
+        **{**parts.scores.counts(), "truncated": parts.scores.truncated + shortened},
         failed=failed,
         took_ms=took_ms,
     )

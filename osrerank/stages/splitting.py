@@ -6,6 +6,7 @@ arXiv:1905.09217, section 3, with the numbers of Chen et al.: ICIP at TREC-2020 
 
 import random
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -52,6 +53,27 @@ def passage_spans(sections: Iterable[Section], windows: Windows, doc_id: str) ->
         if at_most is not None and len(found) >= at_most:
             break
     return _kept(found, windows, doc_id)
+
+
+def leaves_out(sections: Iterable[Section], spans: Iterable[Span]) -> bool:
+    """Return whether words of a document stand in none of its passages.
+
+    Args:
+        sections: the document's texts.
+        spans: its passages, in order.
+    """
+    of: defaultdict[tuple[str, int | None], list[Span]] = defaultdict(list)
+    for span in spans:
+        of[span.field, span.value].append(span)
+    for section in sections:
+        read = 0
+        for span in of[section.field, section.value]:
+            if section.text[read : span.start].strip():
+                return True
+            read = max(read, span.end)
+        if section.text[read:].strip():
+            return True
+    return False
 
 
 def readable(text: str) -> str:

@@ -20,7 +20,7 @@ from osrerank.options.passages import Windows
 from osrerank.scoring.card import Kind
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import name_of
-from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, parameter_files, read_card
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, parameter_files, read_card, tokenizer_file
 from osrerank.training.development import Development, Scoring
 from osrerank.training.distill import DistillationObjective
 from osrerank.training.examples.batches import Assembly, MonoAssembly, Steps
@@ -217,7 +217,7 @@ def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee 
 def _reading(trainee: Trainee) -> tuple[Any, ...]:
     """Return the values that determine a builder's sequences."""
     card = trainee.card
-    tokenizer = hashlib.sha256((trainee.source / "tokenizer.json").read_bytes()).hexdigest()
+    tokenizer = hashlib.sha256(tokenizer_file(trainee.source).read_bytes()).hexdigest()
     return tokenizer, card.layout, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
 
 

@@ -35,6 +35,7 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # trains a model, beside other tests
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
 def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     for needed in ("matplotlib", "torch", "onnx"):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import osrerank
+from tests.articles import ARTICLES, fill
 from tests.recording_engine import recording_engine
 from tests.servers import ROOT
 
@@ -25,10 +26,6 @@ SAMPLE = ROOT / "osrerank" / "data" / "squad"
 SERVER = "https://user:password@localhost:9200"
 NOT_RUN = ("make demo", "pip install osrerank")
 """The first is run by hand and by the CI, the second is what brought us here."""
-ARTICLES = [
-    {"headline": "Low blood pressure at noon", "body": "It falls when the heart is slow and salt short."},
-    {"headline": "Storms over the sea", "body": "The wind rose. Blood and pressure were low."},
-]
 
 
 class Block(NamedTuple):
@@ -92,8 +89,7 @@ def test_the_quickstart_runs(
     (tmp_path / "qrels.txt").write_bytes((SAMPLE / "qrels.txt").read_bytes())
     run_shell("osrerank index jsonl corpus.jsonl --index osrerank-demo", url)  # as `make demo` does
     with osrerank.connect(url) as client:
-        lines = [line for one in ARTICLES for line in ({"index": {"_index": "articles"}}, one)]
-        client.bulk(body=lines, refresh=True)
+        fill(client, "articles", ARTICLES)
     folder = lambda _settings: tmp_path / "engine"  # noqa: E731 - stands in for the server at localhost
     monkeypatch.setattr("osrerank.client.embedded_folder", folder)
     monkeypatch.setattr("osrerank.aio.embedded_folder", folder)

@@ -3,11 +3,13 @@
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opensearchpy import OpenSearch
 
 from osrerank import connect
+from tests.bi_encoders import plain
 
 ENGINES = ("opensearch", "embedded")
 
@@ -39,3 +41,29 @@ def index_name(engine: OpenSearch) -> Iterator[str]:
 @pytest.fixture
 def embedded_folder(tmp_path: Path) -> Path:
     return tmp_path / "embedded"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model of the layout joined."""
+    from osrerank.adapt.adapt import AdaptOptions, adapt
+
+    folder = tmp_path_factory.mktemp("model")
+    adapt(plain(folder / "plain"), folder / "made", AdaptOptions(pooling="cls", layers=1, precision="fp32"))
+    return folder / "made"
+
+
+@pytest.fixture
+def encodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the texts that joined models encode."""
+    from osrerank.scoring.onnx_scorer import JoinedBackend
+
+    counted: list[int] = []
+    encoded = JoinedBackend.encoded
+
+    def counting(self: JoinedBackend, ids: Any) -> Any:
+        counted.append(len(ids))
+        return encoded(self, ids)
+
+    monkeypatch.setattr(JoinedBackend, "encoded", counting)
+    return counted

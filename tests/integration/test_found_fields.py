@@ -11,22 +11,13 @@ from osrerank import Client, connect
 from osrerank.cli import main
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.testing import FunctionScorer
+from tests.articles import ARTICLES, fill
 from tests.servers import ROOT
 
 pytestmark = pytest.mark.integration
 
 SCORER = FunctionScorer(lambda _query, text: float(len(text)))
-ARTICLES = [
-    {"headline": "Low blood pressure at noon", "body": "It falls when the heart is slow and salt short.", "url": "/a"},
-    {"headline": "Storms over the sea", "body": "The wind rose. Blood and pressure were low.", "url": "/b"},
-]
 PARTS = {"type": "nested", "properties": {"words": {"type": "text"}}}
-
-
-def fill(client: Client, name: str, documents: list[dict[str, Any]]) -> None:
-    actions = [{"index": {"_index": name, "_id": str(place)}} for place in range(len(documents))]
-    lines = [line for pair in zip(actions, documents, strict=True) for line in pair]
-    client.bulk(body=lines, refresh=True)
 
 
 @pytest.fixture

@@ -1,28 +1,56 @@
-"""The cards of the shipped models against the recipes in ``tools/models/recipes``."""
+"""The cards of the shipped models against the recipes in ``tools/models/joined/recipes``."""
 
-import json
-import runpy
+import tomllib
 
 import pytest
 
+from osrerank.scoring.locate import locate
+from osrerank.scoring.model_files import read_card, tokenizer_file
+from osrerank.scoring.registry import load_scorer
 from tests.servers import ROOT
 
-pytest.importorskip("torch")
-
-MODELS = runpy.run_path(str(ROOT / "tools" / "models" / "shipped_recipes.py"))
+RECIPES = sorted((ROOT / "tools" / "models" / "joined" / "recipes").glob("*.toml"))
 
 
-@pytest.mark.parametrize("name", MODELS["MODELS"])
-def test_the_card_is_its_recipes(name: str) -> None:
-    card = json.loads((ROOT / "osrerank" / "models" / name / "osrerank.json").read_text("utf-8"))
-    expected = MODELS["read_model"](name).shipped_card()
-    trained, wanted = card["provenance"].pop("our_training"), expected["provenance"].pop("our_training")
-    assert trained == {field: wanted[field] for field in trained}  # a recipe has fields that are younger than a card
-    assert card == expected
+@pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+def test_the_card_is_its_recipes(file):
+    recipe, card = tomllib.loads(file.read_text("utf-8")), read_card(locate(f"osrerank/{file.stem}"))
+    assert card.name == f"osrerank/{file.stem}"
+    assert card.provenance == recipe["provenance"]
+    assert card.joining.layers == recipe["adapt"]["layers"]
+    for name in ("pooling", "query_prefix", "document_prefix"):
+        assert getattr(card.joining, name) == recipe["adapt"].get(name, getattr(card.joining, name))
+    weight = recipe.get("first_pass_weight", 0) * card.calibration.scale
+    assert card.first_pass_weight == pytest.approx(weight, abs=1e-4)
+    assert card.prior_share == recipe.get("prior_share", 0)
 
 
-def test_a_table_of_a_model_wins_over_the_common_one() -> None:
-    small, mono = (MODELS["read_model"](name) for name in ("mono-small", "mono"))
-    assert small.card["biases"] == {**mono.card["biases"], "pool_factor": 2.5}
-    assert (small.card["first_pass_weight"], small.export["outlier_gain"]) == (8.0, 3.0)
-    assert "outlier_gain" not in mono.export
+def test_every_shipped_model_has_a_recipe():
+    shipped = {folder.name for folder in (ROOT / "osrerank" / "models").iterdir() if folder.is_dir()}
+    assert shipped == {file.stem for file in RECIPES}
+
+
+def test_duo_compares_with_the_scale_of_mono():
+    mono, duo = (read_card(locate(f"osrerank/{name}")) for name in ("mono", "duo"))
+    assert duo.calibration.scale == mono.calibration.scale
+    assert locate("osrerank/duo") / duo.onnx["int8"] != locate("osrerank/mono") / mono.onnx["int8"]
+    assert (locate("osrerank/duo") / duo.onnx["int8"]).samefile(locate("osrerank/mono") / mono.onnx["int8"])
+
+
+def test_duo_reads_texts_with_the_tokenizer_of_mono():
+    shared = tokenizer_file(locate("osrerank/mono"))
+    assert shared.exists()
+    assert tokenizer_file(locate("osrerank/duo")).samefile(shared)
+
+
+def test_what_is_made_of_duo_has_its_tokenizer(tmp_path):
+    pytest.importorskip("onnx")
+    from osrerank.export.export_model import ExportOptions, export_model
+
+    made = tmp_path / "made"
+    card = export_model(locate("osrerank/duo"), made, ExportOptions(precision="int8"))
+    assert card.onnx["int8"] == "onnx/model_int8.onnx"
+    assert tokenizer_file(made) == made / "tokenizer.json"
+    query, documents, pairs = "low blood pressure", ["low pressure of blood", "the wing"], [(0, 1)]
+    found, before = (load_scorer(name).score(query, documents, pairs).values for name in (str(made), "osrerank/duo"))
+    assert found == pytest.approx(before, rel=0.05)  # its weights were rounded once more

@@ -87,7 +87,9 @@ def _settings(one: type[BaseSettings]) -> Iterator[tuple[str, str, str]]:
     for name, entry in one.model_fields.items():
         default = entry.get_default(call_default_factory=True)
         if isinstance(default, SecretStr):
-            default = default.get_secret_value().replace(str(Path.home()), "~")
+            default = default.get_secret_value()
+        if isinstance(default, str | Path):
+            default = str(default).replace(str(Path.home()), "~")
         yield f"{PREFIX}{name.upper()}", repr(default), said[name]
 
 

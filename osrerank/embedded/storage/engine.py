@@ -103,7 +103,7 @@ class Engine:
             wanted = "*" if part == "_all" else part
             if "*" in wanted:
                 pattern = values.wildcard(wanted)
-                hit = [name for name in rows if pattern.fullmatch(name)]
+                hit = [name for name, row in rows.items() if pattern.fullmatch(name) and not row.is_hidden]
                 hit += [by_id[one] for alias, of in aliases.items() if pattern.fullmatch(alias) for one in of]
             elif wanted in rows:
                 hit = [wanted]

@@ -56,6 +56,11 @@ class IndexRow:
     generation: int
     indexed_seq: int
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether patterns leave the index out."""
+        return str(self.settings.get("index", {}).get("hidden", False)).lower() == "true"
+
 
 class Row(NamedTuple):
     """A document; ``source`` is its JSON text, None once deleted."""

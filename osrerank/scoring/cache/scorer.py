@@ -7,6 +7,7 @@ need the same pair at the same time both compute it, and both write the same sco
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from prometheus_client import Counter as Count
 from osrerank.scoring.cache.in_flight import InFlight
 from osrerank.scoring.cache.local import LocalStore, NoStore, Store
 from osrerank.settings import Settings
-from osrerank.types import NEVER, Advice, Deadline, Scorer, Scores
+from osrerank.types import NEVER, Advice, Counts, Deadline, RequestStates, Scorer, Scores
 
 MEGABYTE = 1_000_000
 
@@ -64,8 +65,16 @@ class CachedScorer:
         return self._scorer.advice
 
     def score(
-        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
+        self,
+        query: str,
+        documents: Sequence[str],
+        tuples: Sequence[tuple[int, ...]],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,
     ) -> Scores:
+        # An application's own scorer need not know of states.
+        given: dict[str, Any] = {"deadline": deadline} if states is None else {"deadline": deadline, "states": states}
         identity = self._scorer.identity
         keys = score_keys(identity, query, documents, tuples)
         known, fading = self._read(keys)
@@ -76,19 +85,19 @@ class CachedScorer:
         own, others = self._in_flight.claim(absent)
         fresh = _Fresh({})
         try:
-            fresh = self._compute(own, keys, query, documents, tuples, deadline)
+            fresh = self._compute(own, keys, query, documents, tuples, given)
         finally:
             self._in_flight.complete(own, fresh.scores if fresh.identity in ("", identity) else {})
         if fresh.identity not in ("", identity):  # the model has changed since, so cached scores are void
-            return self._scorer.score(query, documents, tuples, deadline=deadline)
+            return self._scorer.score(query, documents, tuples, **given)
         shared = {key: score for key, pending in others.items() if (score := pending.wait(deadline)) is not None}
         HITS.labels("computing").inc(len(shared))
         known |= shared
         left = [key for key in others if key not in shared]
         if left and not deadline.passed:
-            more = self._compute(left, keys, query, documents, tuples, deadline)
+            more = self._compute(left, keys, query, documents, tuples, given)
             if more.identity not in ("", identity):
-                return self._scorer.score(query, documents, tuples, deadline=deadline)
+                return self._scorer.score(query, documents, tuples, **given)
             fresh = fresh.plus(more)
         self._local.write({**shared, **fresh.scores})
         self._remote.write({**fading, **fresh.scores})
@@ -123,14 +132,15 @@ class CachedScorer:
         query: str,
         documents: Sequence[str],
         tuples: Sequence[tuple[int, ...]],
-        deadline: Deadline,
+        given: Mapping[str, Any],
     ) -> "_Fresh":
-        """Score the first tuple of each key."""
+        """Score the first tuple of each key, with keyword arguments as given to `score`."""
         place_of = {key: place for place, key in reversed(list(enumerate(keys)))}
         ordered = sorted(wanted, key=place_of.__getitem__)
         if not ordered:
             return _Fresh({})
-        answer = self._scorer.score(query, documents, [tuples[place_of[key]] for key in ordered], deadline=deadline)
+        asked = [tuples[place_of[key]] for key in ordered]
+        answer = self._scorer.score(query, documents, asked, **given)
         scores = {key: float(value) for key, value in zip(ordered, answer.values, strict=True) if np.isfinite(value)}
         failures = {ordered[index]: reason for index, reason in answer.failures.items()}
         return _Fresh(scores, failures, (answer,), answer.identity)
@@ -161,16 +171,9 @@ class _Fresh:
         values = _values(keys, {**known, **self.scores})
         failures = {place: self.failures[key] for place, key in enumerate(keys) if key in self.failures}
         open_places = (place for place in np.flatnonzero(np.isnan(values)).tolist() if place not in failures)
-        return Scores(
-            values,
-            failures,
-            reached=next(open_places, len(keys)),
-            inferences=sum(answer.inferences for answer in self.answers),
-            cached=_spared(keys, known, self.scores) + sum(answer.cached for answer in self.answers),
-            truncated=sum(answer.truncated for answer in self.answers),
-            query_truncated=any(answer.query_truncated for answer in self.answers),
-            identity=identity,
-        )
+        counts = Counts.total(self.answers)
+        counts["cached"] += _spared(keys, known, self.scores)
+        return Scores(values, failures, reached=next(open_places, len(keys)), identity=identity, **counts)
 
 
 def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> list[bytes]:

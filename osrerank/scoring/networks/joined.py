@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -51,6 +53,17 @@ class TextStates:
     layers: tuple[Tensor, ...]
     log_pieces: Tensor
     vectors: Tensor
+
+    @classmethod
+    def of_graph(cls, encoded: Mapping[str, npt.NDArray[np.float32]], tokens: int) -> Self:
+        """Return the states of one text of so many tokens from what the encoder graph gives.
+
+        Args:
+            encoded: ``vector`` and ``states.i``, see `osrerank.export.joined_graph.build_encoder`.
+            tokens: of the text, specials among them.
+        """
+        layers = tuple(torch.from_numpy(encoded[name]) for name in sorted(encoded) if name.startswith("states."))
+        return cls(layers, torch.zeros(1, tokens), torch.from_numpy(encoded["vector"]))
 
 
 @dataclass(frozen=True, slots=True)

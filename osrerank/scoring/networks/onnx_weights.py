@@ -34,9 +34,7 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
         KeyError: the graph lacks a weight: osrerank did not export it.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
-    onnx = require("onnx", extra="torch")
-    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
-    graph, layers = _GraphWeights(constants), int(config["num_hidden_layers"])
+    graph, layers = _GraphWeights(_constants(file)), int(config["num_hidden_layers"])
     encoder = _tensors(graph.encoder(layers, int(config["type_vocab_size"])))
     named = {name: tensor.clone() for name, tensor in bert_names(encoder, layers).items()}  # no parts of one matrix
     return {**named, **_tensors(graph.head())}
@@ -53,14 +51,17 @@ def read_join_weights(file: Path, config: Mapping[str, Any], layers: int) -> dic
     Raises:
         KeyError, MissingDependencyError: as `read_graph_weights`.
     """
-    onnx = require("onnx", extra="torch")
-    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
-    graph, first = _JoinWeights(constants), int(config["num_hidden_layers"]) - layers
+    graph, first = _JoinWeights(_constants(file)), int(config["num_hidden_layers"]) - layers
     named: dict[str, Tensor] = {}
     for place in range(layers):
         ours = _tensors(graph.layer(first + place))
         named |= bert_layer_names(ours, f"layers.{first + place}", f"{OWN}.{place}")
     return {name: tensor.clone() for name, tensor in named.items()}
+
+
+def _constants(file: Path) -> dict[str, Array]:
+    onnx = require("onnx", extra="torch")
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
 
 
 def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
@@ -112,9 +113,8 @@ class _GraphWeights:
 
     def _tables(self, segments: int) -> dict[str, Array]:
         word, position, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
-        positions = self._constants["positions"]
-        if positions.ndim == 1:  # numbers, which cross-bias looks up in the table
-            positions = self._matrix(position)
+        numbers = self._constants.get("positions")  # of positions, which cross-bias looks up in the table; or the table
+        positions = self._matrix(position if numbers is not None and numbers.ndim == 1 else "positions")
         tables = {"word.weight": self._matrix(word), "position.weight": positions}
         if "segment" not in self._constants:  # the standard layout
             return {**tables, "segment.weight": self._matrix(segment)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from osrerank.types import Scores
+from osrerank.types import Counts, Scores
 
 MOST_PAIRS = 100
 MOST_CHARACTERS = 1 << 20
@@ -95,16 +95,7 @@ def gather(size: int, chunks: Sequence[Chunk], answers: Sequence[Scores | str | 
             values[chunk.places] = answer.values
             failures |= {chunk.places[index]: reason for index, reason in answer.failures.items()}
     found = [answer for answer in answers if isinstance(answer, Scores)]
-    return Scores(
-        values,
-        failures,
-        reached=_leading(values, failures),
-        inferences=sum(answer.inferences for answer in found),
-        cached=sum(answer.cached for answer in found),
-        truncated=sum(answer.truncated for answer in found),
-        query_truncated=any(answer.query_truncated for answer in found),
-        identity=identity,
-    )
+    return Scores(values, failures, reached=_leading(values, failures), identity=identity, **Counts.total(found))
 
 
 def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:

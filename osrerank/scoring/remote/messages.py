@@ -266,20 +266,24 @@ def _are_tuples(value: object, documents: int) -> bool:
 
 def _plain(scores: Scores) -> dict[str, Any]:
     content = {name: getattr(scores, name) for name in _PLAIN}
+    content |= {name: count for name in _OPTIONAL if (count := getattr(scores, name))}
     return {**content, "values": scores.values.astype("<f4").tobytes(), "failures": list(scores.failures.items())}
 
 
 _PLAIN = ("reached", "inferences", "cached", "truncated", "query_truncated")
+_OPTIONAL = ("encoded", "known")
+"""Of models with states alone, so that clients and workers of before understand all others."""
 
 
 def _scores(content: object) -> Scores:
     """Return scores whose numbers agree with each other."""
-    if not isinstance(content, dict) or set(content) != {*_PLAIN, "values", "failures"}:
+    if not isinstance(content, dict) or set(content) - {*_OPTIONAL} != {*_PLAIN, "values", "failures"}:
         raise PayloadError("field scores of a message has a value that cannot be used")
     raw = _checked(content, "values", lambda value: isinstance(value, bytes) and len(value) % FLOAT.size == 0)
     values = np.frombuffer(raw, dtype="<f4").astype(np.float32)
     failures = _checked(content, "failures", lambda value: _are_failures(value, len(values)))
-    counts = {name: _checked(content, name, _is_count) for name in _PLAIN[:-1]}
+    named = (*_PLAIN[:-1], *(name for name in _OPTIONAL if name in content))
+    counts = {name: _checked(content, name, _is_count) for name in named}
     if counts["reached"] > len(values):
         raise PayloadError("field reached of a message has a value that cannot be used")
     query_truncated = _checked(content, "query_truncated", _is_bool)

@@ -25,7 +25,7 @@ from osrerank.scoring.remote.delivery import Delivery, PendingChunk
 from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
 from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry
 from osrerank.settings import Settings
-from osrerank.types import NEVER, Advice, Deadline, Scores
+from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,13 @@ class RemoteScorer:
         return self.workers().first.advice
 
     def score(
-        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
+        self,
+        query: str,
+        documents: Sequence[str],
+        tuples: Sequence[tuple[int, ...]],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,  # noqa: ARG002 - has none
     ) -> Scores:
         """Score on workers.
 

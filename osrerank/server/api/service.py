@@ -121,10 +121,10 @@ class Service:
         if deadline.passed:
             raise DeadlineExceeded("the time given for the request ran out before its turn came")
         scorer = self.reranker.scorer(cached=cached)
-        tuples = [(place,) for place in range(len(question.documents))]
-        scores = scorer.score(question.query, question.documents, tuples, deadline=deadline)
-        if scores.reached < len(tuples):
-            reason = f"the time given for the request ran out after {scores.reached} of {len(tuples)} documents"
+        asked = len(question.documents)
+        scores = self.reranker.score(question.query, question.documents, deadline, cached=cached)
+        if scores.reached < asked:
+            reason = f"the time given for the request ran out after {scores.reached} of {asked} documents"
             raise DeadlineExceeded(reason, model=scorer.model)
         DOCUMENTS.labels("inferred").inc(scores.inferences)
         DOCUMENTS.labels("cached").inc(scores.cached)

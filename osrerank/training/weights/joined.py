@@ -157,8 +157,6 @@ def on_states(network: nn.Module, card: ModelCard, source: Path) -> tuple[OnStat
     backend = JoinedBackend.load(source, known)
 
     def encode(ids: Sequence[int]) -> TextStates:
-        found = backend.encoded(np.array(ids, dtype=np.int64))
-        layers = tuple(torch.from_numpy(found[name]) for name in sorted(found) if name.startswith("states."))
-        return TextStates(layers, torch.zeros(1, len(ids)), torch.from_numpy(found["vector"]))
+        return TextStates.of_graph(backend.encoded(np.array(ids, dtype=np.int64)), len(ids))
 
     return OnStates(encoder, encode, threads=backend.threads), card

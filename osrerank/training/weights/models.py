@@ -17,7 +17,15 @@ from osrerank.export.export_model import NOTICES, write_card
 from osrerank.export.third_segment import third_row
 from osrerank.scoring.card import Calibration, CrossBias, Joining, Kind, ModelCard
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_card, read_json
+from osrerank.scoring.model_files import (
+    CARD_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    read_card,
+    read_json,
+    tokenizer_file,
+)
 from osrerank.scoring.networks.bert_weights import bert_names
 from osrerank.scoring.networks.classifier import Classifier
 from osrerank.scoring.networks.cross_bias import CrossBiasEncoder, from_bert
@@ -56,7 +64,7 @@ class Trainee:
 
     def save(self, directory: Path) -> None:
         """Write the model into a directory, as `load_trainee` and the torch backend read it."""
-        shutil.copyfile(self.source / TOKENIZER_FILE, directory / TOKENIZER_FILE)
+        shutil.copyfile(tokenizer_file(self.source), directory / TOKENIZER_FILE)
         for name in NOTICES:
             if (self.source / name).exists():
                 shutil.copyfile(self.source / name, directory / name)
@@ -256,7 +264,7 @@ def config_of(network: Any) -> dict[str, Any]:
 def write_encoder(directory: Path, network: Any, source: Path) -> None:
     """Write a network of transformers with its tokenizer: a start for training, not a reranker."""
     if source != directory:
-        shutil.copyfile(source / TOKENIZER_FILE, directory / TOKENIZER_FILE)
+        shutil.copyfile(tokenizer_file(source), directory / TOKENIZER_FILE)
     (directory / CONFIG_FILE).write_text(f"{json.dumps(config_of(network), indent=2)}\n", encoding="utf-8")
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.named_parameters()}
     save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})

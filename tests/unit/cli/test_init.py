@@ -11,13 +11,10 @@ from osrerank import connect
 from osrerank.cli import cli
 from osrerank.cli.init import _depth
 from osrerank.errors import ConfigError
+from tests.articles import ARTICLES, fill
 from tests.servers import ROOT
 
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
-ARTICLES = [
-    {"headline": "Low blood pressure at noon", "body": "It falls when the heart is slow and salt short.", "url": "/a"},
-    {"headline": "Storms over the sea", "body": "The wind rose. Blood and pressure were low.", "url": "/b"},
-]
 
 
 @pytest.fixture
@@ -25,8 +22,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     url = f"embedded:{tmp_path / 'engine'}"
     with connect(url) as client:
-        lines = [line for one in ARTICLES for line in ({"index": {"_index": "articles"}}, one)]
-        client.bulk(body=lines, refresh=True)
+        fill(client, "articles", ARTICLES)
     return url
 
 

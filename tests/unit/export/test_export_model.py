@@ -205,13 +205,23 @@ def test_large_tables_are_quantised_and_small_ones_kept(tmp_path: Path) -> None:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    table = np.random.default_rng(1).normal(size=(2000, 8)).astype(np.float32)
+    rng = np.random.default_rng(1)
+    sizes = {"words": (2000, 8), "positions": (512, 8), "segments": (2, 8)}
+    tables = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    outputs = {"word": ["n", 8], "position": ["k", 8], "segment": ["n", 8]}
     graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "ids"], ["found"])],
+        [
+            helper.make_node("Gather", ["words", "ids"], ["word"]),
+            helper.make_node("Slice", ["positions", "from", "to"], ["position"]),
+            helper.make_node("Gather", ["segments", "kinds"], ["segment"]),
+        ],
         "lookup",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])],
-        [helper.make_tensor_value_info("found", TensorProto.FLOAT, ["n", 8])],
-        [numpy_helper.from_array(table, "table")],
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64, shape)
+            for name, shape in {"ids": ["n"], "kinds": ["n"], "to": [1]}.items()
+        ],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(table, name) for name, table in {**tables, "from": np.array([0])}.items()],
     )
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "fp32.onnx"
@@ -220,9 +230,12 @@ def test_large_tables_are_quantised_and_small_ones_kept(tmp_path: Path) -> None:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(tmp_path / "int8.onnx"), providers=["CPUExecutionProvider"])
-    ids = np.array([0, 1999, 7])
-    (found,) = session.run(None, {"ids": ids})
-    assert np.abs(found - table[ids]).max() <= np.abs(table).max() / 127 / 2 + 1e-6
+    ids, kinds = np.array([0, 1999, 7]), np.array([0, 1, 1])
+    words, positions, segments = session.run(None, {"ids": ids, "kinds": kinds, "to": np.array([9])})
+    for found, table in ((words, tables["words"][ids]), (positions, tables["positions"][:9])):
+        assert found.shape == table.shape
+        assert np.abs(found - table).max() <= np.abs(table).max() / 127 / 2 + 1e-6
+    assert (segments == tables["segments"][kinds]).all()
     assert (tmp_path / "int8.onnx").stat().st_size < (tmp_path / "fp32.onnx").stat().st_size / 2
 
 

@@ -14,6 +14,8 @@ from osrerank.errors import ConfigError
         ({"depth": True}, "depth"),
         ({"depth": "ten"}, "depth"),
         ({"depth": 10_001}, "depth"),
+        ({"depth": "Auto"}, "depth"),
+        ({"depth": "auto", "via": "pipeline"}, "depth"),
         ({"fields": []}, "fields"),
         ({"fields": [1]}, "fields"),
         ({"pipeline": "quattro"}, "pipeline"),
@@ -29,6 +31,12 @@ def test_malformed_option_is_named(options, named):
     with pytest.raises(ConfigError, match=named) as caught:
         Rerank.of(options, Rerank())
     assert caught.value.setting == f"rerank.{named}"
+
+
+def test_an_open_depth_has_bounds():
+    options = Rerank(depth="auto")
+    assert (options.least_depth, options.most_depth) == (100, 1000)
+    assert (Rerank(depth=7).least_depth, Rerank(depth=7).most_depth) == (7, 7)
 
 
 def test_rerank_of_something_else_is_an_error():

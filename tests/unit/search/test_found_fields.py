@@ -14,25 +14,11 @@ from opensearchpy import TransportError
 from osrerank import Client, connect
 from osrerank.retrieval.found_fields import KEPT_S, FoundFields
 from osrerank.testing import CannedTransport, FunctionScorer
+from tests.articles import ARTICLES, fill
 from tests.rankings import response_of
 
 SCORER = FunctionScorer(lambda _query, text: float(len(text)))
-ARTICLES = [
-    {
-        "headline": "Low blood pressure at noon",
-        "body": "It falls when the heart is slow and salt is short.",
-        "url": "/a",
-    },
-    {"headline": "Storms over the sea", "body": "The wind rose. Blood and pressure were low.", "url": "/b"},
-]
 FOUND = ["headline", "body"]
-
-
-def fill(client: Any, name: str, documents: list[dict[str, Any]]) -> None:
-    lines = [
-        line for place, one in enumerate(documents) for line in ({"index": {"_index": name, "_id": str(place)}}, one)
-    ]
-    client.bulk(body=lines, refresh=True)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from osrerank.search import slow
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
 
-STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "cached": 20, "model": "osrerank/mono"}
+STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "inferences": 80, "model": "osrerank/mono"}
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCapt
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
-        "a search took 2.0 s, 1.8 s of them in the stage mono, which scored 80 of 100 candidates anew with "
+        "a search took 2.0 s, 1.8 s of them in the stage mono: 80 inferences for 100 candidates with "
         "osrerank/mono; a lower depth than 100 is less work, deadline_ms bounds it, workers or a GPU (backend) do it "
         "faster"
     )
@@ -61,7 +61,7 @@ def test_a_search_logs_it(caplog: pytest.LogCaptureFixture) -> None:
         "http://localhost:9", scorer=scorer, transport_class=CannedTransport, answer=response_of(["a", "b"])
     )
     client.search("low", index="i", rerank=True)
-    assert "in the stage mono, which scored 2 of 2 candidates anew" in caplog.text
+    assert "in the stage mono: 2 inferences for 2 candidates" in caplog.text
 
 
 def test_a_page_below_the_depth_runs_no_model() -> None:

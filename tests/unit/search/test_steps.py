@@ -8,7 +8,9 @@ from opensearchpy import RequestError, TransportError
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
-from osrerank.search.steps import Scoring, SearchRequest, search_steps
+from osrerank.search.states import SideStates
+from osrerank.search.step import Scoring, SearchRequest
+from osrerank.search.steps import search_steps
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -23,7 +25,9 @@ RESPONSE = {"took": 1, "timed_out": False, "_shards": {}, "hits": {"total": {"va
 def steps_of(rerank: Any, query: Any = "low pressure") -> Any:
     reranker = RerankService(Settings.load(), FunctionScorer())
     named = Rerank(query_fields="text")
-    return search_steps(reranker, named, query, None, {"size": 2}, index="i", rerank=rerank, found=FoundFields())
+    states = SideStates(is_on=False, is_embedded=False)
+    arguments = {"index": "i", "rerank": rerank, "found": FoundFields(), "states": states}
+    return search_steps(reranker, named, query, None, {"size": 2}, **arguments)
 
 
 def end_of(steps: Any, result: Any) -> Any:

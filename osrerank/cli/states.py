@@ -1,0 +1,119 @@
+"""``osrerank states``: document states of an index: compute them beforehand, look at them, drop them."""
+
+import json
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from osrerank.cli.options import client_of, wants_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from osrerank.scoring.states.store import StateStore
+
+
+@click.group()
+def states() -> None:
+    """Document states, with which a model of the layout joined scores a known document in microseconds."""
+
+
+@states.command()
+@click.option("--index", "-i", required=True, help="Index whose documents' states are computed.")
+@click.pass_context
+def build(context: click.Context, /, *, index: str) -> None:
+    """Compute the states of an index's documents beforehand, as searches read them.
+
+    \b
+    osrerank --url https://localhost:9200 --model ./reranker states build --index articles
+
+    Documents whose states are there are only read, so that the same command goes on where it was interrupted.
+    """
+    from osrerank.states import build_on_screen, joined_scorer, side_stores  # noqa: PLC0415 - the client
+
+    client = client_of(context)
+    try:
+        done = build_on_screen(client, index)
+        store = joined_scorer(client).store
+        kept = _summary([store] if store else side_stores(client, [index]))
+    finally:
+        client.close()
+    if wants_json(context):
+        click.echo(json.dumps({"documents": done.documents, "texts": done.texts, "encoded": done.encoded, **kept}))
+        return
+    click.echo(f"{index}: {done}")
+
+
+@states.command()
+@click.option("--index", "-i", help="Index whose side index is meant (OSRERANK_STATES_INDEX), instead of the store.")
+@click.pass_context
+def status(context: click.Context, /, *, index: str | None) -> None:
+    """Say where states are kept, how many there are and what they take."""
+    with _stores(context, index) as stores:
+        found = _summary(stores)
+    if wants_json(context):
+        click.echo(json.dumps(found))
+        return
+    most = f" of at most {found['most'] / 1e6:,.0f} MB" if found["most"] else ""
+    click.echo(f"{found['store']}: {found['records']:,} records, {found['stored'] / 1e6:,.1f} MB{most}")
+
+
+@states.command()
+@click.option(
+    "--index", "-i", "indexes", required=True, multiple=True, help="Index that still needs its states; may be repeated."
+)
+@click.pass_context
+def prune(context: click.Context, /, *, indexes: tuple[str, ...]) -> None:
+    """Forget all states but those of these indexes' present texts.
+
+    \b
+    osrerank --url https://localhost:9200 states prune --index articles --index notes
+
+    What was deleted or changed, what other indexes have and what another model computed goes.
+    """
+    from osrerank.states import prune_states  # noqa: PLC0415 - the client
+
+    client = client_of(context)
+    try:
+        count = prune_states(client, indexes)
+    finally:
+        client.close()
+    click.echo(json.dumps({"records": count}) if wants_json(context) else f"{count:,} records are left")
+
+
+@states.command()
+@click.option("--index", "-i", help="Index whose side index is dropped (OSRERANK_STATES_INDEX), instead of the store.")
+@click.confirmation_option(prompt="Drop all document states?")
+@click.pass_context
+def drop(context: click.Context, /, *, index: str | None) -> None:
+    """Forget all states; searches compute them again."""
+    with _stores(context, index) as stores:
+        count = sum(store.drop() for store in stores)
+    click.echo(json.dumps({"dropped": count}) if wants_json(context) else f"{count:,} records dropped")
+
+
+@contextmanager
+def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[StateStore]]":
+    """Yield the store of the settings, or side indices, which are also looked at where they are not used."""
+    from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
+    from osrerank.scoring.states.configured import States  # noqa: PLC0415 - numpy
+    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+    from osrerank.states import side_stores  # noqa: PLC0415 - the client
+
+    if index is not None:
+        with closing(client_of(context)) as client:
+            yield side_stores(client, [index])
+        return
+    store = States.of(Settings.load()).store
+    if store is None:
+        raise ConfigError("states are off: set OSRERANK_STATES=file or redis", setting="states", source="environment")
+    with closing(store):
+        yield [store]
+
+
+def _summary(stores: "Sequence[StateStore]") -> dict[str, Any]:
+    """Return the sizes of stores of one kind, added up."""
+    sizes = [store.size() for store in stores]
+    records, stored, most = (sum(part) for part in zip(*sizes, strict=True)) if sizes else (0, 0, 0)
+    return {"store": stores[0].name if stores else "index", "records": records, "stored": stored, "most": most}

@@ -1,0 +1,179 @@
+"""Where records are kept, and what every such place can do."""
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, TypeVar
+
+from prometheus_client import Counter
+
+from osrerank.errors import OsrerankError
+
+REST_S = 10.0
+"""Pause after a failure of a store."""
+STATES_OFF = "states are off: set OSRERANK_STATES=file or redis, or OSRERANK_STATES_INDEX=true"
+
+HITS = Counter("osrerank_states_hits", "Documents whose states were there, by store.", ["store"])
+MISSES = Counter("osrerank_states_misses", "Documents whose states were asked of a store and not there.", ["store"])
+BYTES = Counter("osrerank_states_bytes", "Bytes of records, by store and direction: read, written.", ["store", "way"])
+ERRORS = Counter("osrerank_states_errors", "Failed calls of a store; each costs time only.", ["store"])
+
+
+Answer = TypeVar("Answer")
+
+logger = logging.getLogger(__name__)
+
+
+class Size(NamedTuple):
+    """What a store has.
+
+    Attributes:
+        records: how many.
+        stored: bytes that they take, with what the store adds.
+        most: bytes that they may take; 0 where there is no bound.
+    """
+
+    records: int
+    stored: int
+    most: int
+
+
+class StateStore(Protocol):
+    """Records by key. A store that is absent, full or slow costs time only: reading and writing never fail.
+
+    What people ask for does: `size`, `prune` and `drop` raise `OsrerankError` where the store cannot do it.
+
+    Whether the bytes are a record of that key is for the caller to see (`osrerank.scoring.states.record.Record.read`).
+    """
+
+    @property
+    def name(self) -> str:
+        """The store's name in metrics and reports."""
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the records that there are, by key."""
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        """Keep records; return how many are kept."""
+
+    def size(self) -> Size:
+        """Return what the store has."""
+
+    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
+        """Forget all records but those of these keys, which come in batches; return how many are left."""
+
+    def drop(self) -> int:
+        """Forget all records; return how many there were."""
+
+    def close(self) -> None:
+        """Release what is open."""
+
+
+class Guard:
+    """Calls what may fail, and pauses after a failure: reading and writing apart, so that a full store still answers.
+
+    Args:
+        store: name of the store, for metrics.
+        place: where it is, for log lines.
+        rest_s: length of the pause, in seconds.
+    """
+
+    def __init__(self, store: str, place: str, rest_s: float = REST_S) -> None:
+        self._store, self._place, self._rest_s = store, place, rest_s
+        self._paused_until = {"read": 0.0, "write": 0.0}
+        self._lock = threading.Lock()
+
+    def attempt(self, way: str, call: Callable[[], Answer], otherwise: Answer) -> Answer:
+        """Return the call's result, or something else where it fails or has failed just now.
+
+        Args:
+            way: ``read`` or ``write``.
+            call: may raise anything.
+            otherwise: what is returned then.
+        """
+        if self.is_paused(way):
+            return otherwise
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - whatever a store does wrong, the search goes on
+            self.failed(way, error)
+            return otherwise
+
+    @contextmanager
+    def asked(self, *errors: type[Exception]) -> Iterator[None]:
+        """Raise a store's own errors as `OsrerankError`, for calls that somebody waits for the result of."""
+        try:
+            yield
+        except errors as error:
+            ERRORS.labels(self._store).inc()
+            raise OsrerankError(f"the document states in {self._place} cannot be used: {error}") from error
+
+    def is_paused(self, way: str) -> bool:
+        """Return whether reading or writing has failed just now."""
+        return time.monotonic() < self._paused_until[way]
+
+    def failed(self, way: str, error: Exception) -> None:
+        """Count a failure, log the first one, and begin a pause."""
+        ERRORS.labels(self._store).inc()
+        with self._lock:
+            is_first = not self.is_paused(way)
+            self._paused_until[way] = time.monotonic() + self._rest_s
+        if is_first:
+            reason = f"{type(error).__name__}: {error}"
+            logger.warning("%s: no %s of document states for %g s: %s", self._place, way, self._rest_s, reason)
+
+
+class MemoryStore:
+    """Records in this process, those used last.
+
+    Args:
+        most_bytes: memory that records may take, without what Python adds to each.
+    """
+
+    name = "memory"
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._stored = 0
+        self._records: OrderedDict[bytes, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        with self._lock:
+            found = {key: self._records[key] for key in keys if key in self._records}
+            for key in found:
+                self._records.move_to_end(key)
+        return found
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        with self._lock:
+            for key, record in records.items():
+                self._stored += len(record) - len(self._records.get(key, b""))
+                self._records[key] = record
+                self._records.move_to_end(key)
+            while self._stored > self._most:
+                self._stored -= len(self._records.popitem(last=False)[1])
+            return sum(key in self._records for key in records)
+
+    def size(self) -> Size:
+        with self._lock:
+            return Size(len(self._records), self._stored, self._most)
+
+    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
+        wanted = {key for keys in kept for key in keys}
+        with self._lock:
+            self._records = OrderedDict((key, record) for key, record in self._records.items() if key in wanted)
+            self._stored = sum(map(len, self._records.values()))
+            return len(self._records)
+
+    def drop(self) -> int:
+        with self._lock:
+            count, self._stored = len(self._records), 0
+            self._records.clear()
+        return count
+
+    def close(self) -> None:
+        pass

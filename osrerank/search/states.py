@@ -1,0 +1,128 @@
+"""Document states that a search reads from side indices, and writes there before it returns."""
+
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from opensearchpy import ConnectionTimeout, RequestError, TransportError
+
+from osrerank.retrieval.requests import SideRequest
+from osrerank.scoring.states.index import EXISTS, READ_AT_ONCE, Form, refusal, side_index, writing
+from osrerank.scoring.states.request import BroughtStates
+from osrerank.scoring.states.store import Guard
+from osrerank.search.call import SearchCall
+from osrerank.search.step import Scoring
+
+REQUEST_S = 2.0
+"""The longest time that a search gives a request for states, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What a search found in its side indices.
+
+    Attributes:
+        states: the records.
+        places: the side index that each key belongs to.
+    """
+
+    states: BroughtStates
+    places: Mapping[bytes, str]
+
+
+class SideStates:
+    """Reads and writes the side indices of what is searched; a cluster that refuses costs time only.
+
+    Args:
+        is_on: whether there are side indices at all.
+        is_embedded: whether the engine is the embedded one.
+    """
+
+    def __init__(self, *, is_on: bool, is_embedded: bool) -> None:
+        self._is_on = is_on
+        self._form = Form(is_embedded)
+        self._guards: dict[str, Guard] = {}
+
+    def around(self, call: SearchCall, response: Any) -> Generator[SideRequest | Scoring, Any, Any]:
+        """Yield the steps that rerank a response, with the states of its hits, and return what the call makes of it."""
+        brought = yield from self._read(call, response)
+        answer = yield Scoring(partial(call.finish, response, brought.states if brought else None))
+        if brought:
+            yield from self._write(call, brought)
+        return answer
+
+    def _read(self, call: SearchCall, response: Any) -> Generator[SideRequest | Scoring, Any, Brought | None]:
+        """Yield the requests for the states of a response's hits, and return them; None where none are needed."""
+        if not self._is_on or not call.is_changed or not _timeout_s(call):
+            return None
+        keys: Mapping[bytes, str] = yield Scoring(partial(call.state_keys, response))
+        places = {key: side_index(index) for key, index in keys.items()}
+        every, names = list(places), sorted(set(places.values()))
+        guard = self._guard(",".join(names))
+        if not every or guard.is_paused("read"):
+            return None
+        found: dict[bytes, bytes] = {}
+        for start in range(0, len(every), READ_AT_ONCE):
+            if not (timeout_s := _timeout_s(call)):
+                break
+            path, params, body = self._form.reading(names, every[start : start + READ_AT_ONCE])
+            try:
+                answer = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
+            except TransportError as error:
+                if timeout_s == REQUEST_S or not isinstance(error, ConnectionTimeout):  # else the deadline was short
+                    guard.failed("read", error)
+                return None
+            found |= self._form.found(answer)
+        return Brought(BroughtStates(found), places)
+
+    def _write(self, call: SearchCall, brought: Brought) -> Generator[SideRequest, Any, None]:
+        """Yield the requests that write what a search computed, as far as its deadline leaves time."""
+        by_index: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
+        for key, record in brought.states.new.items():
+            if key in brought.places:
+                by_index[brought.places[key]][key] = record
+        for index, records in by_index.items():
+            guard = self._guard(index)
+            if guard.is_paused("write"):
+                continue
+            try:
+                refused = yield from self._write_to(call, index, records)
+            except TransportError as error:
+                guard.failed("write", error)
+            else:
+                if refused:
+                    guard.failed("write", OSError(refused))
+
+    def _write_to(
+        self, call: SearchCall, index: str, records: Mapping[bytes, bytes]
+    ) -> Generator[SideRequest, Any, str]:
+        """Yield the requests that write to a side index, and return why a record was refused; empty where none was."""
+        made = False
+        for lines in writing(index, records):
+            if not (timeout_s := _timeout_s(call)):
+                break
+            made = made or (yield from self._make(index, timeout_s))
+            answer = yield SideRequest("POST", "/_bulk", lines, {"request_timeout": timeout_s})
+            if reason := refusal(answer):
+                return reason
+        return ""
+
+    def _make(self, index: str, timeout_s: float) -> Generator[SideRequest, Any, bool]:
+        """Yield the requests that make a side index where there is none: a bulk request would map it otherwise."""
+        if not (yield SideRequest("HEAD", f"/{index}", params={"request_timeout": timeout_s})):
+            try:
+                yield SideRequest("PUT", f"/{index}", self._form.settings(), {"request_timeout": timeout_s})
+            except RequestError as error:  # another search was faster
+                if error.error != EXISTS:
+                    raise
+        return True
+
+    def _guard(self, names: str) -> Guard:
+        return self._guards.setdefault(names, Guard("index", names))
+
+
+def _timeout_s(call: SearchCall) -> float:
+    """Return how long a request of a search may take; 0 after its deadline."""
+    return min(max(call.remaining_s, 0.0), REQUEST_S)

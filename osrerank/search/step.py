@@ -1,0 +1,30 @@
+"""What a search asks of whoever performs it: to send a request, or to score."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from osrerank.retrieval.requests import SideRequest
+from osrerank.search.call import SearchCall
+
+
+class SearchRequest(NamedTuple):
+    """A request to OpenSearch's ``_search``.
+
+    Attributes:
+        call: has the body and the URL parameters.
+    """
+
+    call: SearchCall
+
+
+class Scoring(NamedTuple):
+    """Work that takes long and sends nothing to OpenSearch.
+
+    Attributes:
+        run: does it; an event loop calls it in a thread.
+    """
+
+    run: Callable[[], Any]
+
+
+Step = SideRequest | SearchRequest | Scoring

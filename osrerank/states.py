@@ -1,0 +1,245 @@
+"""Document states of a whole index: compute them beforehand, count them, and drop those of other texts."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from osrerank._progress import ProgressLines
+from osrerank.client import Client, is_embedded
+from osrerank.errors import ConfigError
+from osrerank.response import parse
+from osrerank.scoring.states.index import SUFFIX, IndexStore, every_hit
+from osrerank.scoring.states.request import BroughtStates
+from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.store import STATES_OFF
+from osrerank.types import Query
+
+BATCH = 64
+"""Documents read and encoded at a time."""
+TRIED = 16
+"""Texts that are encoded to see what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was built.
+
+    Attributes:
+        documents: of the index that were read.
+        texts: of these documents, as the model reads them: themselves, or their passages.
+        encoded: texts that had no record.
+        empty: documents without text in the fields that are read.
+    """
+
+    documents: int = 0
+    texts: int = 0
+    encoded: int = 0
+    empty: int = 0
+
+    def plus(self, documents: int, texts: int, encoded: int, empty: int) -> "Built":
+        """Return the sum."""
+        return Built(self.documents + documents, self.texts + texts, self.encoded + encoded, self.empty + empty)
+
+    def __str__(self) -> str:
+        empty = f"; {self.empty:,} documents have no text in the fields that are read" if self.empty else ""
+        return f"{self.documents:,} documents, {self.texts:,} texts, {self.encoded:,} of them encoded now{empty}"
+
+
+def build_states(
+    client: Client, index: str, *, report: Callable[[Built, int], None] = lambda _done, _all: None
+) -> Built:
+    """Compute and keep the states of an index's documents, as its searches read them; what is there is not made again.
+
+    So a build that was interrupted goes on where it stopped, as fast as documents can be read.
+
+    Args:
+        client: of the index; its settings name the model, and where states are kept.
+        index: its name.
+        report: gets what is done after each batch, and how many documents there are.
+
+    Raises:
+        ConfigError: the model has no states, or states are off.
+        OsrerankError: a text cannot be encoded, or the store takes nothing.
+    """
+    scorer, sides = joined_scorer(client), SideStores(client)
+    count = int(client.count(index=index)["count"])
+    done = Built()
+    for batch in batches_of(client, index):
+        encoded = sum(scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items())
+        done = done.plus(batch.documents, len(batch.every), encoded, batch.empty)
+        report(done, count)
+    return done
+
+
+def build_on_screen(client: Client, index: str) -> Built:
+    """Do what `build_states` does, with its progress on standard error: a bar on a terminal, else lines."""
+    from rich.console import Console  # noqa: PLC0415 - for the command line
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - likewise
+    from rich.progress import TimeRemainingColumn as TimeLeft  # noqa: PLC0415 - likewise
+
+    screen = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]:,.0f} documents/s"), TimeLeft())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
+        task, lines = bar.add_task("states", total=None, rate=0.0), ProgressLines()
+
+        def report(done: Built, count: int) -> None:
+            elapsed_s = bar.tasks[0].elapsed or 0.0
+            rate = done.documents / elapsed_s if elapsed_s else 0.0
+            bar.update(task, completed=done.documents, total=count, rate=rate)
+            lines.report(done.documents, count, "documents")
+
+        return build_states(client, index, report=report)
+
+
+def prune_states(client: Client, indexes: Sequence[str]) -> int:
+    """Drop all states but those of these indexes' texts by the client's model; return how many are left.
+
+    Args:
+        client: of the indexes.
+        indexes: all that searches still need states of.
+
+    Raises:
+        ConfigError: the model has no states, or states are off.
+        OsrerankError: the store cannot be pruned; it is as it was.
+    """
+    scorer = joined_scorer(client)
+    sides = side_stores(client, indexes) if client.reranker.settings.states_index else []
+    if scorer.store is None and not sides:
+        raise ConfigError(STATES_OFF, setting="states", source="environment")
+
+    def keys(names: Sequence[str]) -> Iterator[list[bytes]]:
+        return (scorer.keys_of(batch.every) for name in names for batch in batches_of(client, name))
+
+    left = sum(side.prune(keys([side.beside])) for side in sides)
+    return left + (scorer.store.prune(keys(indexes)) if scorer.store else 0)
+
+
+def side_stores(client: Client, names: Sequence[str]) -> list[IndexStore]:
+    """Return the side index of each index that names, aliases and patterns stand for.
+
+    Raises:
+        NotFoundError: there is no such index.
+    """
+    found = {name for one in names for name in client.indices.get_mapping(index=one)}
+    real = sorted(name for name in found if not name.endswith(SUFFIX))
+    return [IndexStore(client, name, is_embedded=is_embedded(client)) for name in real]
+
+
+class SideStores:
+    """The side indices of a client's indices, if the settings ask for them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._is_on = client.reranker.settings.states_index
+        self._stores: dict[str, IndexStore] = {}
+
+    def of(self, index: str) -> IndexStore | None:
+        """Return an index's side index."""
+        if self._is_on and index not in self._stores:
+            self._stores[index] = IndexStore(self._client, index, is_embedded=is_embedded(self._client))
+        return self._stores.get(index)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of an index has states, from the first texts that the engine returns.
+
+    Attributes:
+        documents: of the index.
+        texts: that were looked at.
+        known: those of them that have states.
+        seconds: that the states of the whole index would take to compute, about; those that are there among them.
+        stored: bytes that they would take, about, without what a store adds.
+    """
+
+    documents: int
+    texts: int
+    known: int
+    seconds: float
+    stored: int
+
+
+def coverage(client: Client, index: str, *, most: int = 1000) -> Coverage:
+    """Return how much of an index has states, and what they would cost; some texts are encoded to see, and not kept.
+
+    Args:
+        client: of the index.
+        index: its name.
+        most: documents to look at.
+
+    Raises:
+        ConfigError: the model has no states.
+        InferenceError: a text could not be encoded.
+    """
+    scorer, sides = joined_scorer(client), SideStores(client)
+    some: list[str] = []
+    known: set[bytes] = set()
+    read = 0
+    for batch in batches_of(client, index):
+        for name, texts in batch.texts.items():
+            keys, side = scorer.keys_of(texts), sides.of(name)
+            known |= scorer.known(keys, BroughtStates(side.read(keys)) if side else None)
+        some, read = some + batch.every, read + batch.documents
+        if read >= most:
+            break
+    documents = int(client.count(index=index)["count"])
+    tried = some[:: max(1, len(some) // TRIED)][:TRIED]
+    seconds, stored = scorer.cost_of(tried) if tried else (0.0, 0)
+    whole = len(some) / max(1, read) * documents / max(1, len(tried))
+    return Coverage(documents, len(dict.fromkeys(some)), len(known), seconds * whole, round(stored * whole))
+
+
+class Batch(NamedTuple):
+    """Some documents of an index, as the model reads them.
+
+    Attributes:
+        texts: of each index: documents' own, or their passages.
+        documents: how many they are of.
+        empty: of those, how many have no text.
+    """
+
+    texts: Mapping[str, list[str]]
+    documents: int
+    empty: int
+
+    @property
+    def every(self) -> list[str]:
+        """The texts of all indices."""
+        return [text for texts in self.texts.values() for text in texts]
+
+
+def batches_of(client: Client, index: str) -> Iterator[Batch]:
+    """Yield an index's documents as the model reads them; the index may be an alias or a pattern."""
+    options = client.options_of(index)
+    documents = documents_of(client, index, options.fields or ())
+    while hits := list(islice(documents, BATCH)):
+        ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), options.fields or (), options.separator)
+        texts: defaultdict[str, list[str]] = defaultdict(list)
+        empty = 0
+        for candidate, hit in zip(ranking.candidates, hits, strict=True):
+            if candidate.text is None:
+                empty += 1
+            else:
+                texts[hit["_index"]] += client.reranker.texts_of(candidate, options)
+        yield Batch(texts, len(hits), empty)
+
+
+def joined_scorer(client: Client) -> JoinedScorer:
+    """Return the client's model.
+
+    Raises:
+        ConfigError: it has no states.
+    """
+    scorer = client.reranker.scorer(cached=False)
+    if not isinstance(scorer, JoinedScorer):
+        reason = f"{scorer.model} has no document states: only models of the layout joined do, computed by onnx"
+        raise ConfigError(f"{reason}; osrerank adapt makes one of a bi-encoder", setting="model", source="--model")
+    return scorer
+
+
+def documents_of(client: Client, index: str, fields: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+    """Yield an index's documents as hits: all those that were there when it began, in no order that means anything."""
+    body = {"size": BATCH, "query": {"match_all": {}}, "_source": list(fields)}
+    return every_hit(client, index, body, is_embedded=is_embedded(client))

@@ -1,0 +1,46 @@
+"""The values that flow through osrerank, and the protocols of its parts."""
+
+from osrerank.types.scores import NEVER, Advice, Counts, Deadline, HasStates, RequestStates, Scorer, Scores
+from osrerank.types.stages import FailurePolicy, Stage, StagePipeline
+from osrerank.types.values import (
+    Candidate,
+    Document,
+    Hit,
+    PairProbabilities,
+    Qrels,
+    Query,
+    Ranking,
+    Run,
+    ScoredDocument,
+    Section,
+    Span,
+    StageReport,
+    StageScore,
+)
+
+__all__ = [
+    "NEVER",
+    "Advice",
+    "Candidate",
+    "Counts",
+    "Deadline",
+    "Document",
+    "FailurePolicy",
+    "HasStates",
+    "Hit",
+    "PairProbabilities",
+    "Qrels",
+    "Query",
+    "Ranking",
+    "RequestStates",
+    "Run",
+    "ScoredDocument",
+    "Scorer",
+    "Scores",
+    "Section",
+    "Span",
+    "Stage",
+    "StagePipeline",
+    "StageReport",
+    "StageScore",
+]  # fmt: skip

@@ -1,0 +1,189 @@
+"""What a scorer is, what it gives, and until when it may compute."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, Self, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What scoring took.
+
+    Attributes:
+        inferences: forward passes computed, without cached scores; of a joined model, documents or pairs joined.
+        cached: scores that came from a cache.
+        encoded: documents whose states were computed, of a joined model.
+        known: documents whose states were there.
+        truncated: documents cut to fit the model, among those inferred.
+        query_truncated: whether the query was cut to fit the model; known only where something was inferred.
+    """
+
+    inferences: int = 0
+    cached: int = 0
+    encoded: int = 0
+    known: int = 0
+    truncated: int = 0
+    query_truncated: bool = False
+
+    def counts(self) -> dict[str, Any]:
+        """Return them by name."""
+        return {one.name: getattr(self, one.name) for one in fields(Counts)}
+
+    @staticmethod
+    def total(parts: Sequence["Counts"]) -> dict[str, Any]:
+        """Return the sums of several calls' counts by name; the query was cut where one of them says so."""
+        names = [one.name for one in fields(Counts) if one.name != "query_truncated"]
+        sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in names}
+        return {**sums, "query_truncated": any(part.query_truncated for part in parts)}
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a call must have answered, on the monotonic clock; None for never."""
+
+    at_s: float | None = None
+
+    @classmethod
+    def after_ms(cls, duration_ms: float | None) -> Self:
+        """Return a deadline this many milliseconds from now; None gives one that never passes."""
+        return cls(None if duration_ms is None else time.monotonic() + duration_ms / 1000)
+
+    def within_ms(self, duration_ms: float | None) -> "Deadline":
+        """Return the sooner of this deadline and one this many milliseconds from now; None keeps this one."""
+        sooner = Deadline.after_ms(duration_ms)
+        return sooner if sooner.remaining_s() < self.remaining_s() else self
+
+    def remaining_s(self) -> float:
+        """Return the seconds left: negative after the deadline, infinite without one."""
+        return math.inf if self.at_s is None else self.at_s - time.monotonic()
+
+    @property
+    def passed(self) -> bool:
+        """Whether no time is left."""
+        return self.remaining_s() <= 0
+
+
+NEVER = Deadline()
+"""A deadline that never passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores(Counts):
+    """The answer of a scorer.
+
+    Attributes:
+        values: float32 ``(n,)``, a logit per tuple in their order; higher is better; NaN for failed and not attempted.
+        failures: index of a tuple -> why it could not be scored.
+        reached: how many leading tuples were attempted for sure before the deadline.
+        identity: identity of the model that scored (`Scorer.identity`) where it may change between calls; else empty.
+    """
+
+    values: npt.NDArray[np.float32]
+    failures: Mapping[int, str] = field(default_factory=dict)
+    reached: int = -1
+    identity: str = ""
+
+    def __post_init__(self) -> None:
+        if self.reached < 0:
+            object.__setattr__(self, "reached", len(self.values))
+
+    @property
+    def attempted(self) -> list[int]:
+        """The tuples that were attempted, in order."""
+        behind = np.flatnonzero(~np.isnan(self.values[self.reached :])) + self.reached
+        failed = [index for index in self.failures if index >= self.reached]
+        return [*range(self.reached), *sorted({*behind.tolist(), *failed})]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a model recommends for ordering by its scores; by default nothing but the scores.
+
+    Attributes:
+        first_pass_weight: weight, 0 or above, of the first-pass score over the query's best in a linear blend.
+        prior_share: weight in [0, 1) of the mono logit difference in a pair's logit, for a duo model.
+        passages: whether documents beyond the model's window are read by passages.
+    """
+
+    first_pass_weight: float = 0.0
+    prior_share: float = 0.0
+    passages: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first_pass_weight < math.inf:
+            raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
+        if not 0 <= self.prior_share < 1:
+            raise ValueError(f"prior_share is {self.prior_share}; it must be 0 or above and below 1")
+
+
+class RequestStates(Protocol):
+    """Records of documents' states that one search brought, and takes with it (`osrerank.scoring.states`)."""
+
+    @property
+    def name(self) -> str:
+        """Where they come from, for metrics."""
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the records that there are, by key."""
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        """Take records that were not there; return how many are taken."""
+
+
+@runtime_checkable
+class HasStates(Protocol):
+    """A scorer whose documents have states."""
+
+    def keys_of(self, texts: Sequence[str]) -> list[bytes]:
+        """Return the keys of texts' records."""
+
+    def known(self, keys: Sequence[bytes], states: RequestStates | None = None) -> set[bytes]:
+        """Return those keys whose records a search brought or a store has; ``states`` gets what it lacks of them."""
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Texts in, one float per tuple out; knows nothing of rankings."""
+
+    @property
+    def model(self) -> str:
+        """The model's name, for reports."""
+
+    @property
+    def identity(self) -> str:
+        """All that a score depends on except the texts: model digest, precision, input policy. Part of cache keys."""
+
+    @property
+    def advice(self) -> Advice:
+        """What the model recommends to whoever orders; none unless a scorer says otherwise."""
+        return Advice()
+
+    def score(
+        self,
+        query: str,
+        documents: Sequence[str],
+        tuples: Sequence[tuple[int, ...]],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,
+    ) -> Scores:
+        """Score tuples of documents against a query.
+
+        Args:
+            query: its text.
+            documents: their texts.
+            tuples: indices into ``documents``: ``(i,)`` for mono, ``(i, j)`` for duo.
+            deadline: no batch begins after it; tuples are attempted in about their order.
+            states: what the search brought of documents' states, for models that have some; others leave it.
+        """
+
+    def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Map logits ``(n,)`` to calibrated probabilities ``(n,)``, never decreasing in the logit."""
+
+    def close(self) -> None:
+        """Release the model; further calls are errors."""

@@ -1,0 +1,44 @@
+"""What a stage is, and a pipeline of them."""
+
+from typing import Literal, Protocol, runtime_checkable
+
+from osrerank.types.scores import NEVER, Deadline
+from osrerank.types.values import Ranking
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """A function from a ranking to a ranking: a permutation of its input that touches the top ``depth`` only."""
+
+    @property
+    def name(self) -> str:
+        """The stage's name in traces and reports."""
+
+    @property
+    def depth(self) -> int:
+        """How many candidates it reorders, from the top; the others stay below, in their old order."""
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
+        """Return the ranking with its top ``depth`` reordered and one more report."""
+
+
+FailurePolicy = Literal["first_pass", "raise"]
+"""What a failing stage leads to: the best order so far, marked, or its error."""
+
+
+@runtime_checkable
+class StagePipeline(Protocol):
+    """Stages applied one after another; the option ``pipeline`` takes one, or a name."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages; each reorders the top of the ranking before it."""
+
+    @property
+    def depth(self) -> int:
+        """The depth of the deepest stage."""
+
+    def rerank(
+        self, ranking: Ranking, *, deadline: Deadline = NEVER, on_failure: FailurePolicy = "first_pass", offset: int = 0
+    ) -> Ranking:
+        """Apply every stage; see `osrerank.pipeline.Pipeline`."""

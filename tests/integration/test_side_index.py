@@ -1,0 +1,230 @@
+"""States in a side index, on both engines: every client finds what one has computed, and whatever fails costs time."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from prometheus_client import REGISTRY
+
+from osrerank import Client, connect
+from osrerank.cli import cli
+from osrerank.scoring.states.index import IndexStore, side_index
+from osrerank.states import build_states, coverage, prune_states, side_stores
+from tests.articles import fill
+
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+pytestmark = pytest.mark.integration
+
+COUNT = 60
+DOCUMENTS = [
+    {"title": f"about {place}", "text": f"blood pressure is low when {place} hearts are slow"} for place in range(COUNT)
+]
+LONG = {"title": "long", "text": "blood pressure is low when hearts are slow " * 100}
+QUERY = "blood pressure is low"
+
+
+@pytest.fixture
+def client(engine_url: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client that keeps states in side indices alone."""
+    monkeypatch.setenv("OSRERANK_STATES", "off")
+    monkeypatch.setenv("OSRERANK_STATES_INDEX", "true")
+    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
+    with connect(engine_url, model=str(model)) as made:
+        yield made
+
+
+@pytest.fixture
+def index_name(engine: Any, index_name: str) -> Iterator[str]:
+    yield index_name
+    engine.indices.delete(index=side_index(index_name), ignore_unavailable=True)
+
+
+def order(client: Client, index: str, query: str = QUERY, **options: Any) -> list[tuple[str, float]]:
+    response = client.search(query, index=index, rerank={"depth": 100, **options}, size=100)
+    assert response["rerank"]["applied"] is True, response["rerank"]
+    return [(hit["_id"], hit["_score"]) for hit in response["hits"]["hits"]]
+
+
+def refresh(client: Client, index: str) -> None:
+    client.indices.refresh(index=side_index(index))
+
+
+def errors() -> float:
+    return REGISTRY.get_sample_value("osrerank_states_errors_total", {"store": "index"}) or 0.0
+
+
+def test_what_one_client_built_all_clients_find(
+    client: Client, engine_url: str, model: Path, index_name: str, encodings: list[int]
+) -> None:
+    fill(client, index_name, [*DOCUMENTS, LONG])
+    built = build_states(client, index_name)
+    assert built.encoded == built.texts - 1 > COUNT  # two passages of the long one are equal
+    refresh(client, index_name)
+    assert coverage(client, index_name).known == built.encoded
+    with connect(engine_url, model=str(model)) as another:
+        del encodings[:]
+        found = order(another, index_name)
+        assert len(encodings) == 1  # the query
+        stage = another.search(QUERY, index=index_name, rerank=True)["rerank"]["stages"][0]
+        assert "encoded" not in stage or stage["encoded"] == 0
+        lines = [{"index": index_name}, {"query": {"match": {"text": f"{QUERY} today"}}, "size": 5}] * 2
+        del encodings[:]
+        answers = another.msearch(body=lines, rerank={"query": f"{QUERY} today"})["responses"]
+        assert [len(answer["hits"]["hits"]) for answer in answers] == [5, 5]
+        assert len(encodings) == 1
+    assert order(client, index_name) == found
+
+
+def test_the_asynchronous_client_reads_and_writes_them(
+    client: Client, engine_url: str, model: Path, index_name: str, encodings: list[int]
+) -> None:
+    from osrerank.aio import connect_async
+
+    fill(client, index_name, DOCUMENTS)
+
+    async def twice() -> list[Any]:
+        found = []
+        async with connect_async(engine_url, model=str(model)) as another:
+            for _ in range(2):
+                del encodings[:]
+                answer = await another.search(QUERY, index=index_name, rerank=True, size=100)
+                await another.indices.refresh(index=side_index(index_name))
+                found.append(([hit["_id"] for hit in answer["hits"]["hits"]], len(encodings)))
+        return found
+
+    (first, many), (second, few) = asyncio.run(twice())
+    assert (first, many) == (second, COUNT + 1)
+    assert few == 0  # the query is known, too
+
+
+def test_the_first_search_writes_what_it_computes(
+    client: Client, engine_url: str, model: Path, index_name: str, encodings: list[int]
+) -> None:
+    fill(client, index_name, DOCUMENTS)
+    ids = [str(place) for place in range(COUNT)]
+    before = client.mget(index=index_name, body={"ids": ids})
+    first = order(client, index_name)
+    refresh(client, index_name)
+    assert IndexStore(client, index_name, is_embedded=engine_url.startswith("embedded")).size().records == COUNT
+    with connect(engine_url, model=str(model)) as another:
+        del encodings[:]
+        assert order(another, index_name) == first
+        assert len(encodings) == 1
+    assert client.mget(index=index_name, body={"ids": ids}) == before  # no document of the application's was written
+
+
+def test_patterns_of_the_application_do_not_find_it(client: Client, index_name: str) -> None:
+    fill(client, index_name, DOCUMENTS)
+    order(client, index_name)
+    refresh(client, index_name)
+    assert client.count(index=f"{index_name}*")["count"] == COUNT
+    assert {hit[0] for hit in order(client, f"{index_name}*")} == {str(place) for place in range(COUNT)}
+
+
+def test_several_indices(client: Client, index_name: str, encodings: list[int]) -> None:
+    other = f"{index_name}-more"
+    fill(client, index_name, DOCUMENTS)
+    fill(client, other, [{"title": "another", "text": f"low blood pressure {place}"} for place in range(10)])
+    both = f"{index_name},{other}"
+    first = order(client, both)
+    refresh(client, index_name)
+    refresh(client, other)
+    assert client.count(index=side_index(other))["count"] == 10
+    del encodings[:]
+    assert order(client, both, f"{QUERY} now")[0][0] is not None
+    assert len(encodings) == 1
+    assert len(first) == COUNT + 10
+    client.indices.delete(index=f"{other},{side_index(other)}")
+
+
+def test_an_alias_stands_for_its_indices(client: Client, index_name: str, encodings: list[int]) -> None:
+    fill(client, index_name, DOCUMENTS)
+    alias = f"{index_name}-alias"
+    client.indices.put_alias(index=index_name, name=alias)
+    assert build_states(client, alias).encoded == COUNT
+    refresh(client, index_name)
+    assert not client.indices.exists(index=side_index(alias))
+    del encodings[:]
+    order(client, alias)
+    assert len(encodings) == 1  # the query
+    assert prune_states(client, [alias]) == COUNT
+    (side,) = side_stores(client, [alias])
+    assert (side.beside, side.drop()) == (index_name, COUNT)
+
+
+def test_a_side_index_that_is_removed_is_made_again(client: Client, index_name: str) -> None:
+    fill(client, index_name, DOCUMENTS)
+    first = order(client, index_name)
+    client.indices.delete(index=side_index(index_name))
+    assert order(client, index_name) == first
+    refresh(client, index_name)
+    assert client.count(index=side_index(index_name))["count"] == COUNT
+
+
+def test_damaged_and_foreign_records_are_misses(client: Client, index_name: str, encodings: list[int]) -> None:
+    fill(client, index_name, DOCUMENTS)
+    first = order(client, index_name)
+    refresh(client, index_name)
+    hits = client.search(index=side_index(index_name), body={"size": 100, "_source": False})["hits"]["hits"]
+    for place, hit in enumerate(hits):
+        record = ["AAAA", "bm90IGEgcmVjb3Jk"][place % 2]
+        client.index(index=side_index(index_name), id=hit["_id"], body={"record": record}, refresh=True)
+    del encodings[:]
+    with connect(client_url(client), model=client.reranker.settings.model) as another:
+        assert order(another, index_name) == first
+    assert len(encodings) == COUNT + 1
+
+
+def client_url(client: Client) -> str:
+    return client.reranker.settings.url.get_secret_value()
+
+
+def test_a_cluster_that_refuses_to_write_costs_time_only(
+    client: Client, index_name: str, engine_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if engine_url.startswith("embedded"):
+        pytest.skip("the embedded engine has no blocks")
+    fill(client, index_name, DOCUMENTS)
+    client.indices.create(index=side_index(index_name))
+    client.indices.put_settings(index=side_index(index_name), body={"index.blocks.write": True})
+    before = errors()
+    first = order(client, index_name)
+    assert errors() == before + 1
+    assert "no write of document states for 10 s" in caplog.text
+    assert order(client, index_name, f"{QUERY} now") != []
+    assert errors() == before + 1  # it is left alone for a while
+    assert first[0][1] > 0
+    client.indices.put_settings(index=side_index(index_name), body={"index.blocks.write": False})
+
+
+def test_a_deadline_that_has_passed_asks_for_no_states(client: Client, index_name: str) -> None:
+    fill(client, index_name, DOCUMENTS)
+    answer = client.search(QUERY, index=index_name, rerank={"deadline_ms": 0.001})
+    assert answer["rerank"]["applied"] is False
+    assert not client.indices.exists(index=side_index(index_name))
+
+
+def test_the_commands(client: Client, engine_url: str, index_name: str, model: Path) -> None:
+    fill(client, index_name, DOCUMENTS)
+
+    def answer(*arguments: str) -> dict[str, Any]:
+        shared = ["--url", engine_url, "--model", str(model), "--json", "states"]
+        result = CliRunner().invoke(cli, [*shared, *arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        found: dict[str, Any] = json.loads(result.stdout)
+        return found
+
+    built = answer("build", "--index", index_name)
+    assert (built["encoded"], built["store"], built["records"]) == (COUNT, "index", COUNT)
+    client.delete(index=index_name, id="0", refresh=True)
+    assert prune_states(client, [index_name]) == COUNT - 1
+    assert answer("status", "--index", index_name)["records"] == COUNT - 1
+    assert answer("drop", "--yes", "--index", index_name) == {"dropped": COUNT - 1}
+    assert answer("status", "--index", index_name) == {"store": "index", "records": 0, "stored": 0, "most": 0}
+    assert not client.indices.exists(index=side_index(index_name))

@@ -1,0 +1,47 @@
+"""`osrerank bench --states`: what it measures, on a tiny model."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from osrerank.cli import cli
+from osrerank.errors import ConfigError
+from tests.bi_encoders import plain
+from tests.servers import ROOT
+
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+from osrerank.adapt.adapt import AdaptOptions, adapt
+
+ROW = {"total_ms", "query_ms", "keys_ms", "read_ms", "check_ms", "join_ms"}
+
+WITHOUT_STATES = ROOT / "tests" / "data" / "tiny-bert-one-label"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    adapt(plain(tmp_path / "plain"), tmp_path / "made", AdaptOptions(pooling="cls", layers=1))
+    return tmp_path / "made"
+
+
+def test_it_measures_documents_whose_states_are_there(model: Path) -> None:
+    workload = ["--words", "10", "--words", "30", "--queries", "2", "--depth", "20", "--rounds", "2"]
+    arguments = ["--model", str(model), "bench", "--states", "small", *workload]
+    rows = json.loads(CliRunner().invoke(cli, ["--json", *arguments], catch_exceptions=False).stdout)["rows"]
+    assert [(row["pairs"], row["depth"]) for row in rows] == [("invented, 10 words", 20), ("invented, 30 words", 20)]
+    for row in rows:
+        assert row.keys() > ROW
+        assert all(row[name] > 0 for name in ROW)
+        assert row["pairs_per_s"] == pytest.approx(20_000 / row["total_ms"])
+        assert row["bytes_per_text"] > 100
+    shown = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
+    assert "times whole pairs" in shown
+
+
+def test_a_model_without_states_is_refused() -> None:
+    result = CliRunner().invoke(cli, ["--model", str(WITHOUT_STATES), "bench", "--states", "standard"])
+    assert isinstance(result.exception, ConfigError)
+    assert "joined" in str(result.exception)

@@ -1,0 +1,208 @@
+"""The requests for documents' states around a search, performed by hand."""
+
+import base64
+import time
+from typing import Any
+
+import pytest
+from opensearchpy import ConnectionTimeout, NotFoundError, RequestError
+
+from osrerank.options.rerank import Rerank
+from osrerank.retrieval.requests import SideRequest
+from osrerank.scoring.states.index import EXISTS
+from osrerank.search.call import SearchCall
+from osrerank.search.states import SideStates
+from osrerank.search.step import Scoring
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+from tests.unit.search.test_steps import RESPONSE
+
+SIDE = "i-osrerank-states"
+KNOWN, NEW = b"the record of before", b"a new record"
+
+
+class Stateful(FunctionScorer):
+    """A scorer whose documents have states: what it reads decides, and what it lacks it makes."""
+
+    def keys_of(self, texts):
+        return [text[:16].ljust(16).encode() for text in texts]
+
+    def known(self, keys, states=None):
+        return set(states.read(keys)) if states else set()
+
+    def score(self, query, documents, tuples, *, deadline=None, states=None):
+        if states is not None:
+            keys = self.keys_of(documents)
+            found = states.read(keys)
+            assert set(found.values()) <= {KNOWN}
+            states.write({key: NEW for key in keys if key not in found})
+        return super().score(query, documents, tuples)
+
+
+def call_of(rerank: Any = True, scorer: Any = None, **options: Any) -> SearchCall:
+    reranker = RerankService(Settings.load(), scorer or Stateful())
+    return SearchCall.plan(reranker, Rerank(query_fields="text", **options), "low", None, {}, rerank=rerank)
+
+
+def on(*, is_embedded: bool = False) -> SideStates:
+    return SideStates(is_on=True, is_embedded=is_embedded)
+
+
+def hits_with(*texts: str) -> dict[str, Any]:
+    keys = Stateful().keys_of(texts)
+    record = base64.b64encode(KNOWN).decode().rstrip("=")
+    return {"hits": {"hits": [{"_id": key.hex(), "fields": {"record": [record]}} for key in keys]}}
+
+
+def read_of(steps: Any) -> SideRequest:
+    """Perform the first step, and return the request that reads."""
+    keys = next(steps)
+    assert isinstance(keys, Scoring)
+    request = steps.send(keys.run())
+    assert isinstance(request, SideRequest)
+    return request
+
+
+def end_of(steps: Any, result: Any) -> Any:
+    with pytest.raises(StopIteration) as end:
+        steps.send(result)
+    return end.value.value
+
+
+def test_what_is_there_is_read_and_what_is_not_is_written():
+    steps = on().around(call_of(), RESPONSE)
+    request = read_of(steps)
+    assert (request.method, request.path) == ("POST", f"/{SIDE}/_search")
+    assert request.params["request_timeout"] == 2.0
+    scoring = steps.send(hits_with("low pressure"))
+    answer = scoring.run()
+    exists = steps.send(answer)
+    assert (exists.method, exists.path) == ("HEAD", f"/{SIDE}")
+    make = steps.send(False)
+    assert (make.method, make.path) == ("PUT", f"/{SIDE}")
+    bulk = steps.throw(RequestError(400, EXISTS, {}))  # another search was faster
+    assert (bulk.method, bulk.path) == ("POST", "/_bulk")
+    assert base64.b64encode(NEW).decode() in bulk.body
+    assert bulk.body.count('"_id"') == 1
+    assert end_of(steps, {"errors": False, "items": []}) is answer
+    assert answer["rerank"]["applied"] is True
+
+
+def test_nothing_is_asked_where_nothing_is_kept_or_needed():
+    refused = call_of(rerank=False)
+    for states, call in ((SideStates(is_on=False, is_embedded=False), call_of()), (on(), refused)):
+        steps = states.around(call, RESPONSE)
+        scoring = next(steps)
+        end_of(steps, scoring.run())
+
+
+@pytest.mark.parametrize("call", [call_of(scorer=FunctionScorer()), call_of(sentences=True)], ids=["model", "stage"])
+def test_no_request_for_what_has_no_states(call):
+    steps = on().around(call, RESPONSE)
+    keys = next(steps)
+    assert keys.run() == {}
+    scoring = steps.send({})
+    assert isinstance(scoring, Scoring)
+
+
+def test_everything_known_is_not_written():
+    steps = on().around(call_of(), RESPONSE)
+    read_of(steps)
+    texts = [hit["_source"]["text"] for hit in RESPONSE["hits"]["hits"]]
+    scoring = steps.send(hits_with(*texts))
+    end_of(steps, scoring.run())
+
+
+def test_a_refused_reading_is_no_failure_of_the_search(caplog):
+    states = on()
+    steps = states.around(call_of(), RESPONSE)
+    read_of(steps)
+    scoring = steps.throw(ConnectionTimeout("TIMEOUT", "slow", None))
+    assert end_of(steps, scoring.run())["rerank"]["applied"] is True
+    assert "no read of document states for 10 s" in caplog.text
+    again = states.around(call_of(), RESPONSE)
+    keys = next(again)
+    assert isinstance(again.send(keys.run()), Scoring)  # left alone for a while
+    assert caplog.text.count("no read of document states") == 1
+
+
+def test_a_short_deadline_is_no_failure_of_the_cluster(caplog):
+    states = on()
+    steps = states.around(call_of(deadline_ms=1000), RESPONSE)
+    assert 0 < read_of(steps).params["request_timeout"] < 2.0
+    steps.throw(ConnectionTimeout("TIMEOUT", "slow", None))
+    assert caplog.text == ""
+    assert isinstance(read_of(states.around(call_of(), RESPONSE)), SideRequest)
+
+
+def test_after_the_deadline_nothing_is_asked_or_written():
+    call = call_of(deadline_ms=40)
+    steps = on().around(call, RESPONSE)
+    read_of(steps)
+    scoring = steps.send(hits_with())
+    answer = scoring.run()
+    time.sleep(0.05)
+    assert end_of(steps, answer) is answer
+    late = next(on().around(call, RESPONSE))
+    assert late.run is not None
+    assert late.run.func == call.finish
+
+
+def test_one_index_that_refuses_does_not_stop_another():
+    states = on()
+    steps = states.around(call_of(), RESPONSE)
+    read_of(steps)
+    steps.throw(RequestError(403, "security_exception", {}))
+    hits = [{**hit, "_index": "another"} for hit in RESPONSE["hits"]["hits"]]
+    request = read_of(states.around(call_of(), {**RESPONSE, "hits": {"hits": hits}}))
+    assert request.path == "/another-osrerank-states/_search"
+
+
+@pytest.mark.parametrize(
+    "failure", [NotFoundError(404, "index_not_found_exception", {}), RequestError(403, "security_exception", {})]
+)
+def test_a_refused_writing_is_no_failure_of_the_search(failure, caplog):
+    steps = on().around(call_of(), RESPONSE)
+    read_of(steps)
+    scoring = steps.send(hits_with())
+    answer = scoring.run()
+    steps.send(answer)
+    with pytest.raises(StopIteration) as end:
+        steps.throw(failure)
+    assert end.value.value is answer
+    assert "no write of document states" in caplog.text
+
+
+def test_records_that_a_bulk_request_refuses_are_said(caplog):
+    steps = on().around(call_of(), RESPONSE)
+    read_of(steps)
+    answer = steps.send(hits_with()).run()
+    steps.send(answer)
+    steps.send(True)
+    items = [{"index": {"status": 429, "error": {"type": "rejected_execution_exception"}}}]
+    assert end_of(steps, {"errors": True, "items": items}) is answer
+    assert "rejected_execution_exception" in caplog.text
+
+
+def test_many_keys_are_read_in_several_requests():
+    hits = [{"_index": "i", "_id": str(n), "_score": 1.0, "_source": {"text": f"text {n}"}} for n in range(1001)]
+    steps = on().around(call_of(depth=2000), {**RESPONSE, "hits": {"hits": hits}})
+    sizes = [read_of(steps).body["size"]]
+    while isinstance(request := steps.send(hits_with()), SideRequest):
+        sizes.append(request.body["size"])
+    assert sizes == [250, 250, 250, 250, 1]
+
+
+def test_the_side_index_decides_how_deep_an_open_depth_goes():
+    hits = [{"_index": "i", "_id": str(n), "_score": 1.0, "_source": {"text": f"text {n}"}} for n in range(130)]
+    steps = on().around(call_of(depth="auto"), {**RESPONSE, "hits": {"hits": hits}})
+    assert read_of(steps).body["size"] == 130
+    scoring = steps.send(hits_with(*(f"text {n}" for n in range(100, 117))))
+    assert scoring.run()["rerank"]["stages"][0]["candidates"] == 117
+
+
+def test_the_embedded_engine_is_asked_for_documents():
+    request = read_of(on(is_embedded=True).around(call_of(), RESPONSE))
+    assert request.path == "/_mget"
+    assert {document["_index"] for document in request.body["docs"]} == {SIDE}
