@@ -222,11 +222,11 @@ def test_a_worker_that_is_told_to_stop_finishes_what_it_has(stand_in: WorkerGrou
 
 def test_a_deadline_gives_what_came_in_time(slow: RemoteScorer) -> None:
     started = time.monotonic()
-    tuples = [(n,) for n in range(300)]  # three chunks of a second each
-    scores = slow.score("q", ["q " * 40] * 300, tuples, deadline=Deadline.after_ms(1_600))
-    assert time.monotonic() - started < 2.5
-    assert 100 <= scores.reached < 300
-    assert np.isnan(scores.values[scores.reached :]).all()
+    tuples = [(n,) for n in range(1_000)]  # ten chunks of a second each, two at a time in either order
+    scores = slow.score("q", ["q " * 40] * 1_000, tuples, deadline=Deadline.after_ms(5_000))
+    assert time.monotonic() - started < 8
+    assert 100 <= scores.reached < 1_000
+    assert np.isnan(scores.values[scores.reached :]).sum() >= 100
 
 
 def test_a_chunk_past_its_deadline_is_dropped_unscored(own_broker: str, tmp_path: Path) -> None:
