@@ -1,9 +1,9 @@
 """From options to ranked candidates: models, stages and cache. It does not know OpenSearch."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, takewhile
+from itertools import takewhile
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.passages import BY_WINDOW
@@ -23,6 +23,7 @@ from osrerank.types import (
     Candidate,
     Deadline,
     HasStates,
+    LongText,
     Query,
     Ranking,
     RequestStates,
@@ -140,13 +141,13 @@ class RerankService:
             ScoringError: the model cannot be loaded, nothing was scored in time, or no document could be.
             WorkerError: the workers did not answer.
         """
-        scorer = self._mono.scorer(cached=cached)
+        scorer = self._with_states(None, cached=cached)
         if scorer.advice.passages:
             return score_by_passages(scorer, query, documents, BY_WINDOW, deadline=deadline)
         return scorer.score(query, documents, [(place,) for place in range(len(documents))], deadline=deadline)
 
-    def texts_of(self, candidate: Candidate, options: Rerank) -> list[str]:
-        """Return what the first stage of a search scores of a candidate with text: the text, or its passages.
+    def text_of(self, candidate: Candidate, options: Rerank) -> str | LongText:
+        """Return what the first stage of a search scores of a candidate with text, for a scorer with states.
 
         Raises:
             ConfigError: the first stage scores sentences, or is the caller's own.
@@ -154,9 +155,9 @@ class RerankService:
         """
         stage = _first_stage(options, self._mono.scorer(cached=False)) if isinstance(options.pipeline, str) else None
         if isinstance(stage, PassageStage):
-            return [text for text, _ in stage.passages_of(candidate)]
+            return stage.text_of(candidate)
         if isinstance(stage, MonoStage):
-            return [candidate.text or ""]
+            return candidate.text or ""
         raise ConfigError("the texts of sentences and of a pipeline of your own are not known beforehand")
 
     def warm_up(self, options: Rerank | None = None) -> None:
@@ -198,21 +199,23 @@ class RerankService:
             keys = self._keys(block, options)
         except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             return {}
-        return {key: index for some, index in zip(keys, indices, strict=False) for key in some}
+        return {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
 
-    def _keys(self, candidates: Sequence[Candidate], options: Rerank) -> Iterator[list[bytes]]:
-        """Return the keys of the states that the first stage needs of each candidate; of no one without such a model.
+    def _keys(self, candidates: Sequence[Candidate], options: Rerank) -> list[bytes | None]:
+        """Return the key of the states that the first stage needs of each candidate; None of those without text.
+
+        There are none at all without a model that has states.
 
         Raises:
-            ConfigError: as `texts_of`.
+            ConfigError: as `text_of`.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         scorer = self._mono.scorer(cached=False)
         if not isinstance(scorer, HasStates):
-            return iter(())
-        texts = [self.texts_of(one, options) if one.text else [] for one in candidates]
-        every = iter(scorer.keys_of(list(chain.from_iterable(texts))))
-        return (list(islice(every, len(some))) for some in texts)
+            return []
+        texts = {at: self.text_of(one, options) for at, one in enumerate(candidates) if one.text}
+        keys = dict(zip(texts, scorer.keys_of(list(texts.values())), strict=True))
+        return [keys.get(at) for at in range(len(candidates))]
 
     def _with_depth(self, options: Rerank, ranking: Ranking, states: RequestStates) -> Rerank:
         """Return options whose depth is a number, where it is left open: as deep as candidates have states."""
@@ -222,22 +225,25 @@ class RerankService:
         scorer = self._mono.scorer(cached=False)
         depth = options.least_depth
         if deeper and options.sentences is None and isinstance(scorer, HasStates):
-            keys = list(self._keys(deeper, options))
-            known = scorer.known(list(chain.from_iterable(keys)), states)
-            depth += sum(1 for _ in takewhile(known.issuperset, keys))
+            keys = self._keys(deeper, options)
+            known = scorer.known([key for key in keys if key is not None], states)
+            depth += sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
         return replace(options, depth=depth)
 
     def _pipeline(self, options: Rerank, states: RequestStates | None) -> StagePipeline:
         if not isinstance(options.pipeline, str):
             return options.pipeline
-        scorer = self._mono.scorer(cached=options.cache)
-        if states is not None and isinstance(self._mono.scorer(cached=False), HasStates):
-            scorer = WithStates(scorer, states)
+        scorer = self._with_states(states, cached=options.cache)
         first, blend = _first_stage(options, scorer), _blend(options, scorer)
         stages = [first] if blend is None else [first, blend]
         if options.pipeline == MONO_DUO:
             stages.append(self._duo_stage(options, judge=first.name))
         return Pipeline(tuple(stages))
+
+    def _with_states(self, states: RequestStates | None, *, cached: bool) -> Scorer:
+        """Return the scorer of candidates with the states that a search brought."""
+        scorer, own = self._mono.scorer(cached=cached), self._mono.scorer(cached=False)
+        return WithStates(scorer, own, states) if isinstance(own, HasStates) else scorer
 
     def _duo_stage(self, options: Rerank, *, judge: str) -> Stage:
         """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates.

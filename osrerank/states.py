@@ -14,7 +14,7 @@ from osrerank.scoring.states.index import SUFFIX, IndexStore, every_hit
 from osrerank.scoring.states.request import BroughtStates
 from osrerank.scoring.states.scorer import JoinedScorer
 from osrerank.scoring.states.store import STATES_OFF
-from osrerank.types import Query
+from osrerank.types import LongText, Query
 
 BATCH = 64
 """Documents read and encoded at a time."""
@@ -67,8 +67,9 @@ def build_states(
     count = int(client.count(index=index)["count"])
     done = Built()
     for batch in batches_of(client, index):
-        encoded = sum(scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items())
-        done = done.plus(batch.documents, len(batch.every), encoded, batch.empty)
+        kept = [scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
+        texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
+        done = done.plus(batch.documents, texts, encoded, batch.empty)
         report(done, count)
     return done
 
@@ -148,7 +149,7 @@ class Coverage:
 
     Attributes:
         documents: of the index.
-        texts: that were looked at.
+        texts: that were looked at, one for each document with text.
         known: those of them that have states.
         seconds: that the states of the whole index would take to compute, about; those that are there among them.
         stored: bytes that they would take, about, without what a store adds.
@@ -174,12 +175,14 @@ def coverage(client: Client, index: str, *, most: int = 1000) -> Coverage:
         InferenceError: a text could not be encoded.
     """
     scorer, sides = joined_scorer(client), SideStores(client)
-    some: list[str] = []
+    some: list[str | LongText] = []
+    asked: set[bytes] = set()
     known: set[bytes] = set()
     read = 0
     for batch in batches_of(client, index):
         for name, texts in batch.texts.items():
             keys, side = scorer.keys_of(texts), sides.of(name)
+            asked |= set(keys)
             known |= scorer.known(keys, BroughtStates(side.read(keys)) if side else None)
         some, read = some + batch.every, read + batch.documents
         if read >= most:
@@ -188,24 +191,24 @@ def coverage(client: Client, index: str, *, most: int = 1000) -> Coverage:
     tried = some[:: max(1, len(some) // TRIED)][:TRIED]
     seconds, stored = scorer.cost_of(tried) if tried else (0.0, 0)
     whole = len(some) / max(1, read) * documents / max(1, len(tried))
-    return Coverage(documents, len(dict.fromkeys(some)), len(known), seconds * whole, round(stored * whole))
+    return Coverage(documents, len(asked), len(known), seconds * whole, round(stored * whole))
 
 
 class Batch(NamedTuple):
     """Some documents of an index, as the model reads them.
 
     Attributes:
-        texts: of each index: documents' own, or their passages.
+        texts: of each index, one for each document; long ones may be read by passages.
         documents: how many they are of.
         empty: of those, how many have no text.
     """
 
-    texts: Mapping[str, list[str]]
+    texts: Mapping[str, list[str | LongText]]
     documents: int
     empty: int
 
     @property
-    def every(self) -> list[str]:
+    def every(self) -> list[str | LongText]:
         """The texts of all indices."""
         return [text for texts in self.texts.values() for text in texts]
 
@@ -216,13 +219,13 @@ def batches_of(client: Client, index: str) -> Iterator[Batch]:
     documents = documents_of(client, index, options.fields or ())
     while hits := list(islice(documents, BATCH)):
         ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), options.fields or (), options.separator)
-        texts: defaultdict[str, list[str]] = defaultdict(list)
+        texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
         empty = 0
         for candidate, hit in zip(ranking.candidates, hits, strict=True):
             if candidate.text is None:
                 empty += 1
             else:
-                texts[hit["_index"]] += client.reranker.texts_of(candidate, options)
+                texts[hit["_index"]].append(client.reranker.text_of(candidate, options))
         yield Batch(texts, len(hits), empty)
 
 

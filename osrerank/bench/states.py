@@ -17,7 +17,6 @@ from osrerank.scoring.model_files import read_card
 from osrerank.scoring.onnx_scorer import JoinedBackend
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.file import FileStore
-from osrerank.scoring.states.keys import record_keys
 from osrerank.scoring.states.record import PROFILES, Record
 from osrerank.scoring.states.scorer import JoinedScorer
 
@@ -103,7 +102,7 @@ def _measure(
     with _timed(spent, "query_ms"):
         query: Mapping[str, Any] = backend.encoded(ids)
     with _timed(spent, "keys_ms"):
-        keys = record_keys(scorer.side, texts)
+        keys = scorer.keys_of(texts)
     with _timed(spent, "read_ms"):
         contents = store.read(list(dict.fromkeys(keys)))
     with _timed(spent, "check_ms"):

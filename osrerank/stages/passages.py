@@ -4,19 +4,24 @@ Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2 (MaxP, K-Max-AvgP)
 Callan's: Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019, arXiv:1905.09217.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from functools import partial
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from osrerank.options.passages import Passages
+from osrerank.scoring.passages import score_parts
 from osrerank.stages.ordering import BELOW_ONE, Judged
-from osrerank.stages.slices import rank_by_slices, score_slices
+from osrerank.stages.slices import check, rank_by_slices
 from osrerank.stages.splitting import leaves_out, passage_spans, readable
-from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores, Section, Span
+from osrerank.types import NEVER, Candidate, Deadline, HasStates, LongText, Ranking, Scorer, Scores, Section, Span
 
+DIGEST_BYTES = 16
 ABOVE_ZERO = np.finfo(np.float64).tiny
 
 
@@ -101,17 +106,32 @@ class PassageStage:
             depth=self.depth,
             unit="passages",
             deadline=deadline.within_ms(self.budget_ms),
+            text_of=self.text_of,
             leaves_out=self._leaves_out,
         )
+
+    def text_of(self, candidate: Candidate) -> str | LongText:
+        """Return what a scorer that keeps states is given of a candidate: a text that is not cut, or a long one."""
+        if self._is_short(candidate):
+            return candidate.text or ""
+        windows, sections, titles = self.options.windows, _sections(candidate), self.options.title_fields
+        seed_of = candidate.doc_id if windows.policy == "sampled" else ""
+        how = [*astuple(windows), seed_of, self.separator, len(titles), *titles]
+        parts = [*how, *chain.from_iterable(astuple(section) for section in sections)]
+        content = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for part in parts:  # with its length: no two divisions of the same characters meet
+            encoded = str(part).encode("utf-8", "surrogatepass")
+            content.update(len(encoded).to_bytes(8, "little") + encoded)
+        return LongText(content.digest(), partial(self.passages_of, candidate))
 
     def passages_of(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
         """Return a candidate's passages as the model reads them, at least one, each with its place in the source.
 
         A document of fewer words than are cut is a passage without a place.
         """
-        if candidate.text is not None and len(candidate.text.split()) < self.options.least_words:
-            return [(candidate.text, None)]
-        sections = candidate.sections or (Section("text", candidate.text or ""),)
+        if self._is_short(candidate):
+            return [(candidate.text or "", None)]
+        sections = _sections(candidate)
         titles = [section for section in sections if section.field in self.options.title_fields]
         bodies = [section for section in sections if section.field not in self.options.title_fields]
         found = passage_spans(bodies, self.options.windows, candidate.doc_id)
@@ -123,10 +143,12 @@ class PassageStage:
         prefix = f"{title}{self.separator}" if title else ""
         return [(f"{prefix}{readable(section.text[span.start : span.end])}", span) for section, span in found]
 
+    def _is_short(self, candidate: Candidate) -> bool:
+        return candidate.text is not None and len(candidate.text.split()) < self.options.least_words
+
     def _leaves_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
         """Return whether a document has words that are in no passage; a title stands before each."""
-        sections = candidate.sections or (Section("text", candidate.text or ""),)
-        bodies = [section for section in sections if section.field not in self.options.title_fields]
+        bodies = [section for section in _sections(candidate) if section.field not in self.options.title_fields]
         there = [span for span in spans if span is not None]
         return bool(there) and leaves_out(bodies, there)
 
@@ -163,13 +185,21 @@ def score_by_passages(
         InferenceError: no document could be scored at all, or a score is not a number.
     """
     stage = PassageStage(scorer, options)
-    texts = [[text for text, _ in stage.passages_of(Candidate("", document, 0.0, 1))] for document in documents]
-    slices = score_slices(scorer, query, texts, stage=stage.name, deadline=deadline)
-    values = np.array([_best(logits) for logits in slices.logits], dtype=np.float32)
-    complete = len(slices.scores.attempted) == slices.asked
-    reached = len(documents) if complete else min(slices.reached, len(documents) - 1)
-    return Scores(values, slices.failures, reached, slices.scores.identity, **slices.scores.counts())
+    candidates = [Candidate("", document, 0.0, 1) for document in documents]
+    if isinstance(scorer, HasStates) and scorer.keeps_states:
+        found = scorer.score_passages(query, [stage.text_of(one) for one in candidates], deadline=deadline)
+    else:
+        parts = [stage.passages_of(one) for one in candidates]
+        found = score_parts(scorer, query, parts, deadline=deadline, stage=stage.name)
+    check(found, stage=stage.name, model=scorer.model)
+    values = np.array([_best(logits) for logits in found.logits], dtype=np.float32)
+    reached = len(documents) if found.attempted == found.asked else min(found.reached, len(documents) - 1)
+    return Scores(values, found.failed, reached, found.identity, **found.counts())
 
 
 def _best(logits: npt.NDArray[np.float32]) -> float:
     return float(np.nanmax(logits)) if not np.isnan(logits).all() else math.nan
+
+
+def _sections(candidate: Candidate) -> Sequence[Section]:
+    return candidate.sections or (Section("text", candidate.text or ""),)

@@ -1,7 +1,8 @@
 """The values that flow through osrerank, and the protocols of its parts."""
 
-from osrerank.types.scores import NEVER, Advice, Counts, Deadline, HasStates, RequestStates, Scorer, Scores
+from osrerank.types.scores import NEVER, Advice, Counts, Deadline, RequestStates, Scorer, Scores
 from osrerank.types.stages import FailurePolicy, Stage, StagePipeline
+from osrerank.types.states import HasStates, LongText, PassageScores
 from osrerank.types.values import (
     Candidate,
     Document,
@@ -28,7 +29,9 @@ __all__ = [
     "FailurePolicy",
     "HasStates",
     "Hit",
+    "LongText",
     "PairProbabilities",
+    "PassageScores",
     "Qrels",
     "Query",
     "Ranking",

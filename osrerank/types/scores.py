@@ -136,17 +136,6 @@ class RequestStates(Protocol):
 
 
 @runtime_checkable
-class HasStates(Protocol):
-    """A scorer whose documents have states."""
-
-    def keys_of(self, texts: Sequence[str]) -> list[bytes]:
-        """Return the keys of texts' records."""
-
-    def known(self, keys: Sequence[bytes], states: RequestStates | None = None) -> set[bytes]:
-        """Return those keys whose records a search brought or a store has; ``states`` gets what it lacks of them."""
-
-
-@runtime_checkable
 class Scorer(Protocol):
     """Texts in, one float per tuple out; knows nothing of rankings."""
 

@@ -66,7 +66,7 @@ def test_the_second_search_encodes_nothing(client: Client, index_name: str, enco
     fill(client, index_name, [*DOCUMENTS, LONG])
     first = order(client, index_name)
     assert len(encodings) > 100
-    joined_scorer(client)._writes.close()  # written by now
+    joined_scorer(client).records.flush()  # written by now
     del encodings[:]
     assert order(client, index_name) == first
     assert encodings == []  # the query is known, too
@@ -101,7 +101,7 @@ def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -
     assert store.size().records == 150
     assert prune_states(client, [index_name]) == 148
     before = order(client, index_name)
-    joined_scorer(client)._writes.close()
+    joined_scorer(client).records.flush()
     assert store.size().records >= 148
     assert order(client, index_name) == before
 
@@ -172,7 +172,7 @@ def test_an_open_depth_goes_as_deep_as_states_are_known(client: Client, index_na
     found = client.search(QUERY, index=index_name, size=150)["hits"]["hits"]
     assert len(found) > 125
     assert depth_of(QUERY) == 100
-    joined_scorer(client)._writes.close()
+    joined_scorer(client).records.flush()
     assert depth_of(QUERY) == 100  # what is deeper was not scored, so it has no states
     some = [hit["_source"]["title"] + " " + hit["_source"]["text"] for hit in [*found[100:120], *found[121:]]]
     joined_scorer(client).remember(some)

@@ -15,8 +15,9 @@ from prometheus_client import Counter as Count
 
 from osrerank.scoring.cache.in_flight import InFlight
 from osrerank.scoring.cache.local import LocalStore, NoStore, Store
+from osrerank.scoring.wrapper import Wrapper
 from osrerank.settings import Settings
-from osrerank.types import NEVER, Advice, Counts, Deadline, RequestStates, Scorer, Scores
+from osrerank.types import NEVER, Counts, Deadline, RequestStates, Scorer, Scores
 
 MEGABYTE = 1_000_000
 
@@ -35,7 +36,7 @@ def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
     return CachedScorer(scorer, store, LocalStore(settings.cache_local_mb * MEGABYTE))
 
 
-class CachedScorer:
+class CachedScorer(Wrapper):
     """Looks scores up in this process' memory, then in Redis, and stores new ones in both.
 
     A cached score is returned even after the deadline.
@@ -47,22 +48,10 @@ class CachedScorer:
     """
 
     def __init__(self, scorer: Scorer, remote: Store, local: LocalStore | None = None) -> None:
-        self._scorer = scorer
+        super().__init__(scorer)
         self._remote = remote
         self._local = LocalStore(0) if local is None else local
         self._in_flight = InFlight()
-
-    @property
-    def model(self) -> str:
-        return self._scorer.model
-
-    @property
-    def identity(self) -> str:
-        return self._scorer.identity
-
-    @property
-    def advice(self) -> Advice:
-        return self._scorer.advice
 
     def score(
         self,
@@ -103,11 +92,8 @@ class CachedScorer:
         self._remote.write({**fading, **fresh.scores})
         return fresh.with_cached(keys, known, identity)
 
-    def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        return self._scorer.probabilities(logits)
-
     def close(self) -> None:
-        self._scorer.close()
+        super().close()
         self.disconnect()
 
     def disconnect(self) -> None:

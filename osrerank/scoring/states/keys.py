@@ -11,8 +11,10 @@ from pathlib import Path
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import tokenizer_file
 from osrerank.scoring.states.record import Profile
+from osrerank.types import LongText
 
 KEY_BYTES = 16
+LONG = b"by passages"
 
 
 def side_of(directory: Path, card: ModelCard, profile: Profile, encoder: str) -> bytes:
@@ -35,9 +37,16 @@ def side_of(directory: Path, card: ModelCard, profile: Profile, encoder: str) ->
     return _hash("\0".join(parts).encode())
 
 
-def record_keys(side: bytes, texts: Iterable[str]) -> list[bytes]:
-    """Return the keys of texts, 16 bytes each."""
-    return [_hash(side + _hash(text.encode("utf-8", "surrogatepass"))) for text in texts]
+def record_keys(side: bytes, texts: Iterable[str | LongText]) -> list[bytes]:
+    """Return the keys of texts, 16 bytes each; that of a long one depends on how it is cut, too."""
+    return [
+        _hash(side + LONG + text.content) if isinstance(text, LongText) else _hash(side + _hash(_bytes(text)))
+        for text in texts
+    ]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _content(file: Path) -> str:

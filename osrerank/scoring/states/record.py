@@ -142,13 +142,22 @@ class Record:
 
         Without a secret anybody can write a digest, so that nothing in the bytes is trusted.
         """
-        body = memoryview(content)[:-DIGEST_BYTES]
-        if not hmac.compare_digest(_digest(body, key, secret), content[-DIGEST_BYTES:]) or len(body) < HEADER.size:
-            return None
+        body = unsealed(content, key, secret)
+        record, length = cls.parsed(body) if body is not None else (None, 0)
+        return record if body is not None and length == len(body) else None
+
+    @classmethod
+    def parsed(cls, body: memoryview) -> tuple[Self | None, int]:
+        """Return the record that some bytes begin with, without a digest, and its length; None where there is none."""
+        nothing = None, 0
+        if len(body) < HEADER.size:
+            return nothing
         magic, bits, layers, cut, hidden, rows = HEADER.unpack_from(body)
-        is_whole = magic == MAGIC and bits in (EXACT, *MOST) and len(body) == _body_bytes(bits, layers, hidden, rows)
-        if not is_whole or (bits == 4 and layers * rows * hidden % 2):
-            return None
+        if magic != MAGIC or bits not in (EXACT, *MOST) or (bits == 4 and layers * rows * hidden % 2):
+            return nothing
+        length = _body_bytes(bits, layers, hidden, rows)
+        if len(body) < length:
+            return nothing
         at, exact = HEADER.size, bits == EXACT
         pieces, at = _array(body, at, UINT16, rows)
         scales, at = _array(body, at, FLOAT16, 0 if exact else layers * rows)
@@ -163,12 +172,11 @@ class Record:
             vector, _ = _array(body, at, INT8, hidden)
             scale = float(vector_scale[0])
         if not math.isfinite(scale) or (layers and not (pieces.all() and np.isfinite(scales).all())):
-            return None
+            return nothing
         if not vector.any() or (exact and not (np.isfinite(states).all() and np.isfinite(vector).all())):
-            return None
-        return cls(
-            states.reshape(layers, rows, hidden), scales.reshape(layers, rows), pieces, vector, scale, bits, bool(cut)
-        )
+            return nothing
+        states, scales = states.reshape(layers, rows, hidden), scales.reshape(layers, rows)
+        return cls(states, scales, pieces, vector, scale, bits, bool(cut)), length
 
     def fits(self, layers: int, hidden: int, profile: Profile, most_rows: int) -> bool:
         """Return whether the record can be what a profile keeps of a text for a model.
@@ -189,6 +197,10 @@ class Record:
             key: what the record is found by; under another key the bytes are no record.
             secret: without it nobody can forge a record; at most 64 bytes.
         """
+        return sealed(self.body(), key, secret)
+
+    def body(self) -> bytes:
+        """Return the bytes that `parsed` reads."""
         layers, rows, hidden = self.states.shape
         parts = [HEADER.pack(MAGIC, self.bits, layers, self.cut, hidden, rows), self.pieces.tobytes()]
         if self.bits == EXACT:
@@ -197,8 +209,18 @@ class Record:
             states = _in_halves(self.states) if self.bits == 4 else self.states
             scale = np.float16(self.vector_scale)
             parts += [self.scales.tobytes(), states.tobytes(), scale.tobytes(), self.vector.tobytes()]
-        body = b"".join(parts)
-        return body + _digest(body, key, secret)
+        return b"".join(parts)
+
+
+def sealed(body: bytes, key: bytes, secret: bytes) -> bytes:
+    """Return bytes with the digest that they are recognised by."""
+    return body + _digest(body, key, secret)
+
+
+def unsealed(content: bytes, key: bytes, secret: bytes) -> memoryview | None:
+    """Return the bytes that `sealed` was given for this key and this secret; None where it was not."""
+    body = memoryview(content)[:-DIGEST_BYTES]
+    return body if hmac.compare_digest(_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
 
 
 def _digest(body: bytes | memoryview, key: bytes, secret: bytes) -> bytes:

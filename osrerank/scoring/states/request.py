@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scorer, Scores
+from osrerank.scoring.wrapper import Wrapper
+from osrerank.types import NEVER, Deadline, HasStates, LongText, PassageScores, RequestStates, Scorer, Scores
 
 
 class BroughtStates:
@@ -30,29 +28,29 @@ class BroughtStates:
         return len(records)
 
 
-class WithStates:
+class WithStates(Wrapper):
     """A scorer of one search, which gives each call the states that the search brought.
 
     Args:
-        scorer: takes ``states``; the caller closes it.
-        states: of the search.
+        scorer: takes ``states``, maybe from behind a cache; the caller closes it.
+        own: the same model, not behind a cache: states of passages are the cache of their scores.
+        states: of the search; None where it brought none.
     """
 
-    def __init__(self, scorer: Scorer, states: RequestStates) -> None:
-        self._scorer = scorer
+    def __init__(self, scorer: Scorer, own: HasStates, states: RequestStates | None) -> None:
+        super().__init__(scorer)
+        self._own = own
         self._states = states
 
     @property
-    def model(self) -> str:
-        return self._scorer.model
+    def keeps_states(self) -> bool:
+        return self._states is not None or self._own.keeps_states
 
-    @property
-    def identity(self) -> str:
-        return self._scorer.identity
+    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
+        return self._own.keys_of(texts)
 
-    @property
-    def advice(self) -> Advice:
-        return self._scorer.advice
+    def known(self, keys: Sequence[bytes], states: RequestStates | None = None) -> set[bytes]:
+        return self._own.known(keys, states or self._states)
 
     def score(
         self,
@@ -65,8 +63,15 @@ class WithStates:
     ) -> Scores:
         return self._scorer.score(query, documents, tuples, deadline=deadline, states=states or self._states)
 
-    def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        return self._scorer.probabilities(logits)
+    def score_passages(
+        self,
+        query: str,
+        texts: Sequence[str | LongText],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,
+    ) -> PassageScores:
+        return self._own.score_passages(query, texts, deadline=deadline, states=states or self._states)
 
     def close(self) -> None:
         pass

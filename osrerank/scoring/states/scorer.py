@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,25 +20,36 @@ import numpy.typing as npt
 from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError, OsrerankError
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
+from osrerank.scoring.inputs import InputBuilder, Pieces
 from osrerank.scoring.local import WINDOW, LocalScorer
 from osrerank.scoring.onnx_scorer import JoinedBackend
+from osrerank.scoring.passages import Part, in_turns
 from osrerank.scoring.states.background import Background
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.join import Joiner
-from osrerank.scoring.states.keys import record_keys, side_of
-from osrerank.scoring.states.record import Record, TextStates
-from osrerank.scoring.states.store import BYTES, HITS, MISSES, STATES_OFF, StateStore
-from osrerank.types import NEVER, Deadline, RequestStates, Scores
+from osrerank.scoring.states.long_record import LongRecord
+from osrerank.scoring.states.making import Encoder, LocalMaker, Made, Maker
+from osrerank.scoring.states.record import Record
+from osrerank.scoring.states.records import Kept, Records
+from osrerank.scoring.states.store import STATES_OFF, StateStore
+from osrerank.types import NEVER, Deadline, LongText, PassageScores, RequestStates, Scores, Span
 
-ENCODED_AT_ONCE = 16
-"""Documents tokenised at a time, while those before them are being encoded."""
-HELD = 128
-"""Documents whose unmerged states are in memory at a time."""
 MOST_LATE, MOST_LATE_CALLS = 256, 4
 """Documents of a call that are encoded after its deadline, and such calls that may wait."""
 
 logger = logging.getLogger(__name__)
+
+
+class Remembered(NamedTuple):
+    """What `JoinedScorer.remember` did.
+
+    Attributes:
+        texts: that were asked for: documents, or their passages.
+        encoded: of those, how many had no record.
+    """
+
+    texts: int
+    encoded: int
 
 
 class JoinedScorer(LocalScorer):
@@ -49,6 +61,7 @@ class JoinedScorer(LocalScorer):
         builder: makes sequences from texts.
         backend: encodes texts, and has the join graph.
         states: where records are kept, and how much of a document.
+        maker: makes records that are not there, elsewhere; by default they are computed here.
     """
 
     def __init__(
@@ -58,11 +71,13 @@ class JoinedScorer(LocalScorer):
         builder: InputBuilder,
         backend: JoinedBackend,
         states: States,
+        maker: Maker | None = None,
     ) -> None:
-        super().__init__(directory, card, builder, _Encoder(backend, card))
+        super().__init__(directory, card, builder, Encoder(backend, card))
         self._joined = backend
-        self._store, self._profile, self._secret = states.store, states.profile, states.secret
-        self._writes, self._encodings = Background(), Background(MOST_LATE_CALLS)
+        self.records = Records(directory, card, backend.files[0], backend.hidden, builder.max_tokens, states)
+        self._maker = maker or LocalMaker(self._batcher, builder, card, backend.hidden, states.profile)
+        self._late = Background(MOST_LATE_CALLS)
         self.renew()
         renew_after_fork(self)
 
@@ -73,13 +88,18 @@ class JoinedScorer(LocalScorer):
         self._executor = executor
 
     @functools.cached_property
-    def side(self) -> bytes:
-        """Identity of the model's document side and profile, 16 bytes: what its records depend on besides the text."""
-        return side_of(self._directory, self.card, self._profile, self._joined.files[0])
-
-    @functools.cached_property
     def identity(self) -> str:
-        return f"{super().identity}/states/{self._profile.factor:g}/{self._profile.bits}"
+        profile = self.records.profile
+        return f"{super().identity}/states/{profile.factor:g}/{profile.bits}"
+
+    @property
+    def store(self) -> StateStore | None:
+        """Where records are kept; None where they are not."""
+        return self.records.store
+
+    @property
+    def keeps_states(self) -> bool:
+        return self.store is not None
 
     def score(
         self,
@@ -98,22 +118,25 @@ class JoinedScorer(LocalScorer):
         while reached < len(tuples) and not deadline.passed:
             window = tuples[reached : reached + WINDOW]
             different, places = self._different(documents, window)
-            records, failed, made = self._records(documents, different, pieces, deadline, states)
+            needed = list(dict.fromkeys(chain.from_iterable(different)))
+            found, known, made = self._of_texts([documents[at] for at in needed], deadline, states)
+            records = {needed[place]: record for place, record in found.records.items()}
+            failed = {needed[place]: reason for place, reason in found.failures.items()}
             able = [place for place, indices in enumerate(different) if all(at in records for at in indices)]
             raw = self._joined_scores(pieces, [[records[at] for at in different[place]] for place in able])
-            known = dict(zip(able, raw.tolist(), strict=True))
+            scored = dict(zip(able, raw.tolist(), strict=True))
             done = len(window)
             for at, (place, sign) in enumerate(places):
-                if place in known and not math.isfinite(known[place]):
-                    failures[reached + at] = f"{self.model} gave a score that is not a finite number"
-                elif place in known:
-                    values[reached + at] = self._logit(np.array([sign * known[place]], dtype=np.float32))
+                if place in scored and not math.isfinite(scored[place]):
+                    failures[reached + at] = self._not_finite()
+                elif place in scored:
+                    values[reached + at] = self._logit(np.array([sign * scored[place]], dtype=np.float32))
                 elif reasons := [failed[index] for index in different[place] if index in failed]:
                     failures[reached + at] = reasons[0]
                 else:
                     done = min(done, at)
             inferences += len(able)
-            encoded, known_before = encoded + made, known_before + len(records) - made
+            encoded, known_before = encoded + made, known_before + known
             truncated += sum(records[at].cut for at in {*chain.from_iterable(different[place] for place in able)})
             reached += done
             if done < len(window):
@@ -129,37 +152,65 @@ class JoinedScorer(LocalScorer):
             query_truncated=pieces.cut,
         )
 
-    @property
-    def store(self) -> StateStore | None:
-        """Where records are kept; None where they are not."""
-        return self._store
+    def score_passages(
+        self,
+        query: str,
+        texts: Sequence[str | LongText],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,
+    ) -> PassageScores:
+        if deadline.passed:
+            nothing = np.full(1, np.nan, dtype=np.float32)
+            return PassageScores([[None]] * len(texts), [nothing] * len(texts))
+        pieces = self._builder.query(query)
+        keys = self.records.keys_of(texts)
+        found = self.records.shared(keys, states)
+        documents = [_Document(text, found.get(key)) for text, key in zip(texts, keys, strict=True)]
+        known = sum(len(document.records) for document in documents)
+        made = self._fill(documents, deadline)
+        whole = {key: document.kept for key, document in zip(keys, documents, strict=True) if document.is_new}
+        self.records.keep({key: kept for key, kept in whole.items() if kept is not None}, states)
+        self._catch_up([document.text for document in documents if document.is_cut_off])
+        order = [(at, turn) for at, document in enumerate(documents) for turn in sorted(document.records)]
+        logits = [np.full(len(document.places), np.nan, dtype=np.float32) for document in documents]
+        failures = {(at, turn): why for at, one in enumerate(documents) for turn, why in one.failures.items()}
+        raw = self._joined_scores(pieces, [[documents[at].records[turn]] for at, turn in order])
+        for (at, turn), score in zip(order, raw.tolist(), strict=True):
+            if math.isfinite(score):
+                logits[at][turn] = self._logit(np.array([score], dtype=np.float32))
+            else:
+                failures[at, turn] = self._not_finite()
+        return PassageScores(
+            [document.places for document in documents],
+            logits,
+            failures,
+            inferences=len(order),
+            encoded=made,
+            known=known,
+            truncated=sum(documents[at].records[turn].cut for at, turn in order),
+            query_truncated=pieces.cut,
+        )
 
-    def keys_of(self, texts: Sequence[str]) -> list[bytes]:
-        """Return the keys of texts' records."""
-        return record_keys(self.side, texts)
+    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
+        return self.records.keys_of(texts)
 
     def known(self, keys: Sequence[bytes], states: RequestStates | None = None) -> set[bytes]:
-        brought, stored = self._found(keys, states)
-        if states is not None:
-            self._give(stored, states)
-        return brought.keys() | stored.keys()
+        return set(self.records.shared(keys, states))
 
-    def cost_of(self, texts: Sequence[str]) -> tuple[float, int]:
+    def cost_of(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
         """Compute texts' records, which are not kept; return the seconds and the bytes that they took.
 
         Raises:
             InferenceError: a text could not be encoded.
         """
         began = time.perf_counter()
-        made, failed = self._encoded(texts, range(len(texts)), self._builder.query(""), NEVER)
-        if failed:
-            raise InferenceError(next(iter(failed.values())), model=self.model)
+        made, _ = self._made(dict(zip(self.keys_of(texts), texts, strict=True)))
         took_s = time.perf_counter() - began
-        keys = self.keys_of(texts)
-        return took_s, sum(len(record.write(keys[at], self._secret)) for at, record in made.items())
+        return took_s, sum(map(len, self.records.contents(made).values()))
 
-    def remember(self, texts: Sequence[str], states: StateStore | None = None) -> int:
-        """Compute and keep the records that are not there; return how many were computed.
+    def remember(self, texts: Sequence[str | LongText], states: StateStore | None = None) -> Remembered:
+        """Compute and keep the records that are not there.
 
         Args:
             texts: as the model reads them.
@@ -169,27 +220,22 @@ class JoinedScorer(LocalScorer):
             InferenceError: a text could not be encoded.
             OsrerankError: a store does not take records, or there is none.
         """
-        if self._store is None and states is None:
+        if self.store is None and states is None:
             raise OsrerankError(STATES_OFF)
-        keys = self.keys_of(texts)
-        brought, stored = self._found(keys, states)
-        new = {key: at for at, key in enumerate(keys) if key not in brought and key not in stored}
-        made, failed = self._encoded(texts, list(new.values()), self._builder.query(""), NEVER)
-        if failed:
-            raise InferenceError(next(iter(failed.values())), model=self.model)
-        records = {keys[at]: record for at, record in made.items()}
-        for store, lacking in ((self._store, records), (states, {**stored, **records})):
-            if store is not None and lacking and not self._write(store, lacking):
+        wanted = dict(zip(self.keys_of(texts), texts, strict=True))
+        brought, stored = self.records.find(list(wanted), states)
+        known = {**brought, **stored}
+        records, encoded = self._made({key: text for key, text in wanted.items() if key not in known})
+        for store, lacking in ((self.store, records), (states, {**stored, **records})):
+            if store is not None and lacking and not self.records.write(store, lacking):
                 raise OsrerankError(f"the {store.name} of document states took nothing; the log says why")
-        return len(made)
+        return Remembered(sum(map(_passages, {**known, **records}.values())), encoded)
 
     def close(self) -> None:
         super().close()
-        self._encodings.close()
-        self._writes.close()
+        self._late.close()
         self._executor.shutdown()
-        if self._store is not None and self._store.name != "file":  # the file is open for all of this process
-            self._store.close()
+        self.records.close()
 
     def _joined_scores(self, query: Pieces, seen: Sequence[Sequence[Record]]) -> npt.NDArray[np.float32]:
         try:
@@ -197,141 +243,116 @@ class JoinedScorer(LocalScorer):
         except Exception as error:
             raise InferenceError(f"{self.model} failed in ONNX Runtime: {error}", model=self.model) from error
 
-    def _records(
-        self,
-        documents: Sequence[str],
-        tuples: Sequence[tuple[int, ...]],
-        query: Pieces,
-        deadline: Deadline,
-        states: RequestStates | None,
-    ) -> tuple[dict[int, Record], dict[int, str], int]:
-        """Return the records of the tuples' documents by index, why some could not be made, and how many were made.
+    def _not_finite(self) -> str:
+        return f"{self.model} gave a score that is not a finite number"
 
-        Those that were not there are encoded, until the deadline, and kept.
+    def _of_texts(
+        self, texts: Sequence[str], deadline: Deadline, states: RequestStates | None
+    ) -> tuple[Made, int, int]:
+        """Return texts' records, how many were there, and how many were made; these are kept."""
+        keys = self.records.keys_of(texts)
+        found = self.records.shared(keys, states)
+        records = {at: kept for at, key in enumerate(keys) if isinstance(kept := found.get(key), Record)}
+        new = [at for at in range(len(texts)) if at not in records]
+        made = self._make([texts[at] for at in new], deadline, alone=not records)
+        fresh = {new[place]: record for place, record in made.records.items()}
+        self.records.keep({keys[at]: record for at, record in fresh.items()}, states)
+        failures = {new[place]: reason for place, reason in made.failures.items()}
+        self._catch_up([texts[at] for at in new if at not in fresh and at not in failures])
+        return Made({**records, **fresh}, failures), len(records), len(fresh)
+
+    def _fill(self, documents: Sequence["_Document"], deadline: Deadline) -> int:
+        """Make the records that documents lack, in turns; return how many were made."""
+        order = in_turns([len(document.parts) for document in documents])
+        texts = [documents[at].parts[turn][0] for at, turn in order]
+        made = self._make(texts, deadline, alone=not any(document.records for document in documents))
+        for place, record in made.records.items():
+            at, turn = order[place]
+            documents[at].records[turn] = record
+        for place, reason in made.failures.items():
+            at, turn = order[place]
+            documents[at].failures[turn] = reason
+        return len(made.records)
+
+    def _make(self, texts: Sequence[str], deadline: Deadline, *, alone: bool) -> Made:
+        """Return what the maker makes of texts; where it can make nothing, each fails, or all where they are alone."""
+        if not texts:
+            return Made({}, {})
+        try:
+            return self._maker.make(texts, deadline)
+        except OsrerankError as error:
+            if alone:
+                raise
+            return Made({}, dict.fromkeys(range(len(texts)), str(error)))
+
+    def _made(self, texts: Mapping[bytes, str | LongText]) -> tuple[dict[bytes, Kept], int]:
+        """Return the records of texts, which are all made, and of how many texts and passages they are.
+
+        Raises:
+            InferenceError: a text could not be encoded.
         """
-        needed = list(dict.fromkeys(chain.from_iterable(tuples)))
-        keys = dict(zip(needed, record_keys(self.side, (documents[at] for at in needed)), strict=True))
-        brought, stored = self._found(list(keys.values()), states)
-        if states is not None:
-            self._give(stored, states)
-        known = {**brought, **stored}
-        records = {at: known[key] for at, key in keys.items() if key in known}
-        new = [at for at in needed if at not in records]
-        made, failed = self._encoded(documents, new, query, deadline)
-        self._keep({keys[at]: record for at, record in made.items()}, states)
-        late = [documents[at] for at in new if at not in made and at not in failed]
-        if late and self._store is not None:
-            self._encodings.submit(functools.partial(self._catch_up, late[:MOST_LATE]))
-        return {**records, **made}, failed, len(made)
+        documents = {key: _Document(text, None) for key, text in texts.items()}
+        made = self._fill(list(documents.values()), NEVER)
+        for document in documents.values():
+            if document.failures:
+                raise InferenceError(next(iter(document.failures.values())), model=self.model)
+        return {key: kept for key, document in documents.items() if (kept := document.kept) is not None}, made
 
-    def _encoded(
-        self, documents: Sequence[str], new: Sequence[int], query: Pieces, deadline: Deadline
-    ) -> tuple[dict[int, Record], dict[int, str]]:
-        """Return documents' records by index, and why some could not be made, as far as time allows.
-
-        What the encoder gives of a document is many times as large as its record, so that some are encoded at a time.
-        """
-        made: dict[int, Record] = {}
-        failed: dict[int, str] = {}
-        for start in range(0, len(new), HELD):
-            if deadline.passed:
-                break
-            records, failures = self._some_encoded(documents, new[start : start + HELD], query, deadline)
-            made, failed = {**made, **records}, {**failed, **failures}
-        return made, failed
-
-    def _some_encoded(
-        self, documents: Sequence[str], new: Sequence[int], query: Pieces, deadline: Deadline
-    ) -> tuple[dict[int, Record], dict[int, str]]:
-        cut: dict[int, bool] = {}
-        with self._batcher.call(deadline) as call:
-            for start in range(0, len(new), ENCODED_AT_ONCE):
-                if deadline.passed:
-                    break
-                some = new[start : start + ENCODED_AT_ONCE]
-                pieces = self._builder.documents([documents[at] for at in some], query)
-                cut |= {at: one.cut for at, one in zip(some, pieces, strict=True)}
-                call.add([self._builder.alone(one) for one in pieces])
-            outcome = call.result()
-        layers, hidden = self.card.joining.layers, self._joined.hidden
-        made = {
-            new[place]: Record.of(_states(row, layers, hidden, cut=cut[new[place]]), self._profile)
-            for place, row in outcome.outputs.items()
-        }
-        return made, {new[place]: reason for place, reason in outcome.failures.items()}
-
-    def _found(
-        self, keys: Sequence[bytes], states: RequestStates | None
-    ) -> tuple[dict[bytes, Record], dict[bytes, Record]]:
-        """Return the records that a search brought, and those that it lacks and the store has."""
-        wanted = list(dict.fromkeys(keys))
-        brought = self._read(wanted, states) if states is not None else {}
-        left = [key for key in wanted if key not in brought]
-        return brought, self._read(left, self._store) if self._store is not None else {}
-
-    def _read(self, keys: Sequence[bytes], store: RequestStates) -> dict[bytes, Record]:
-        """Return the records of a store that are this model's, by key."""
-        found = store.read(keys) if keys else {}
-        shape = self.card.joining.layers, self._joined.hidden, self._profile, self._builder.max_tokens
-        read = {key: Record.read(content, key, self._secret) for key, content in found.items()}
-        records = {key: record for key, record in read.items() if record is not None and record.fits(*shape)}
-        HITS.labels(store.name).inc(len(records))
-        MISSES.labels(store.name).inc(len(keys) - len(records))
-        BYTES.labels(store.name, "read").inc(sum(map(len, found.values())))
-        return records
-
-    def _give(self, records: Mapping[bytes, Record], states: RequestStates) -> None:
-        """Give records to a search that lacks them."""
-        if records:
-            states.write({key: record.write(key, self._secret) for key, record in records.items()})
-
-    def _catch_up(self, texts: Sequence[str]) -> None:
+    def _catch_up(self, texts: Sequence[str | LongText]) -> None:
         """Compute the records that a deadline cut off, while nobody waits."""
+        if texts and self.store is not None:
+            self._late.submit(functools.partial(self._remember_late, texts[:MOST_LATE]))
+
+    def _remember_late(self, texts: Sequence[str | LongText]) -> None:
         try:
             self.remember(texts)
         except OsrerankError as error:
             logger.info("the states of %d documents were not computed after a deadline: %s", len(texts), error)
 
-    def _keep(self, records: Mapping[bytes, Record], states: RequestStates | None) -> None:
-        """Give records to the search that needed them, and write them to the store while nobody waits."""
-        if states is not None:
-            self._give(records, states)
-        if self._store is not None and records:
-            self._writes.submit(functools.partial(self._write, self._store, records))
 
-    def _write(self, store: StateStore, records: Mapping[bytes, Record]) -> int:
-        contents = {key: record.write(key, self._secret) for key, record in records.items()}
-        written = store.write(contents)
-        if written:
-            BYTES.labels(store.name, "written").inc(sum(map(len, contents.values())))
-        return written
+class _Document:
+    """A text with the records of its passages by their number; it is cut where it has none.
+
+    Args:
+        text: as given.
+        kept: its record, if it is known.
+    """
+
+    def __init__(self, text: str | LongText, kept: Kept | None) -> None:
+        self.text = text
+        self.records: dict[int, Record] = {}
+        self.failures: dict[int, str] = {}
+        self.parts: Sequence[Part] = ()
+        self.places: Sequence[Span | None] = [None]
+        if isinstance(text, LongText) and isinstance(kept, LongRecord):
+            self.records, self.places = dict(enumerate(kept.passages)), kept.places
+        elif isinstance(text, LongText):
+            self.parts = text.cut()
+            self.places = [place for _, place in self.parts]
+        elif isinstance(kept, Record):
+            self.records = {0: kept}
+        else:
+            self.parts = [(text, None)]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether its record was not there."""
+        return bool(self.parts)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether a passage was not reached."""
+        return len(self.records) + len(self.failures) < len(self.places)
+
+    @property
+    def kept(self) -> Kept | None:
+        """What is kept of it; None where a passage lacks its record."""
+        if len(self.records) < len(self.places):
+            return None
+        if not isinstance(self.text, LongText):
+            return self.records[0]
+        return LongRecord([self.records[turn] for turn in range(len(self.places))], self.places)
 
 
-class _Encoder:
-    """Texts in, a row of numbers each: the vector, then the states of each joined layer. For a batcher."""
-
-    packed = True
-    parallel = True
-    budget_tokens = 1
-
-    def __init__(self, backend: JoinedBackend, card: ModelCard) -> None:
-        self._backend = backend
-        self._model = card.name
-        self.name, self.precision = backend.name, backend.precision
-        self.threads, self.files = backend.threads, backend.files
-
-    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        try:
-            (encoded,) = [self._backend.encoded(tokens.ids) for tokens in sequences]
-        except Exception as error:
-            raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
-        return np.concatenate([part.reshape(1, -1) for part in encoded.values()], axis=1)
-
-    def close(self) -> None:
-        self._backend.close()
-
-
-def _states(row: npt.NDArray[np.float32], layers: int, hidden: int, *, cut: bool) -> TextStates:
-    """Return what an encoder's row of numbers says of a text."""
-    states = row[hidden:].reshape(layers, -1, hidden) if layers else np.zeros((0, 0, hidden), dtype=np.float32)
-    return TextStates(states, np.ones(states.shape[1], dtype=np.uint16), row[:hidden], cut)
+def _passages(kept: Kept) -> int:
+    return len(kept.passages) if isinstance(kept, LongRecord) else 1

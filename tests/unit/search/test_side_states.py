@@ -25,11 +25,16 @@ KNOWN, NEW = b"the record of before", b"a new record"
 class Stateful(FunctionScorer):
     """A scorer whose documents have states: what it reads decides, and what it lacks it makes."""
 
+    keeps_states = False
+
     def keys_of(self, texts):
         return [text[:16].ljust(16).encode() for text in texts]
 
     def known(self, keys, states=None):
         return set(states.read(keys)) if states else set()
+
+    def score_passages(self, query, texts, *, deadline=None, states=None):
+        raise NotImplementedError("its documents are not read by passages")
 
     def score(self, query, documents, tuples, *, deadline=None, states=None):
         if states is not None:

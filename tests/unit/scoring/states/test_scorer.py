@@ -181,9 +181,9 @@ def test_a_forged_record_is_none(models: Callable[..., Path]) -> None:
 
 def test_a_changed_text_and_another_profile_have_other_records(models: Callable[..., Path]) -> None:
     one, other = opened(models("cls", 1), profile="standard"), opened(models("cls", 1), profile="small")
-    assert one.side != other.side
+    assert one.records.side != other.records.side
     assert one.identity != other.identity
-    assert one.side == opened(models("cls", 1), profile="standard").side
+    assert one.records.side == opened(models("cls", 1), profile="standard").records.side
 
 
 class Counting(MemoryStore):

@@ -1,0 +1,56 @@
+"""Score the parts of several documents in one call: their passages, or their sentences."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.errors import InferenceError
+from osrerank.types import Deadline, PassageScores, Scorer, Span
+
+Part = tuple[str, Span | None]
+"""A passage or sentence as the model reads it, with its place; None for the whole text."""
+
+
+def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return document and part of each part, the first of every document before the second of any.
+
+    So a deadline cuts off later parts before it leaves a document without a score.
+
+    Args:
+        counts: parts of each document.
+    """
+    return [
+        (place, turn) for turn in range(max(counts, default=0)) for place in range(len(counts)) if turn < counts[place]
+    ]
+
+
+def score_parts(
+    scorer: Scorer, query: str, parts: Sequence[Sequence[Part]], *, deadline: Deadline, stage: str = ""
+) -> PassageScores:
+    """Score the parts of documents in turns.
+
+    Args:
+        scorer: scores ``(i,)`` tuples.
+        query: the query's text.
+        parts: of each document at least one.
+        deadline: as for ``Scorer.score``.
+        stage: whose name errors carry.
+
+    Raises:
+        InferenceError: a score is not a number.
+    """
+    order = in_turns([len(some) for some in parts])
+    texts = [parts[place][turn][0] for place, turn in order]
+    scores = scorer.score(query, texts, [(at,) for at in range(len(texts))], deadline=deadline)
+    logits: list[npt.NDArray[np.float32]] = [np.full(len(some), np.nan, dtype=np.float32) for some in parts]
+    for at in scores.attempted:
+        place, turn = order[at]
+        if at not in scores.failures:
+            if not np.isfinite(scores.values[at]):
+                message = f"model {scorer.model} gave a score that is not a number"
+                raise InferenceError(message, stage=stage, model=scorer.model)
+            logits[place][turn] = scores.values[at]
+    places = [[span for _, span in some] for some in parts]
+    failures = {order[at]: why for at, why in scores.failures.items()}
+    return PassageScores(places, logits, failures, scores.identity, **scores.counts())

@@ -1,0 +1,111 @@
+"""A scorer's records: found in what a search brought and in a store, made known to both."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from osrerank.scoring.card import ModelCard
+from osrerank.scoring.states.background import Background
+from osrerank.scoring.states.configured import States
+from osrerank.scoring.states.keys import record_keys, side_of
+from osrerank.scoring.states.long_record import MAGIC, LongRecord
+from osrerank.scoring.states.record import Record
+from osrerank.scoring.states.store import BYTES, HITS, MISSES, StateStore
+from osrerank.types import LongText, RequestStates
+
+Kept = Record | LongRecord
+"""Of a text; of a long one."""
+
+
+class Records:
+    """The records of a model's document side.
+
+    Args:
+        directory: the model's.
+        card: the model's.
+        encoder: file of the graph that encodes texts, relative to the directory.
+        hidden: the model's width.
+        most_rows: pieces of the longest text that the model reads.
+        states: where records are kept, and how much of a document.
+    """
+
+    def __init__(
+        self, directory: Path, card: ModelCard, encoder: str, hidden: int, most_rows: int, states: States
+    ) -> None:
+        self.store, self.profile, self._secret = states.store, states.profile, states.secret
+        self._directory, self._card, self._encoder = directory, card, encoder
+        self._shape = card.joining.layers, hidden, states.profile, most_rows
+        self._writes = Background()
+
+    @functools.cached_property
+    def side(self) -> bytes:
+        """Identity of the model's document side and profile, 16 bytes: what its records depend on besides the text."""
+        return side_of(self._directory, self._card, self.profile, self._encoder)
+
+    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
+        """Return the keys of texts' records."""
+        return record_keys(self.side, texts)
+
+    def find(self, keys: Sequence[bytes], states: RequestStates | None) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
+        """Return the records that a search brought, and those that it lacks and the store has."""
+        wanted = list(dict.fromkeys(keys))
+        brought = self._read(wanted, states) if states is not None else {}
+        left = [key for key in wanted if key not in brought]
+        return brought, self._read(left, self.store) if self.store is not None else {}
+
+    def shared(self, keys: Sequence[bytes], states: RequestStates | None) -> dict[bytes, Kept]:
+        """Return the records that a search brought or the store has; the search gets what it lacks."""
+        brought, stored = self.find(keys, states)
+        if states is not None:
+            self._give(stored, states)
+        return {**brought, **stored}
+
+    def keep(self, records: Mapping[bytes, Kept], states: RequestStates | None) -> None:
+        """Give records to the search that needed them, and write them to the store while nobody waits."""
+        if states is not None:
+            self._give(records, states)
+        if self.store is not None and records:
+            self._writes.submit(functools.partial(self.write, self.store, records))
+
+    def write(self, store: StateStore, records: Mapping[bytes, Kept]) -> int:
+        """Write records to a store; return how many are kept."""
+        contents = self.contents(records)
+        written = store.write(contents)
+        if written:
+            BYTES.labels(store.name, "written").inc(sum(map(len, contents.values())))
+        return written
+
+    def contents(self, records: Mapping[bytes, Kept]) -> dict[bytes, bytes]:
+        """Return records as they are kept."""
+        return {key: record.write(key, self._secret) for key, record in records.items()}
+
+    def read(self, contents: Mapping[bytes, bytes]) -> dict[bytes, Kept]:
+        """Return those of some bytes that are this model's records, by key."""
+        read = {key: self._one(key, content) for key, content in contents.items()}
+        return {key: record for key, record in read.items() if record is not None and record.fits(*self._shape)}
+
+    def flush(self) -> None:
+        """Wait for what is being written."""
+        self._writes.close()
+
+    def close(self) -> None:
+        self.flush()
+        if self.store is not None and self.store.name != "file":  # the file is open for all of this process
+            self.store.close()
+
+    def _one(self, key: bytes, content: bytes) -> Kept | None:
+        kind: type[Kept] = LongRecord if content[: len(MAGIC)] == MAGIC else Record
+        return kind.read(content, key, self._secret)
+
+    def _read(self, keys: Sequence[bytes], store: RequestStates) -> dict[bytes, Kept]:
+        found = store.read(keys) if keys else {}
+        records = self.read(found)
+        HITS.labels(store.name).inc(len(records))
+        MISSES.labels(store.name).inc(len(keys) - len(records))
+        BYTES.labels(store.name, "read").inc(sum(map(len, found.values())))
+        return records
+
+    def _give(self, records: Mapping[bytes, Kept], states: RequestStates) -> None:
+        """Give records to a search that lacks them."""
+        if records:
+            states.write(self.contents(records))

@@ -1,0 +1,100 @@
+"""Documents whose states are kept: texts read by their passages, and scorers that know them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.types.scores import NEVER, Counts, Deadline, RequestStates
+from osrerank.types.values import Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LongText:
+    """A document that is read by its passages, which are cut only where nobody knows their states.
+
+    Attributes:
+        content: digest of everything that its passages depend on: the texts, and how they are cut.
+        cut: returns the passages as the model reads them, at least one, each with its place; None for the whole text.
+    """
+
+    content: bytes
+    cut: Callable[[], Sequence[tuple[str, Span | None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PassageScores(Counts):
+    """The scores of the passages, or sentences, of several documents.
+
+    Attributes:
+        places: of each document's passages, at least one; None for the whole text.
+        logits: of each document float32 ``(n,)``; NaN for passages that failed or were not attempted.
+        failures: document and passage -> why it could not be scored.
+        identity: as of `osrerank.types.Scores`.
+    """
+
+    places: Sequence[Sequence[Span | None]]
+    logits: Sequence[npt.NDArray[np.float32]]
+    failures: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    identity: str = ""
+
+    @property
+    def asked(self) -> int:
+        """Number of passages of all documents."""
+        return sum(map(len, self.places))
+
+    @property
+    def attempted(self) -> int:
+        """Number of passages that were scored or failed."""
+        return len(self.failures) + sum(int(np.count_nonzero(~np.isnan(logits))) for logits in self.logits)
+
+    @property
+    def scored(self) -> list[int]:
+        """The documents of which at least one passage was scored."""
+        return [at for at, logits in enumerate(self.logits) if not np.isnan(logits).all()]
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """Document -> why none of its passages could be scored, among those of which one was attempted."""
+        reasons = {at: why for (at, _), why in sorted(self.failures.items(), reverse=True)}
+        return {at: reasons[at] for at in sorted(reasons) if np.isnan(self.logits[at]).all()}
+
+    @property
+    def reached(self) -> int:
+        """How many leading documents had at least one passage attempted; some behind them may have too."""
+        tried = {*self.scored, *self.failed}
+        return next((at for at in range(len(self.logits)) if at not in tried), len(self.logits))
+
+
+@runtime_checkable
+class HasStates(Protocol):
+    """A scorer whose documents have states."""
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether states outlive a call, so that a document is computed once."""
+
+    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
+        """Return the keys of texts' records."""
+
+    def known(self, keys: Sequence[bytes], states: RequestStates | None = None) -> set[bytes]:
+        """Return those keys whose records a search brought or a store has; ``states`` gets what it lacks of them."""
+
+    def score_passages(
+        self,
+        query: str,
+        texts: Sequence[str | LongText],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,
+    ) -> PassageScores:
+        """Score the passages of texts against a query, the first of every text before the second of any.
+
+        Args:
+            query: its text.
+            texts: a text is its only passage; a long one is cut where its states are not known.
+            deadline: as of `Scorer.score`.
+            states: likewise.
+        """
