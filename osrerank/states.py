@@ -161,6 +161,11 @@ class Coverage:
     seconds: float
     stored: int
 
+    @property
+    def share(self) -> float:
+        """The known ones' share of the texts that were looked at; 1 where there are none."""
+        return self.known / self.texts if self.texts else 1.0
+
 
 def coverage(client: Client, index: str, *, most: int = 1000) -> Coverage:
     """Return how much of an index has states, and what they would cost; some texts are encoded to see, and not kept.

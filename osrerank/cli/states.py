@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,6 +58,37 @@ def status(context: click.Context, /, *, index: str | None) -> None:
         return
     most = f" of at most {found['most'] / 1e6:,.0f} MB" if found["most"] else ""
     click.echo(f"{found['store']}: {found['records']:,} records, {found['stored'] / 1e6:,.1f} MB{most}")
+
+
+@states.command()
+@click.option("--index", "-i", required=True, help="Index whose documents are looked at.")
+@click.option("--most", type=click.IntRange(1), default=1000, show_default=True, help="Documents to look at.")
+@click.option("--at-least", type=click.FloatRange(0, 1), help="Share that must have states; else the exit code is 1.")
+@click.pass_context
+def coverage(context: click.Context, /, *, index: str, most: int, at_least: float | None) -> None:
+    """Say how much of an index has states of a model, and what they would cost.
+
+    \b
+    osrerank --model ./new states build --index articles &
+    osrerank --model ./new states coverage --index articles --at-least .99 && switch
+
+    So a new model's states are built while the old one serves, and searches change over when they are there.
+    """
+    from osrerank.states import coverage as coverage_of  # noqa: PLC0415 - the client
+
+    client = client_of(context)
+    try:
+        found = coverage_of(client, index, most=most)
+    finally:
+        client.close()
+    if wants_json(context):
+        click.echo(json.dumps({**asdict(found), "share": found.share}))
+    else:
+        click.echo(f"{index}: {found.known:,} of {found.texts:,} texts have states ({found.share:.1%})")
+        size = f"{found.seconds:,.0f} s and {found.stored / 1e6:,.1f} MB"
+        click.echo(f"those of all {found.documents:,} documents take about {size}")
+    if at_least is not None and found.share < at_least:
+        context.exit(1)
 
 
 @states.command()

@@ -50,6 +50,13 @@ class Calibration:
             )
 
 
+def logistic(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return the probabilities of logits ``(n,)``, in float64; no logit is too large for it."""
+    exponent = -np.clip(logits.astype(np.float64), -700, 700)
+    probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(exponent))
+    return probabilities
+
+
 @dataclass(frozen=True, slots=True)
 class CrossBias:
     """What the layout ``cross-bias`` adds to a bi-encoder; the card's field ``biases``.

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from osrerank.errors import InferenceError
 from osrerank.scoring.backend import Backend
 from osrerank.scoring.batcher import Batcher, Outcome, Row
-from osrerank.scoring.card import ModelCard
+from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
-from osrerank.scoring.logistic import logistic
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
 from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
 

@@ -51,6 +51,30 @@ def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS)) -> Path:
     return _download(model, matched["repository"], matched["revision"], forms)
 
 
+def locate_here(model: str) -> Path | None:
+    """Return the directory of a model that is on this machine, without asking the hub; None where it is not.
+
+    Args:
+        model: as for `locate`.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if model.startswith(SHIPPED_PREFIX):
+        shipped = SHIPPED / model.removeprefix(SHIPPED_PREFIX)
+        return shipped if shipped.is_dir() else None
+    matched = HUB_ID.match(model)
+    if matched is None or model.startswith("."):
+        return None
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - half a second
+    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415 - likewise
+
+    try:
+        return Path(snapshot_download(matched["repository"], revision=matched["revision"], local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+
+
 def name_of(directory: Path) -> str:
     """Return the name of a model for other models' cards: a shipped one's as `locate` takes it, else its folder's."""
     return f"{SHIPPED_PREFIX}{directory.name}" if directory.parent == SHIPPED else directory.name

@@ -60,7 +60,7 @@ BACKENDS = {
     for entry in (
         Entry("onnx", "osrerank.scoring.onnx_scorer", forms=GRAPHS),
         Entry("torch", "osrerank.scoring.torch_scorer", forms=WEIGHTS, dtypes=DTYPES),
-        Entry("workers", "osrerank.scoring.remote.scorer", is_local=False),
+        Entry("workers", "osrerank.scoring.remote.load", is_local=False),
     )
 }
 NAMES = (AUTO, *BACKENDS)

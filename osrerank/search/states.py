@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from opensearchpy import ConnectionTimeout, RequestError, TransportError
@@ -17,6 +17,10 @@ from osrerank.search.step import Scoring
 
 REQUEST_S = 2.0
 """The longest time that a search gives a request for states, in seconds."""
+SHORT_S = 0.05
+"""With less time left after a request has timed out, the deadline was short, and the cluster is not to blame."""
+MOST_GUARDS = 1000
+"""Indices, or groups of them that are searched together, whose failures are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class SideStates:
     def __init__(self, *, is_on: bool, is_embedded: bool) -> None:
         self._is_on = is_on
         self._form = Form(is_embedded)
-        self._guards: dict[str, Guard] = {}
+        self._guard = lru_cache(MOST_GUARDS)(partial(Guard, "index"))
 
     def around(self, call: SearchCall, response: Any) -> Generator[SideRequest | Scoring, Any, Any]:
         """Yield the steps that rerank a response, with the states of its hits, and return what the call makes of it."""
@@ -71,7 +75,7 @@ class SideStates:
             try:
                 answer = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
             except TransportError as error:
-                if timeout_s == REQUEST_S or not isinstance(error, ConnectionTimeout):  # else the deadline was short
+                if call.remaining_s > SHORT_S or not isinstance(error, ConnectionTimeout):
                     guard.failed("read", error)
                 return None
             found |= self._form.found(answer)
@@ -90,7 +94,8 @@ class SideStates:
             try:
                 refused = yield from self._write_to(call, index, records)
             except TransportError as error:
-                guard.failed("write", error)
+                if call.remaining_s > SHORT_S or not isinstance(error, ConnectionTimeout):
+                    guard.failed("write", error)
             else:
                 if refused:
                     guard.failed("write", OSError(refused))
@@ -118,9 +123,6 @@ class SideStates:
                 if error.error != EXISTS:
                     raise
         return True
-
-    def _guard(self, names: str) -> Guard:
-        return self._guards.setdefault(names, Guard("index", names))
 
 
 def _timeout_s(call: SearchCall) -> float:

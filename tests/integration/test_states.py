@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,32 @@ def test_how_much_of_an_index_has_states(client: Client, index_name: str, engine
     arguments = ["--url", engine_url, "--model", str(model), "doctor", "--index", index_name]
     said = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
     assert f"150 of the first 150 texts of {index_name} have states; those of all 150 documents take" in said
+
+
+def test_a_new_model_is_made_ready_while_the_old_one_serves(
+    engine_url: str, client: Client, index_name: str, model: Path, tmp_path: Path, encodings: list[int]
+) -> None:
+    fill(client, index_name, DOCUMENTS)
+    build_states(client, index_name)
+    before = order(client, index_name)
+    new = tmp_path / "new"
+    shutil.copytree(model, new)
+    card = json.loads((new / "osrerank.json").read_text("utf-8"))
+    card["joining"]["document_prefix"] = "another : "
+    (new / "osrerank.json").write_text(json.dumps(card), "utf-8")
+
+    def covered(share: str) -> int:
+        command = ["--url", engine_url, "--model", str(new), "states", "coverage", "--index", index_name]
+        return CliRunner().invoke(cli, [*command, "--at-least", share], catch_exceptions=False).exit_code
+
+    assert (covered("0"), covered(".01")) == (0, 1)
+    with connect(engine_url, model=str(new)) as another:
+        build_states(another, index_name)
+        assert covered("1") == 0
+        del encodings[:]
+        assert order(client, index_name) == before
+        order(another, index_name)
+        assert len(encodings) == 1  # the query, by the new model; the old one knows it
 
 
 def test_indexing_computes_states_where_that_is_asked(

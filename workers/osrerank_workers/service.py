@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 from celery.worker import state
@@ -17,10 +18,11 @@ from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WO
 from osrerank.scoring.card import Kind
 from osrerank.scoring.registry import load_local
 from osrerank.scoring.remote.broker import connect
-from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
+from osrerank.scoring.remote.messages import MOST_RECORD_BYTES, Heartbeat, Reply, Request
 from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry, queue_of
+from osrerank.scoring.states.request import BroughtStates
 from osrerank.settings import Settings
-from osrerank.types import NEVER, Deadline, Scorer, Scores
+from osrerank.types import NEVER, Deadline, RequestStates, Scorer, Scores
 
 logger = logging.getLogger(__name__)
 
@@ -185,9 +187,11 @@ class Service:
         deadline = self._deadline(request)
         if deadline.passed:
             return "dropped"
-        scores, error = self._score(request, deadline)
+        states = BroughtStates({})
+        scores, error = self._score(request, deadline, states)
         spent_s = time.monotonic() - started
-        reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, waited_s, spent_s)
+        records = _fitting(states.new)
+        reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, waited_s, spent_s, records)
         if not self._answer(request.reply_queue, reply, deadline):
             return "unanswered"
         if scores is None:
@@ -195,12 +199,15 @@ class Service:
         self._account(scores, spent_s)
         return "scored"
 
-    def _score(self, request: Request, deadline: Deadline) -> tuple[Scores | None, str]:
-        """Return the scores, or why there are none."""
+    def _score(self, request: Request, deadline: Deadline, states: RequestStates) -> tuple[Scores | None, str]:
+        """Return the scores, or why there are none; ``states`` gets the records that the request wants."""
         if request.identity != self.scorer.identity:
             return None, "the worker has another model than the chunk asks for"
+        asked = request.query, request.documents, request.tuples
         try:
-            return self.scorer.score(request.query, request.documents, request.tuples, deadline=deadline), ""
+            if request.wants_records and self._tried is not None:  # cached scores have no records
+                return self._tried.score(*asked, deadline=deadline, states=states), ""
+            return self.scorer.score(*asked, deadline=deadline), ""
         except OsrerankError as error:
             logger.warning("a chunk could not be scored: %s", type(error).__name__)
             return None, str(error)
@@ -269,6 +276,12 @@ class Service:
                 self.stop_taking()
                 state.should_stop = 1
                 return
+
+
+def _fitting(records: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return as many records as a reply may bring."""
+    taken = accumulate(len(key) + len(record) for key, record in records.items())
+    return {key: records[key] for key, size in zip(records, taken, strict=True) if size <= MOST_RECORD_BYTES}
 
 
 def _load(settings: Settings) -> Loaded:

@@ -25,12 +25,14 @@ class Chunk:
         documents: which documents they need, without repetition.
         cost: characters that a model reads.
         characters: of all texts, whole.
+        most: tuples that it takes.
     """
 
     places: list[int] = field(default_factory=list)
     documents: dict[int, int] = field(default_factory=dict)
     cost: int = 0
     characters: int = 0
+    most: int = MOST_PAIRS
 
     def tuples(self, tuples: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Return the chunk's tuples with indices into its own documents."""
@@ -40,7 +42,7 @@ class Chunk:
         """Whether a tuple with texts of that length still fits; one alone always does."""
         if not self.places:
             return True
-        return len(self.places) < MOST_PAIRS and self.characters + characters <= MOST_CHARACTERS
+        return len(self.places) < self.most and self.characters + characters <= MOST_CHARACTERS
 
     def add(self, place: int, indices: tuple[int, ...], lengths: Sequence[int]) -> None:
         """Take a tuple in."""
@@ -51,7 +53,9 @@ class Chunk:
         self.characters += sum(lengths[index] for index in indices)
 
 
-def divide(documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers: int) -> list[Chunk]:
+def divide(
+    documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers: int, *, most: int = MOST_PAIRS
+) -> list[Chunk]:
     """Deal tuples to chunks of about equal cost, one for each worker and round.
 
     Tuples of a round are dealt in turn, so that when time runs out the first ones of the search were scored, not the
@@ -61,6 +65,7 @@ def divide(documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers:
         documents: the texts.
         tuples: indices into them.
         workers: how many there are, at least one.
+        most: tuples of a chunk.
     """
     lengths = [len(document) for document in documents]
     total = sum(_cost(indices, lengths) for indices in tuples)
@@ -70,7 +75,7 @@ def divide(documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers:
     for place, indices in enumerate(tuples):
         chunk = min(current, key=lambda chunk: chunk.cost, default=None)
         if chunk is None or not chunk.has_room(sum(lengths[index] for index in indices)):
-            current = [Chunk() for _ in range(width)]
+            current = [Chunk(most=most) for _ in range(width)]
             chunks += current
             chunk = current[0]
         chunk.add(place, indices, lengths)

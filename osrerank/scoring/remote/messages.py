@@ -7,7 +7,7 @@ and errors quote none of its texts.
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from osrerank.types import Advice, Scores
 VERSION = 2
 MOST_BYTES = 8 << 20
 """Size limit of a message; a chunk of the longest texts that a model reads stays below it."""
+MOST_RECORD_BYTES = 4 << 20
+"""Of the records that a reply brings."""
 MOST_TUPLES = 1_000
 MOST_TUPLE = 2
 """Documents of a tuple: a duo model compares two."""
@@ -40,6 +42,7 @@ class Request:
         query: the query's text.
         documents: the documents' texts.
         tuples: indices into ``documents``.
+        wants_records: whether the reply is to bring the records of the documents' states.
     """
 
     chunk: str
@@ -50,14 +53,16 @@ class Request:
     query: str
     documents: Sequence[str]
     tuples: Sequence[tuple[int, ...]]
+    wants_records: bool = False
 
     def encode(self) -> bytes:
-        """Return the message.
+        """Return the message; workers of before, which know no records, understand one that wants none.
 
         Raises:
             PayloadError: it is larger than workers take.
         """
-        return _packed({name: getattr(self, name) for name in Request.__slots__})
+        content = {name: getattr(self, name) for name in Request.__slots__}
+        return _packed(_without(content, "wants_records"))
 
     @classmethod
     def decode(cls, message: object) -> "Request":
@@ -66,7 +71,7 @@ class Request:
         Raises:
             PayloadError: it is not such a message, or larger than allowed; the error names the field.
         """
-        content = _unpacked(message, cls.__slots__)
+        content = _unpacked(message, cls.__slots__, wants_records=False)
         documents = _checked(content, "documents", _are_texts)
         tuples = _checked(content, "tuples", lambda value: _are_tuples(value, len(documents)))
         return cls(
@@ -78,6 +83,7 @@ class Request:
             query=_checked(content, "query", lambda value: isinstance(value, str)),
             documents=documents,
             tuples=[tuple(indices) for indices in tuples],
+            wants_records=_checked(content, "wants_records", _is_bool),
         )
 
 
@@ -93,6 +99,7 @@ class Reply:
         error: why nothing could be scored; else empty.
         waited_s: seconds between the client's sending and the start of scoring.
         scoring_s: seconds from the start of scoring to its end.
+        records: of documents' states, by key, where the request wants them.
     """
 
     chunk: str
@@ -102,11 +109,13 @@ class Reply:
     error: str = ""
     waited_s: float = 0.0
     scoring_s: float = 0.0
+    records: Mapping[bytes, bytes] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Return the message."""
         content = {name: getattr(self, name) for name in Reply.__slots__}
-        return _packed({**content, "scores": None if self.scores is None else _plain(self.scores)})
+        content |= {"scores": None if self.scores is None else _plain(self.scores), "records": [*self.records.items()]}
+        return _packed(_without(content, "records"))
 
     @classmethod
     def decode(cls, message: object) -> "Reply":
@@ -115,7 +124,7 @@ class Reply:
         Raises:
             PayloadError: it is not such a message.
         """
-        content = _unpacked(message, cls.__slots__)
+        content = _unpacked(message, cls.__slots__, records=[])
         scores = content.get("scores")
         return cls(
             chunk=_checked(content, "chunk", _is_name),
@@ -125,6 +134,7 @@ class Reply:
             error=_checked(content, "error", lambda value: isinstance(value, str)),
             waited_s=_checked(content, "waited_s", _is_number),
             scoring_s=_checked(content, "scoring_s", _is_number),
+            records=dict(_checked(content, "records", _are_records)),
         )
 
 
@@ -205,8 +215,13 @@ def _packed(content: Mapping[str, Any]) -> bytes:
     return message
 
 
-def _unpacked(message: object, names: Sequence[str]) -> dict[str, Any]:
-    """Return a message's fields, all of them and no others."""
+def _without(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a message's fields, without one that says nothing."""
+    return {other: value for other, value in content.items() if other != name or value}
+
+
+def _unpacked(message: object, names: Sequence[str], **optional: Any) -> dict[str, Any]:
+    """Return a message's fields, all of them and no others; optional ones have a value where they are absent."""
     if not isinstance(message, bytes):
         raise PayloadError(f"a message is bytes, not {type(message).__name__}")
     if len(message) > MOST_BYTES:
@@ -222,6 +237,7 @@ def _unpacked(message: object, names: Sequence[str]) -> dict[str, Any]:
     if version != VERSION:
         shown = version if isinstance(version, int) else type(version).__name__
         raise PayloadError(f"a message has version {shown}, this osrerank reads {VERSION}: upgrade the older side")
+    content = {**optional, **content}
     if set(content) != set(names):
         raise PayloadError(f"a message lacks fields or has others than {', '.join(names)}")
     return content
@@ -252,6 +268,12 @@ def _is_count(value: object) -> bool:
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _are_records(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, bytes) for part in pair) for pair in value
+    )
 
 
 def _are_tuples(value: object, documents: int) -> bool:

@@ -17,14 +17,13 @@ from redis import RedisError
 
 from osrerank.errors import Overloaded, TaskFailed, WorkerError
 from osrerank.metrics import OVERLOADED
+from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MOST_CHARACTERS
-from osrerank.scoring.logistic import logistic
 from osrerank.scoring.remote.broker import celery_app, connect, no_broker
-from osrerank.scoring.remote.chunks import Chunk, divide, gather
+from osrerank.scoring.remote.chunks import MOST_PAIRS, Chunk, divide, gather
 from osrerank.scoring.remote.delivery import Delivery, PendingChunk
 from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
 from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry
-from osrerank.settings import Settings
 from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
 
 logger = logging.getLogger(__name__)
@@ -35,11 +34,6 @@ MOST_WAIT = 0.75
 """Share of the remaining time that a chunk may wait; the rest is for its scoring."""
 FRESH_S = 2 * BEAT_S
 """The registry is read again after this long."""
-
-
-def load(settings: Settings, model: str) -> "RemoteScorer":
-    """Return the scorer of a model on workers, as `osrerank.scoring.registry` asks for it."""
-    return RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +121,76 @@ class RemoteScorer:
             TaskFailed: no chunk could be scored.
             WorkerError: there is no worker, or no broker.
         """
+        identity, answers = self._exchange(query, documents, tuples, deadline)
+        if not answers:
+            return Scores(np.empty(0, dtype=np.float32), identity=identity)
+        chunks = [chunk for chunk, _ in answers]
+        scores = [answer.scores if isinstance(answer, Reply) else answer for _, answer in answers]
+        return gather(len(tuples), chunks, scores, identity)
+
+    def records(
+        self, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, most: int, deadline: Deadline = NEVER
+    ) -> tuple[dict[bytes, bytes], dict[int, str]]:
+        """Let workers compute the records of documents' states.
+
+        Args:
+            documents: their texts.
+            tuples: indices into ``documents``, as for `score`.
+            most: tuples of a chunk, so that its records fit into a reply.
+            deadline: as for `score`.
+
+        Returns:
+            The records by key, of what came in time; and why tuples failed.
+
+        Raises:
+            Overloaded, TaskFailed, WorkerError: as `score`.
+        """
+        _, answers = self._exchange("", documents, tuples, deadline, most=most, wants_records=True)
+        found: dict[bytes, bytes] = {}
+        failures: dict[int, str] = {}
+        for chunk, answer in answers:
+            if isinstance(answer, str):
+                failures |= dict.fromkeys(chunk.places, answer)
+            elif answer is not None:
+                found |= answer.records
+                lacking = answer.scores.failures if answer.scores else {}
+                failures |= {chunk.places[index]: reason for index, reason in lacking.items()}
+        return found, failures
+
+    def _exchange(
+        self,
+        query: str,
+        documents: Sequence[str],
+        tuples: Sequence[tuple[int, ...]],
+        deadline: Deadline,
+        *,
+        most: int = MOST_PAIRS,
+        wants_records: bool = False,
+    ) -> tuple[str, list[tuple[Chunk, Reply | str | None]]]:
+        """Send tuples to workers, and return their model's identity and each chunk's answer.
+
+        An answer is a reply with scores, or why there is none, or None when none came in time.
+
+        Raises:
+            Overloaded, TaskFailed, WorkerError: as `score`.
+        """
         group = self.workers()
         identity = group.first.identity
         query, documents = _sent(query), [_sent(document) for document in documents]
         with self._share(len(group.heartbeats)) as workers:
-            chunks = divide(documents, tuples, workers)
+            chunks = divide(documents, tuples, workers, most=most)
             if not chunks:
-                return Scores(np.empty(0, dtype=np.float32), identity=identity)
+                return identity, []
             with self._admitted(group, len(chunks), deadline):
-                sent = [self._pending(chunk, group.first, query, documents, tuples, deadline) for chunk in chunks]
+                sent = [
+                    self._pending(chunk, group.first, query, documents, tuples, deadline, wants_records=wants_records)
+                    for chunk in chunks
+                ]
                 self._delivery.deliver(sent, deadline)
         answers = [_answer(pending, len(chunk.places), identity) for pending, chunk in zip(sent, chunks, strict=True)]
         if all(isinstance(answer, str) for answer in answers):
             raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=sent[0].chunk_id)
-        return gather(len(tuples), chunks, answers, identity)
+        return identity, list(zip(chunks, answers, strict=True))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the logistic function of logits ``(n,)``: workers calibrate them already."""
@@ -247,6 +297,8 @@ class RemoteScorer:
         documents: Sequence[str],
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
+        *,
+        wants_records: bool,
     ) -> PendingChunk:
         name = secrets.token_hex(12)
         clock = self._registry.clock
@@ -259,6 +311,7 @@ class RemoteScorer:
             query=query,
             documents=[documents[index] for index in chunk.documents],
             tuples=chunk.tuples(tuples),
+            wants_records=wants_records,
         )
         return PendingChunk(name, worker.queue, request.encode(), deadline)
 
@@ -287,8 +340,8 @@ def _sent(text: str) -> str:
     return text[: MOST_CHARACTERS + 1]
 
 
-def _answer(pending: PendingChunk, size: int, identity: str) -> Scores | str | None:
-    """Return a chunk's scores, why there are none, or None when no reply came."""
+def _answer(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
+    """Return a chunk's reply if it has its scores, why there are none, or None when no reply came."""
     reply = pending.answer
     if not isinstance(reply, Reply):
         return reply
@@ -298,4 +351,4 @@ def _answer(pending: PendingChunk, size: int, identity: str) -> Scores | str | N
         return "a worker with another model answered"
     if len(reply.scores.values) != size:
         return f"a worker gave {len(reply.scores.values)} scores for {size} pairs"
-    return reply.scores
+    return reply

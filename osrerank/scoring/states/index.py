@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from opensearchpy import NotFoundError, OpenSearch, RequestError
 
+from osrerank.errors import OsrerankError
 from osrerank.scoring.states.store import REST_S, Guard, Size
 
 SUFFIX = "-osrerank-states"
@@ -95,9 +96,16 @@ def writing(index: str, records: Mapping[bytes, bytes]) -> Iterator[str]:
         yield "".join(lines)
 
 
-def refusal(answer: Mapping[str, Any]) -> str:
-    """Return why a bulk request refused a record; empty where it took all. Records themselves are not quoted."""
-    refused = [line["index"] for line in answer["items"] if line["index"]["status"] >= 300]
+def refusal(answer: Mapping[str, Any], action: str = "index") -> str:
+    """Return why a bulk request refused a record; empty where it took all. Records themselves are not quoted.
+
+    Args:
+        answer: to the request.
+        action: what it asked for; what is deleted may be gone already.
+    """
+    accepted = (404,) if action == "delete" else ()
+    lines = [line[action] for line in answer["items"]]
+    refused = [line for line in lines if line["status"] >= 300 and line["status"] not in accepted]
     if not refused:
         return ""
     kind = (refused[0].get("error") or {}).get("type", "unknown")
@@ -198,12 +206,16 @@ class IndexStore:
 
     def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
         wanted = {key.hex() for keys in kept for key in keys}
+        if not self._client.indices.exists(index=self.index):
+            return 0
         self._client.indices.refresh(index=self.index)
         body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, "_source": False}
         every = every_hit(self._client, self.index, body, is_embedded=self._form.is_embedded)
         others = (hit["_id"] for hit in every if hit["_id"] not in wanted)
         while some := list(islice(others, READ_AT_ONCE)):
-            self._client.bulk(body=[{"delete": {"_index": self.index, "_id": one}} for one in some])
+            answer = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": one}} for one in some])
+            if reason := refusal(answer, "delete"):
+                raise OsrerankError(f"{self.index} was not pruned to the end: {reason}")
         return self.size().records
 
     def drop(self) -> int:

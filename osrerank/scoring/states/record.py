@@ -229,6 +229,19 @@ def _digest(body: bytes | memoryview, key: bytes, secret: bytes) -> bytes:
     return total.digest()
 
 
+def most_bytes(profile: Profile, layers: int, hidden: int, most_rows: int) -> int:
+    """Return how many bytes the record of the longest text takes.
+
+    Args:
+        profile: how much of it is kept.
+        layers: joined layers of the model.
+        hidden: its width.
+        most_rows: pieces of the longest text that the model reads.
+    """
+    rows = states_of(most_rows, profile.factor) if layers else 0
+    return _body_bytes(profile.bits, layers, hidden, rows) + DIGEST_BYTES
+
+
 def _body_bytes(bits: int, layers: int, hidden: int, rows: int) -> int:
     """Return how long a record is without its digest."""
     if bits == EXACT:

@@ -9,7 +9,7 @@ from osrerank.scoring.states.background import Background
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.keys import record_keys, side_of
 from osrerank.scoring.states.long_record import MAGIC, LongRecord
-from osrerank.scoring.states.record import Record
+from osrerank.scoring.states.record import Record, most_bytes
 from osrerank.scoring.states.store import BYTES, HITS, MISSES, StateStore
 from osrerank.types import LongText, RequestStates
 
@@ -41,6 +41,12 @@ class Records:
     def side(self) -> bytes:
         """Identity of the model's document side and profile, 16 bytes: what its records depend on besides the text."""
         return side_of(self._directory, self._card, self.profile, self._encoder)
+
+    @property
+    def most_bytes(self) -> int:
+        """How many bytes the record of the longest text takes."""
+        layers, hidden, profile, most_rows = self._shape
+        return most_bytes(profile, layers, hidden, most_rows)
 
     def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
         """Return the keys of texts' records."""

@@ -2,6 +2,7 @@
 
 import base64
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -132,11 +133,19 @@ def test_a_refused_reading_is_no_failure_of_the_search(caplog):
     assert caplog.text.count("no read of document states") == 1
 
 
-def test_a_short_deadline_is_no_failure_of_the_cluster(caplog):
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_short_deadline_is_no_failure_of_the_cluster(caplog, writes):
     states = on()
-    steps = states.around(call_of(deadline_ms=1000), RESPONSE)
-    assert 0 < read_of(steps).params["request_timeout"] < 2.0
-    steps.throw(ConnectionTimeout("TIMEOUT", "slow", None))
+    call = call_of(deadline_ms=1000)
+    steps = states.around(call, RESPONSE)
+    assert 0 < read_of(steps).params["request_timeout"] <= 1
+    answer = steps.send(hits_with()).run() if writes else None
+    if writes:
+        assert isinstance(steps.send(answer), SideRequest)
+    time.sleep(max(0.0, call.remaining_s))
+    late = ConnectionTimeout("TIMEOUT", "slow", None)
+    with pytest.raises(StopIteration) if writes else nullcontext():
+        steps.throw(late)
     assert caplog.text == ""
     assert isinstance(read_of(states.around(call_of(), RESPONSE)), SideRequest)
 

@@ -1,7 +1,9 @@
 """What clients and workers write to each other: whole round trips, and refusal of everything else."""
 
 import random
+from dataclasses import replace
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
@@ -38,6 +40,22 @@ def test_a_reply_comes_back_as_it_was():
     np.testing.assert_array_equal(found.scores.values, SCORES.values)
     assert (found.scores.failures, found.scores.inferences, found.scores.truncated) == ({1: "too odd"}, 3, 1)
     assert Reply.decode(Reply("c", "w", "i", None, "no").encode()).error == "no"
+
+
+def test_records_travel_where_they_are_wanted():
+    request = replace(REQUEST, wants_records=True)
+    assert Request.decode(request.encode()) == request
+    reply = replace(REPLY, records={b"key": b"record", b"\x00": b""})
+    assert Reply.decode(reply.encode()).records == reply.records
+    assert b"records" not in REQUEST.encode()  # understood by workers that know nothing of them
+    assert b"records" not in REPLY.encode()
+
+
+@pytest.mark.parametrize("records", ["text", [["key", b"record"]], [[b"key"]], {b"key": b"record"}, [b"kr"], None])
+def test_what_is_no_record_is_refused(records):
+    content = msgpack.unpackb(replace(REPLY, records={b"key": b"record"}).encode())
+    with pytest.raises(PayloadError, match="records"):
+        Reply.decode(msgpack.packb({**content, "records": records}))
 
 
 def test_a_heartbeat_comes_back_as_it_was():

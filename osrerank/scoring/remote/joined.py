@@ -1,0 +1,174 @@
+"""A joined model on workers: what has states is scored here, and the rest of the documents is encoded there."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from osrerank.errors import InferenceError, ModelLoadError, WorkerError
+from osrerank.scoring.card import Kind, ModelCard
+from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.locate import locate_here
+from osrerank.scoring.model_files import read_card
+from osrerank.scoring.onnx_scorer import JoinedBackend
+from osrerank.scoring.passages import score_parts
+from osrerank.scoring.remote.chunks import MOST_PAIRS
+from osrerank.scoring.remote.messages import MOST_RECORD_BYTES
+from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.scoring.states.configured import States
+from osrerank.scoring.states.making import Made
+from osrerank.scoring.states.record import Record
+from osrerank.scoring.states.records import Records
+from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.settings import Settings
+from osrerank.types import NEVER, Advice, Deadline, LongText, PassageScores, RequestStates, Scorer, Scores
+
+UNREADABLE = "the records of the workers cannot be read here: give them and this process one OSRERANK_STATES_KEY"
+
+logger = logging.getLogger(__name__)
+
+
+def with_states(workers: RemoteScorer, settings: Settings, model: str) -> Scorer:
+    """Return the scorer of a model on workers, which uses states where the model is here and has some."""
+    directory = locate_here(model)
+    if directory is None:
+        return workers
+    try:
+        card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
+        if card.layout != "joined" or not card.onnx:
+            return workers
+        backend, builder = (
+            JoinedBackend.load(directory, card, threads=settings.threads),
+            InputBuilder.load(directory, card),
+        )
+    except ModelLoadError as error:
+        logger.warning("document states are not used, workers score everything: %s", error)
+        return workers
+    return JoinedOnWorkers(directory, card, builder, backend, States.of(settings), workers)
+
+
+class WorkersMaker:
+    """Lets workers make records.
+
+    Args:
+        workers: of the model.
+        records: what they must be.
+        kind: the model's.
+
+    Attributes:
+        is_unreadable: whether workers answered with records that are none here.
+    """
+
+    def __init__(self, workers: RemoteScorer, records: Records, kind: Kind) -> None:
+        self._workers, self._records = workers, records
+        self._width = 2 if kind == "duo" else 1
+        self.is_unreadable = False
+
+    def make(self, texts: Sequence[str], deadline: Deadline) -> Made:
+        keys = self._records.keys_of(texts)
+        tuples = [(at,) * self._width for at in range(len(texts))]
+        most = max(1, min(MOST_PAIRS, MOST_RECORD_BYTES // self._records.most_bytes))
+        contents, failures = self._workers.records(texts, tuples, most=most, deadline=deadline)
+        read = self._records.read({key: contents[key] for key in keys if key in contents})
+        if contents and not read:
+            self.is_unreadable = True
+            raise InferenceError(UNREADABLE)
+        return Made({at: one for at, key in enumerate(keys) if isinstance(one := read.get(key), Record)}, failures)
+
+
+class JoinedOnWorkers(JoinedScorer):
+    """Scores documents whose states are known, and has workers make the states of the others.
+
+    While workers have another model than this process, they score everything.
+
+    Args:
+        directory, card, builder, backend, states: as of `JoinedScorer`.
+        workers: of the same model.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        card: ModelCard,
+        builder: InputBuilder,
+        backend: JoinedBackend,
+        states: States,
+        workers: RemoteScorer,
+    ) -> None:
+        super().__init__(directory, card, builder, backend, states)
+        self._workers = workers
+        self._maker: WorkersMaker = WorkersMaker(workers, self.records, card.kind)
+        self._has_agreed = True
+
+    @property
+    def identity(self) -> str:
+        return super().identity if self._agree() else self._workers.identity
+
+    @property
+    def advice(self) -> Advice:
+        return self.card.advice if self._agree() else self._workers.advice
+
+    @property
+    def keeps_states(self) -> bool:
+        return super().keeps_states and self._agree()
+
+    def score(
+        self,
+        query: str,
+        documents: Sequence[str],
+        tuples: Sequence[tuple[int, ...]],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,
+    ) -> Scores:
+        """Score what is known here, and the rest when workers have made its states.
+
+        Raises:
+            Overloaded, TaskFailed, WorkerError: as `RemoteScorer.score`, where nothing is known.
+        """
+        if self._agree():
+            try:
+                scores = super().score(query, documents, tuples, deadline=deadline, states=states)
+            except InferenceError:
+                if not self._maker.is_unreadable:
+                    raise
+            else:
+                if not self._maker.is_unreadable:
+                    return scores
+        return self._workers.score(query, documents, tuples, deadline=deadline)
+
+    def score_passages(
+        self,
+        query: str,
+        texts: Sequence[str | LongText],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,
+    ) -> PassageScores:
+        if self._agree():
+            try:
+                scores = super().score_passages(query, texts, deadline=deadline, states=states)
+            except InferenceError:
+                if not self._maker.is_unreadable:
+                    raise
+            else:
+                if not self._maker.is_unreadable:
+                    return scores
+        parts = [text.cut() if isinstance(text, LongText) else [(text, None)] for text in texts]
+        return score_parts(self._workers, query, parts, deadline=deadline)
+
+    def close(self) -> None:
+        super().close()
+        self._workers.close()
+
+    def _agree(self) -> bool:
+        """Return whether workers have this process' model; so they have while there are none."""
+        if self._maker.is_unreadable:
+            return False
+        try:
+            agrees = self._workers.identity == super().identity
+        except WorkerError:
+            return True
+        if not agrees and self._has_agreed:
+            logger.warning("workers have another %s than this process: no states are used, they score all", self.model)
+        self._has_agreed = agrees
+        return agrees

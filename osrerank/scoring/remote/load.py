@@ -1,0 +1,18 @@
+"""What ``backend="workers"`` means, as `osrerank.scoring.registry` asks for it."""
+
+from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.settings import Settings
+from osrerank.types import Scorer
+
+
+def load(settings: Settings, model: str) -> Scorer:
+    """Return the scorer of a model on workers.
+
+    Where states are on, and the model is here and has some, what they know is scored here.
+    """
+    workers = RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks)
+    if settings.states == "off" and not settings.states_index:
+        return workers
+    from osrerank.scoring.remote.joined import with_states  # noqa: PLC0415 - ONNX Runtime
+
+    return with_states(workers, settings, model)

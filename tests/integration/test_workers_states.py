@@ -1,0 +1,188 @@
+"""Clients that know documents' states score them themselves, and let workers make the others."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank import connect
+from osrerank.errors import WorkerError
+from osrerank.options.passages import Passages
+from osrerank.scoring.registry import load, load_local
+from osrerank.scoring.remote.joined import JoinedOnWorkers
+from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.settings import Settings
+from osrerank.stages.passages import PassageStage
+from osrerank.states import build_states, joined_scorer
+from osrerank.types import Candidate
+from tests import servers
+from tests.bi_encoders import plain
+from tests.workers import WorkerGroup, worker_group
+
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+from osrerank.adapt.adapt import AdaptOptions, adapt
+from osrerank.export.export_model import ExportOptions, export_model
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+QUERY = "what lowers blood pressure"
+DOCUMENTS = [f"note {n}: " + "low salt and water lower the blood pressure " * (1 + n % 7) for n in range(60)]
+TUPLES = [(n,) for n in range(len(DOCUMENTS))]
+LONG = [" ".join(DOCUMENTS[n : n + 20]) for n in range(4)]
+OPTIONS = Passages(words=20, stride=20, limit=6, least_words=30)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    adapt(plain(folder / "plain"), folder / "joined", AdaptOptions(pooling="cls", layers=1, document_prefix="say : "))
+    return str(folder / "joined")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with servers.redis(tmp_path_factory.mktemp("broker")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def group(broker: str, model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerGroup]:
+    environment = {"OSRERANK_STATES": "off"}
+    with worker_group(broker, tmp_path_factory.mktemp("group"), 2, model=model, environment=environment) as group:
+        yield group
+
+
+@pytest.fixture
+def settings(broker: str, model: str, tmp_path: Path) -> Settings:
+    return Settings.load(model=model, broker_url=broker, backend="workers", states_folder=tmp_path / "states")
+
+
+def opened(settings: Settings, **changes: object) -> JoinedOnWorkers:
+    scorer = load(Settings.load(**{**settings.model_dump(), **changes}), None)
+    assert isinstance(scorer, JoinedOnWorkers)
+    return scorer
+
+
+def local(settings: Settings) -> JoinedScorer:
+    scorer = load_local(settings.model_copy(update={"states": "off", "backend": "onnx"}), None)
+    assert isinstance(scorer, JoinedScorer)
+    return scorer
+
+
+def test_what_workers_made_is_known_from_then_on(group: WorkerGroup, settings: Settings) -> None:
+    group.wait_for(2)
+    expected = local(settings).score(QUERY, DOCUMENTS, TUPLES).values
+    scorer = opened(settings)
+    assert scorer.keeps_states
+    cold = scorer.score(QUERY, DOCUMENTS, TUPLES)
+    scorer.records.flush()
+    assert (cold.encoded, cold.known, cold.inferences, cold.reached) == (60, 0, 60, 60)
+    scorer.close()
+    unreachable = f"redis://127.0.0.1:{servers.free_port()}/0"
+    scorer = opened(settings, broker_url=unreachable)
+    warm = scorer.score(QUERY, DOCUMENTS, TUPLES)
+    assert (warm.encoded, warm.known, warm.inferences) == (0, 60, 60)
+    for found in (cold, warm):
+        np.testing.assert_array_equal(found.values, expected)
+    scorer.close()
+
+
+def test_without_workers_what_is_known_is_scored(group: WorkerGroup, settings: Settings) -> None:
+    group.wait_for(2)
+    scorer = opened(settings)
+    scorer.remember(DOCUMENTS[:20])
+    scorer.close()
+    scorer = opened(settings, broker_url=f"redis://127.0.0.1:{servers.free_port()}/0")
+    scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
+    assert np.isfinite(scores.values[:20]).all()
+    assert sorted(scores.failures) == list(range(20, 60))
+    assert "broker" in scores.failures[20]
+    with pytest.raises(WorkerError):
+        scorer.score(QUERY, DOCUMENTS[30:], TUPLES[:30])
+    scorer.close()
+
+
+def test_long_documents_come_back_whole(group: WorkerGroup, settings: Settings) -> None:
+    group.wait_for(2)
+    scorer, here = opened(settings), local(settings)
+    texts = [PassageStage(scorer, OPTIONS).text_of(Candidate(f"d{n}", text, 0, n + 1)) for n, text in enumerate(LONG)]
+    expected = here.score_passages(QUERY, texts)
+    cold = scorer.score_passages(QUERY, texts)
+    scorer.records.flush()
+    warm = scorer.score_passages(QUERY, texts)
+    assert (cold.encoded, warm.encoded, warm.known) == (24, 0, 24)
+    for found in (cold, warm):
+        for some, other in zip(found.logits, expected.logits, strict=True):
+            np.testing.assert_array_equal(some, other)
+    assert scorer.store is not None
+    assert scorer.store.size().records == len(LONG)
+    scorer.close()
+
+
+def test_workers_with_another_model_score_everything(
+    group: WorkerGroup, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    group.wait_for(2)
+    scorer = opened(settings, states_profile="small")  # the workers keep more of a document
+    assert not scorer.keeps_states
+    scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
+    np.testing.assert_array_equal(scores.values, local(settings).score(QUERY, DOCUMENTS, TUPLES).values)
+    assert scorer.identity == local(settings).identity
+    assert [record.message for record in caplog.records if "another" in record.message] != []
+    scorer.close()
+
+
+def test_records_with_another_key_are_not_taken(group: WorkerGroup, settings: Settings) -> None:
+    group.wait_for(2)
+    keyed = Settings.load(**{**settings.model_dump(), "states_key": "another"})
+    scorer = opened(keyed)
+    for _ in range(2):
+        scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
+        np.testing.assert_array_equal(scores.values, local(settings).score(QUERY, DOCUMENTS, TUPLES).values)
+    assert not scorer.keeps_states
+    scorer.close()
+
+
+def test_pairs_are_scored_here_too(broker: str, model: str, settings: Settings, tmp_path: Path) -> None:
+    duo = tmp_path / "duo"
+    export_model(Path(model), duo, ExportOptions(kind="duo", precision="fp32"))
+    texts = DOCUMENTS[:8]
+    pairs = [(first, second) for first in range(8) for second in range(8) if first != second]
+    with worker_group(broker, tmp_path / "group", model=str(duo), environment={"OSRERANK_STATES": "off"}):
+        scorer = opened(settings, model=str(duo))
+        scores = scorer.score(QUERY, texts, pairs)
+        scorer.close()
+    expected = local(settings.model_copy(update={"model": str(duo)})).score(QUERY, texts, pairs)
+    np.testing.assert_array_equal(scores.values, expected.values)
+    assert scores.encoded == 8
+
+
+def test_a_whole_index_is_built_by_workers(
+    group: WorkerGroup, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.wait_for(2)
+    monkeypatch.setenv("OSRERANK_STATES_FOLDER", str(tmp_path / "states"))
+    url = settings.broker()
+    with connect(f"embedded:{tmp_path / 'engine'}", model=settings.model, backend="workers", redis_url=url) as client:
+        lines = [line for n, text in enumerate(DOCUMENTS) for line in ({"index": {"_id": str(n)}}, {"text": text})]
+        client.bulk(index="notes", body=lines, refresh=True)
+        done = build_states(client, "notes")
+        assert (done.documents, done.texts, done.encoded) == (60, 60, 60)
+        assert build_states(client, "notes").encoded == 0
+        response = client.search(QUERY, index="notes", rerank={"cache": False, "depth": 40})
+        stage = response["rerank"]["stages"][0]
+        assert (stage["known"], stage["encoded"], stage["inferences"]) == (40, 0, 40)
+        assert isinstance(joined_scorer(client), JoinedOnWorkers)
+
+
+def test_states_that_are_off_leave_all_to_workers(group: WorkerGroup, settings: Settings) -> None:
+    group.wait_for(2)
+    scorer = load(settings.model_copy(update={"states": "off"}), None)
+    assert not isinstance(scorer, JoinedScorer)
+    np.testing.assert_array_equal(
+        scorer.score(QUERY, DOCUMENTS, TUPLES).values, local(settings).score(QUERY, DOCUMENTS, TUPLES).values
+    )
+    scorer.close()
