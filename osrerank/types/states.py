@@ -69,18 +69,8 @@ class PassageScores(Counts):
 
 
 @runtime_checkable
-class HasStates(Protocol):
-    """A scorer whose documents have states."""
-
-    @property
-    def keeps_states(self) -> bool:
-        """Whether states outlive a call, so that a document is computed once."""
-
-    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
-        """Return the keys of texts' records."""
-
-    def known(self, keys: Sequence[bytes], states: RequestStates | None = None) -> set[bytes]:
-        """Return those keys whose records a search brought or a store has; ``states`` gets what it lacks of them."""
+class ScoresPassages(Protocol):
+    """A scorer that is given documents, and knows how long ones are read."""
 
     def score_passages(
         self,
@@ -98,3 +88,18 @@ class HasStates(Protocol):
             deadline: as of `Scorer.score`.
             states: likewise.
         """
+
+
+@runtime_checkable
+class HasStates(ScoresPassages, Protocol):
+    """A scorer whose documents have states."""
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether states outlive a call, so that a document is computed once."""
+
+    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
+        """Return the keys of texts' records."""
+
+    def known(self, keys: Sequence[bytes], states: RequestStates | None = None) -> set[bytes]:
+        """Return those keys whose records a search brought or a store has; ``states`` gets what it lacks of them."""

@@ -17,7 +17,17 @@ from osrerank.scoring.cache.in_flight import InFlight
 from osrerank.scoring.cache.local import LocalStore, NoStore, Store
 from osrerank.scoring.wrapper import Wrapper
 from osrerank.settings import Settings
-from osrerank.types import NEVER, Counts, Deadline, RequestStates, Scorer, Scores
+from osrerank.types import (
+    NEVER,
+    Counts,
+    Deadline,
+    LongText,
+    PassageScores,
+    RequestStates,
+    Scorer,
+    Scores,
+    ScoresPassages,
+)
 
 MEGABYTE = 1_000_000
 
@@ -92,9 +102,58 @@ class CachedScorer(Wrapper):
         self._remote.write({**fading, **fresh.scores})
         return fresh.with_cached(keys, known, identity)
 
+    def score_passages(
+        self,
+        query: str,
+        texts: Sequence[str | LongText],
+        *,
+        deadline: Deadline = NEVER,
+        states: RequestStates | None = None,
+    ) -> PassageScores:
+        """Score documents as a scorer with states does; scores of long ones are not kept, but their states are."""
+        short = {at: text for at, text in enumerate(texts) if isinstance(text, str)}
+        if len(short) < len(texts):
+            return self._with_long(query, texts, short, deadline, states)
+        tuples = [(at,) for at in short]
+        scores = self.score(query, list(short.values()), tuples, deadline=deadline, states=states)
+        failures = {(at, 0): reason for at, reason in scores.failures.items()}
+        logits = np.split(scores.values, len(texts)) if texts else []
+        return PassageScores([[None]] * len(texts), logits, failures, scores.identity, **scores.counts())
+
     def close(self) -> None:
         super().close()
         self.disconnect()
+
+    def _with_long(
+        self,
+        query: str,
+        texts: Sequence[str | LongText],
+        short: Mapping[int, str],
+        deadline: Deadline,
+        states: RequestStates | None,
+    ) -> PassageScores:
+        """Return the scores of texts, some of which are long; those of the short ones come from the cache, if there."""
+        assert isinstance(self._scorer, ScoresPassages)
+        identity = self.identity
+        tuples = [(place,) for place in range(len(short))]
+        keys = dict(zip(short, score_keys(identity, query, list(short.values()), tuples), strict=True))
+        known, fading = self._read(list(keys.values()))
+        left = [at for at in range(len(texts)) if keys.get(at) not in known]
+        found = self._scorer.score_passages(query, [texts[at] for at in left], deadline=deadline, states=states)
+        of_left = dict(zip(left, zip(found.places, found.logits, strict=True), strict=True))
+        if found.identity in ("", identity):
+            fresh = {keys[at]: float(logits[0]) for at, (_, logits) in of_left.items() if at in keys}
+            new = {key: score for key, score in fresh.items() if np.isfinite(score)}
+            self._local.write(new)
+            self._remote.write({**fading, **new})
+        every = range(len(texts))
+        return PassageScores(
+            [of_left[at][0] if at in of_left else [None] for at in every],
+            [of_left[at][1] if at in of_left else _values([keys[at]], known) for at in every],
+            {(left[at], turn): reason for (at, turn), reason in found.failures.items()},
+            identity,
+            **{**found.counts(), "cached": found.cached + len(texts) - len(left)},
+        )
 
     def disconnect(self) -> None:
         """Close the connections to Redis, and leave the scorer as it is."""

@@ -3,7 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 from osrerank.scoring.wrapper import Wrapper
-from osrerank.types import NEVER, Deadline, HasStates, LongText, PassageScores, RequestStates, Scorer, Scores
+from osrerank.types import (
+    NEVER,
+    Deadline,
+    HasStates,
+    LongText,
+    PassageScores,
+    RequestStates,
+    Scorer,
+    Scores,
+    ScoresPassages,
+)
 
 
 class BroughtStates:
@@ -33,7 +43,7 @@ class WithStates(Wrapper):
 
     Args:
         scorer: takes ``states``, maybe from behind a cache; the caller closes it.
-        own: the same model, not behind a cache: states of passages are the cache of their scores.
+        own: the same model, not behind a cache.
         states: of the search; None where it brought none.
     """
 
@@ -71,7 +81,8 @@ class WithStates(Wrapper):
         deadline: Deadline = NEVER,
         states: RequestStates | None = None,
     ) -> PassageScores:
-        return self._own.score_passages(query, texts, deadline=deadline, states=states or self._states)
+        scorer = self._scorer if isinstance(self._scorer, ScoresPassages) else self._own
+        return scorer.score_passages(query, texts, deadline=deadline, states=states or self._states)
 
     def close(self) -> None:
         pass

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from osrerank.options.passages import Passages
+from osrerank.scoring.cache.local import LocalStore, NoStore
+from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.onnx_scorer import JoinedBackend
 from osrerank.scoring.passages import score_parts
 from osrerank.scoring.states.long_record import LongRecord
@@ -177,6 +179,22 @@ def test_a_search_takes_along_what_was_computed(scorer: JoinedScorer) -> None:
     for some, other in zip(warm.logits, cold.logits, strict=True):
         np.testing.assert_array_equal(some, other)
     elsewhere.close()
+
+
+def test_behind_a_cache_short_ones_are_scored_once_and_long_ones_from_their_states(scorer: JoinedScorer) -> None:
+    cached = CachedScorer(scorer, NoStore(), LocalStore(1_000_000))
+    expected = scorer.score_passages(QUERY, texts_of(scorer))
+    scorer.records.flush()
+    for known in (0, 2):
+        found = cached.score_passages(QUERY, texts_of(scorer))
+        assert (found.cached, found.known, found.encoded) == (known, 14 - known, 0)
+        assert found.places == expected.places
+        for some, other in zip(found.logits, expected.logits, strict=True):
+            np.testing.assert_array_equal(some, other)
+    short = [text for text in texts_of(scorer) if isinstance(text, str)]
+    alone = cached.score_passages(QUERY, short)
+    assert (alone.cached, [len(logits) for logits in alone.logits]) == (2, [1, 1])
+    assert cached.score_passages(QUERY, []).asked == 0
 
 
 def test_remember_counts_passages_and_makes_each_once(scorer: JoinedScorer) -> None:
