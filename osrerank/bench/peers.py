@@ -13,11 +13,14 @@ import numpy as np
 
 from osrerank._optional import require
 from osrerank.bench.contenders import Maker, Peer
+from osrerank.bench.workload import synthetic
 from osrerank.export.export_model import ExportOptions, export_model
 
 EXTRA = "bench"
 BATCH = 32
 """Batch size of the plain transformers forward; also sentence-transformers' default."""
+CALIBRATION = 100
+"""Pairs that NNCF quantises with."""
 
 
 def _positive(logits: Any) -> Any:
@@ -157,6 +160,60 @@ def fastembed(checkpoint: Path, folder: Path, threads: int) -> Peer:
     return Peer("fastembed onnx fp32", f"{version('fastembed')}, onnxruntime {version('onnxruntime')}", scoring)
 
 
+def _openvino(precision: str) -> Maker:
+    """Return OpenVINO with our padded export, its batches in order of length and one stream for each thread.
+
+    In int8 it is quantised by NNCF, statically, with invented texts to calibrate.
+    """
+
+    def make(checkpoint: Path, folder: Path, threads: int) -> Peer:
+        library: Any = require("openvino", extra=EXTRA)
+        transformers: Any = require("transformers", extra=EXTRA)
+        source = _padded(checkpoint, folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=True)
+        core = library.Core()
+        model = core.read_model(source / "onnx" / "model.onnx")
+        names = {name for port in model.inputs for name in port.get_names()}
+
+        def encoded(query: str, documents: Sequence[str]) -> dict[str, Any]:
+            inputs = tokenizer(
+                [query] * len(documents),
+                list(documents),
+                padding=True,
+                truncation="only_second",
+                max_length=512,
+                return_tensors="np",
+            )
+            return {name: array for name, array in inputs.items() if name in names}
+
+        if precision == "int8":
+            nncf: Any = require("nncf", extra=EXTRA)
+            tasks = synthetic(60, queries=CALIBRATION, depth=1)
+            dataset = nncf.Dataset([encoded(task.query, list(task.documents.values())) for task in tasks])
+            model = nncf.quantize(model, dataset, model_type=nncf.ModelType.TRANSFORMER, subset_size=CALIBRATION)
+        streams = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": str(threads)} if threads else {}
+        compiled = core.compile_model(model, "CPU", {"PERFORMANCE_HINT": "THROUGHPUT", **streams})
+
+        def scoring(query: str, documents: Sequence[str]) -> Any:
+            order = sorted(range(len(documents)), key=lambda place: len(documents[place]))
+            parts = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+            found = np.empty(len(documents))
+
+            def done(request: Any, part: list[int]) -> None:
+                found[part] = _positive(request.get_output_tensor(0).data)
+
+            queue = library.AsyncInferQueue(compiled)
+            queue.set_callback(done)
+            for part in parts:
+                queue.start_async(encoded(query, [documents[place] for place in part]), part)
+            queue.wait_all()
+            return found
+
+        return Peer(f"OpenVINO {precision}", version("openvino"), scoring)
+
+    return make
+
+
 PEERS: Mapping[str, Maker] = {
     "transformers torch fp32": transformers_forward,
     "sentence-transformers torch fp32": _sentence_transformers("torch"),
@@ -165,6 +222,8 @@ PEERS: Mapping[str, Maker] = {
     "sentence-transformers onnx int8 avx512_vnni": _sentence_transformers("onnx", "int8 avx512_vnni"),
     "FlashRank onnx fp32": flashrank,
     "fastembed onnx fp32": fastembed,
+    "OpenVINO fp32": _openvino("fp32"),
+    "OpenVINO int8": _openvino("int8"),
 }
 
 

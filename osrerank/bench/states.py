@@ -3,12 +3,15 @@
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from osrerank.bench.contenders import Ours
+import numpy as np
+
+from osrerank._version import __version__
+from osrerank.bench.contenders import Ours, Values
 from osrerank.bench.workload import Task
 from osrerank.errors import ConfigError
 from osrerank.scoring.inputs import InputBuilder
@@ -19,11 +22,73 @@ from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.file import FileStore
 from osrerank.scoring.states.record import PROFILES, Record
 from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.store import MemoryStore
+from osrerank.settings import Settings
 
 MOST_BYTES = 1 << 32
 DAY_S = 86_400
 WHOLE_PAIRS = 100
 """Documents that are also scored as whole pairs."""
+
+
+class KnownStates:
+    """Scores documents whose states are there, each time a query that was not asked before.
+
+    Args:
+        model: of the layout ``joined``.
+        tasks: whose documents' states are computed beforehand.
+        states: where they are kept.
+        threads: CPU threads; 0 means the cores that this process may use.
+
+    Raises:
+        ConfigError: the model has another layout.
+    """
+
+    version = __version__
+
+    def __init__(self, model: str, tasks: Sequence[Task], states: States, *, threads: int = 0) -> None:
+        self.scorer = scorer_of(model, states, threads=threads)
+        self.scorer.remember(texts_of(tasks))
+        place = states.store.name if states.store else "none"
+        self.name = f"osrerank {self.scorer.model}, states in {place}"
+        self._number = 0
+
+    def score(self, query: str, documents: Sequence[str]) -> Values:
+        self._number += 1
+        scores = self.scorer.score(f"{query} {self._number}", documents, [(at,) for at in range(len(documents))])
+        return scores.values.astype(np.float64)
+
+    def close(self) -> None:
+        self.scorer.close()
+
+
+def places(settings: Settings, folder: Path, profile: str) -> list[States]:
+    """Return where states may be: in memory, in a file of the folder, and in the settings' Redis if there is one."""
+    kept = PROFILES[profile]
+    found = [States(MemoryStore(MOST_BYTES), kept), States(FileStore(folder, most_bytes=MOST_BYTES, ttl_s=DAY_S), kept)]
+    if settings.states_redis_url is not None:
+        in_redis = States.of(settings.model_copy(update={"states": "redis"}))
+        found.append(States(in_redis.store, kept))
+    return found
+
+
+def scorer_of(model: str, states: States, *, threads: int) -> JoinedScorer:
+    """Load a mono model of the layout ``joined``.
+
+    Raises:
+        ConfigError: the model has another layout, or is none of mono's.
+    """
+    directory = locate(model)
+    card = read_card(directory, name=model)
+    if card.layout != "joined" or card.kind != "mono":
+        raise ConfigError(f"{model} has no states: name a mono model of the layout joined", setting="model")
+    backend = JoinedBackend.load(directory, card, threads=threads)
+    return JoinedScorer(directory, card, InputBuilder.load(directory, card), backend, states)
+
+
+def texts_of(tasks: Sequence[Task]) -> list[str]:
+    """Return the different documents of tasks."""
+    return list(dict.fromkeys(text for task in tasks for text in task.documents.values()))
 
 
 def measure_states(
@@ -45,15 +110,9 @@ def measure_states(
     Raises:
         ConfigError: the model has another layout.
     """
-    directory = locate(model)
-    card = read_card(directory, name=model)
-    if card.layout != "joined" or card.kind != "mono":
-        raise ConfigError(f"{model} has no states: name a mono model of the layout joined", setting="model")
     store = FileStore(folder, most_bytes=MOST_BYTES, ttl_s=DAY_S)
-    backend = JoinedBackend.load(directory, card, threads=threads)
-    builder = InputBuilder.load(directory, card)
-    scorer = JoinedScorer(directory, card, builder, backend, States(store, PROFILES[profile]))
-    texts = list(dict.fromkeys(text for task in tasks for text in task.documents.values()))
+    scorer = scorer_of(model, States(store, PROFILES[profile]), threads=threads)
+    texts = texts_of(tasks)
     began = time.perf_counter()
     scorer.remember(texts)
     build_s = time.perf_counter() - began
@@ -61,9 +120,8 @@ def measure_states(
     spent: defaultdict[str, list[float]] = defaultdict(list)
     for number in range(rounds):
         for task in tasks:
-            _measure(
-                scorer, backend, builder, whole, Task(task.query_id, f"{task.query} {number}", task.documents), spent
-            )
+            asked = Task(task.query_id, f"{task.query} {number}", task.documents)
+            _measure(scorer, whole, asked, spent)
     size = store.size()
     scorer.close()
     whole.close()
@@ -83,14 +141,7 @@ def measure_states(
     }
 
 
-def _measure(
-    scorer: JoinedScorer,
-    backend: JoinedBackend,
-    builder: InputBuilder,
-    whole: Ours,
-    task: Task,
-    spent: defaultdict[str, list[float]],
-) -> None:
+def _measure(scorer: JoinedScorer, whole: Ours, task: Task, spent: defaultdict[str, list[float]]) -> None:
     texts = list(task.documents.values())
     tuples = [(place,) for place in range(len(texts))]
     with _timed(spent, "total_ms"):
@@ -98,9 +149,8 @@ def _measure(
     assert scores.reached == len(texts)
     store = scorer.store
     assert store is not None
-    ids = builder.alone(builder.query(task.query)).ids
     with _timed(spent, "query_ms"):
-        query: Mapping[str, Any] = backend.encoded(ids)
+        query = scorer.encoded(f"{task.query} again")  # queries that were just asked are kept
     with _timed(spent, "keys_ms"):
         keys = scorer.keys_of(texts)
     with _timed(spent, "read_ms"):

@@ -13,6 +13,7 @@ from osrerank.errors import ConfigError
 if TYPE_CHECKING:
     from osrerank.bench.contenders import Ours
     from osrerank.bench.workload import Task
+    from osrerank.types import Qrels
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -49,6 +50,7 @@ def bench(context: click.Context, /, **options: Any) -> None:
     osrerank bench
     osrerank --model osrerank/mono bench --beside osrerank/mono-small
     osrerank bench --checkpoint my-classifier --candidates candidates.jsonl --qrels qrels.txt
+    osrerank bench --states standard --checkpoint my-classifier --candidates candidates.jsonl
     """
     import tempfile  # noqa: PLC0415 - only when the command runs
 
@@ -66,10 +68,9 @@ def bench(context: click.Context, /, **options: Any) -> None:
 def _measured(given: dict[str, Any], options: dict[str, Any], folder: Path) -> dict[str, Any]:
     from osrerank.bench.machine import machine  # noqa: PLC0415 - its twin
     from osrerank.bench.measure import lengths_of, rows, take_turns  # noqa: PLC0415 - numpy
-    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - its twin
 
     contenders, missing = _contenders(given, options, folder)
-    qrels = read_qrels(options["qrels"]) if options["qrels"] else None
+    qrels = _qrels(options)
     first = contenders[0]
     reference = _reference(contenders, set(options["beside"]))
     found = []
@@ -92,11 +93,48 @@ def _states_measured(given: dict[str, Any], options: dict[str, Any], folder: Pat
 
     model = Settings.load(model=given["model"]).model
     measured = {"profile": options["states"], "rounds": options["rounds"], "threads": options["threads"]}
-    rows = [
-        {"pairs": label, **measure_states(model, tasks, folder / str(number), **measured)}
-        for number, (label, tasks) in enumerate(_workloads(options).items())
-    ]
-    return {"machine": machine(), "rounds": options["rounds"], "rows": rows}
+    found: dict[str, Any] = {"machine": machine(), "rounds": options["rounds"], "rows": [], "beside": [], "missing": {}}
+    for number, (label, tasks) in enumerate(_workloads(options).items()):
+        place = folder / str(number)
+        row = measure_states(model, tasks, place / "states", **measured)
+        found["rows"].append({"pairs": label, **row})
+        beside, found["missing"] = _beside_states(model, tasks, options, place)
+        found["beside"] += [{**row, "pairs": label} for row in beside]
+    return found
+
+
+def _beside_states(
+    model: str, tasks: "list[Task]", options: dict[str, Any], folder: Path
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the rows of every place for states, of whole pairs, and with --checkpoint of other libraries."""
+    from osrerank.bench.contenders import Ours  # noqa: PLC0415 - numpy
+    from osrerank.bench.measure import lengths_of, rows, take_turns  # noqa: PLC0415 - its twin
+    from osrerank.bench.states import KnownStates, places  # noqa: PLC0415 - its twin
+    from osrerank.scoring.onnx_scorer import usable_cores  # noqa: PLC0415 - its twin
+    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+
+    threads = options["threads"] or usable_cores()
+    stores = places(Settings.load(), folder / "beside", options["states"])
+    ours: list[Any] = [KnownStates(model, tasks, states, threads=threads) for states in stores]
+    whole = Ours(model, threads=threads)
+    contenders, missing = [*ours, whole], {"peers": "they need --checkpoint, a classifier's directory with safetensors"}
+    if options["checkpoint"] is not None:
+        named = _exported(options["checkpoint"], folder)
+        contenders += [Ours(name, label=label, backend=backend, threads=threads) for name, label, backend in named]
+        missing = {}
+    if options["checkpoint"] is not None and options["peers"]:
+        from osrerank.bench.peers import make_peers  # noqa: PLC0415 - only when they are asked for
+
+        peers, missing = make_peers(options["checkpoint"], folder, threads)
+        contenders += peers
+    try:
+        timings = take_turns(contenders, tasks, options["rounds"])
+        lengths = lengths_of(whole.builder, tasks)
+        qrels = _qrels(options)
+        return rows(contenders, tasks, timings, lengths=lengths, reference=whole.name, qrels=qrels), missing
+    finally:
+        for one in contenders:
+            one.close()
 
 
 def _show_states(context: click.Context, report: dict[str, Any]) -> None:
@@ -109,7 +147,7 @@ def _show_states(context: click.Context, report: dict[str, Any]) -> None:
     for row in report["rows"]:
         click.echo(f"{row['model']}, states {row['profile']}, {row['pairs']}")
         console().print(table(["", ""], [[name.replace("_", " "), f"{row[name]:,.2f}"] for name in names]))
-    _show_machine(report["machine"])
+    _show({**report, "rows": report["beside"]})
 
 
 def _contenders(given: dict[str, Any], options: dict[str, Any], folder: Path) -> tuple[Any, dict[str, str]]:
@@ -135,6 +173,12 @@ def _contenders(given: dict[str, Any], options: dict[str, Any], folder: Path) ->
 
     peers, missing = make_peers(options["checkpoint"], folder, threads)
     return [*ours, *peers], missing
+
+
+def _qrels(options: dict[str, Any]) -> "Qrels | None":
+    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - numpy
+
+    return read_qrels(options["qrels"]) if options["qrels"] else None
 
 
 def _exported(checkpoint: Path | None, folder: Path) -> list[tuple[str, str, str]]:

@@ -15,12 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 from opensearchpy.helpers import bulk
 
 from osrerank import connect
 from osrerank.stages.sentence_splitting import sentence_spans
+from osrerank.states import build_states, joined_scorer
 from tests.bench.test_states import SAMPLE, questions, show, took_ms
 from tests.servers import ROOT
 
@@ -28,17 +30,18 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(4 * 3600)]
 
 PASSAGES = int(os.environ.get("BENCH_PASSAGES", "100000"))
 INDEX = "squad"
+PAPERS = 60
 
 
 def passages() -> Iterator[str]:
-    """Yield passages that are all different."""
+    """Yield passages without end, all of them different."""
     texts = [
         json.loads(line)["text"] for line in gzip.decompress((SAMPLE / "corpus.jsonl.gz").read_bytes()).splitlines()
     ]
     divided = [[text[start:end] for start, end in sentence_spans(text, "en", max_words=200)] for text in texts]
     pool = [sentence for sentences in divided for sentence in sentences]
     draw = random.Random(7)
-    for _ in range(PASSAGES):
+    while True:
         yield " ".join(draw.choices(pool, k=len(draw.choice(divided))))
 
 
@@ -47,7 +50,10 @@ def test_many_states(tmp_path, monkeypatch):
     monkeypatch.setenv("OSRERANK_STATES_FOLDER", str(tmp_path / "states"))
     monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
     with connect(url) as client:
-        documents = ({"_index": INDEX, "_id": str(number), "text": text} for number, text in enumerate(passages()))
+        documents = (
+            {"_index": INDEX, "_id": str(number), "text": text}
+            for number, text in enumerate(islice(passages(), PASSAGES))
+        )
         bulk(client, documents, refresh=True)
     command = [sys.executable, "-m", "osrerank", "--url", url, "--json", "states", "build", "--index", INDEX]
     began = time.perf_counter()
@@ -68,3 +74,39 @@ def test_many_states(tmp_path, monkeypatch):
         print(f"{'ms a search':<44} {'median':>9} {'p95':>8} {'p99':>8}")
         for name, rerank in (("BM25", False), ("depth 100", {"depth": 100}), ("depth 1,000", {"depth": 1000})):
             show(name, [took_ms(client, question, rerank) for question in questions()])
+
+
+def test_long_documents(tmp_path, monkeypatch):
+    """Papers of 5,000 words, all passages, 100 queries of depth 20: without states, and with them."""
+    monkeypatch.setenv("OSRERANK_STATES_FOLDER", str(tmp_path / "states"))
+    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
+    words = " ".join(islice(passages(), 100 * PAPERS)).split()  # of more than 50 words each
+    papers = [" ".join(words[5000 * number : 5000 * (number + 1)]) for number in range(PAPERS)]
+    assert len(papers[-1].split()) == 5000
+    rerank = {"depth": 20, "passages": {"words": 150, "stride": 150, "limit": 100, "least_words": 350}}
+    url = f"embedded:{tmp_path / 'engine'}"
+    with connect(url, rerank=rerank) as client:
+        bulk(client, ({"_index": "papers", "_id": str(n), "text": text} for n, text in enumerate(papers)), refresh=True)
+        asked = [question for question, _ in zip(questions(), range(100), strict=False)]
+        monkeypatch.setenv("OSRERANK_STATES", "off")
+        with connect(url, rerank=rerank) as without:
+            without.warm_up()
+            (once_ms,) = [_papers_ms(without, question) for question in asked[:1]]
+        monkeypatch.delenv("OSRERANK_STATES")
+        began = time.perf_counter()
+        done = build_states(client, "papers")
+        print(f"\n{done}; {time.perf_counter() - began:,.0f} s")
+        size = joined_scorer(client).store.size()
+        print(f"{size.records} records, {size.stored / size.records:,.0f} bytes each")
+        times = [_papers_ms(client, question) for question in asked]
+        print(f"a search without states {once_ms / 1000:.1f} s; 100 with them {sum(times) / 1000:.1f} s")
+        show("papers, depth 20, all passages", times)
+
+
+def _papers_ms(client, question):
+    began = time.perf_counter()
+    response = client.search(question, index="papers", rerank=True)
+    took_ms = (time.perf_counter() - began) * 1000
+    stage = response["rerank"]["stages"][0]
+    assert (stage["candidates"], stage["inferences"]) == (20, 20 * 34)
+    return took_ms

@@ -237,9 +237,16 @@ class JoinedScorer(LocalScorer):
         self._executor.shutdown()
         self.records.close()
 
+    def encoded(self, query: str) -> Mapping[str, npt.NDArray[np.float32]]:
+        """Return what the encoder gives of a query (`osrerank.export.joined_graph.build_encoder`)."""
+        return self._of_query(self._builder.query(query))
+
+    def _of_query(self, query: Pieces) -> Mapping[str, npt.NDArray[np.float32]]:
+        return self._joined.query(self._builder.alone(query).ids)
+
     def _joined_scores(self, query: Pieces, seen: Sequence[Sequence[Record]]) -> npt.NDArray[np.float32]:
         try:
-            return self.joiner.scores(self._joined.query(self._builder.alone(query).ids), seen)
+            return self.joiner.scores(self._of_query(query), seen)
         except Exception as error:
             raise InferenceError(f"{self.model} failed in ONNX Runtime: {error}", model=self.model) from error
 

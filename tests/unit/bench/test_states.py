@@ -30,7 +30,11 @@ def model(tmp_path: Path) -> Path:
 def test_it_measures_documents_whose_states_are_there(model: Path) -> None:
     workload = ["--words", "10", "--words", "30", "--queries", "2", "--depth", "20", "--rounds", "2"]
     arguments = ["--model", str(model), "bench", "--states", "small", *workload]
-    rows = json.loads(CliRunner().invoke(cli, ["--json", *arguments], catch_exceptions=False).stdout)["rows"]
+    report = json.loads(CliRunner().invoke(cli, ["--json", *arguments], catch_exceptions=False).stdout)
+    rows = report["rows"]
+    assert [row["name"].split(", ")[1] for row in report["beside"][:2]] == ["states in memory", "states in file"]
+    assert [row["pairs"] for row in report["beside"]] == ["invented, 10 words"] * 3 + ["invented, 30 words"] * 3
+    assert all(row["top10_shared"] > 0.5 for row in report["beside"])
     assert [(row["pairs"], row["depth"]) for row in rows] == [("invented, 10 words", 20), ("invented, 30 words", 20)]
     for row in rows:
         assert row.keys() > ROW
