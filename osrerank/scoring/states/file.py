@@ -9,14 +9,14 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from osrerank._platform import renew_after_fork
-from osrerank.scoring.states.store import REST_S, Guard, Size
+from osrerank.scoring.states.store import REST_S, Answer, Guard, Size
 
 NAME, PATTERN = "states-{:06d}.lmdb", "states-*.lmdb"
 PRUNED = "pruned-{}"
@@ -80,10 +80,12 @@ class FileStore:
         self._generations, self._changed_ns = (), -1
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        return self._guard.attempt("read", lambda: self._read(keys), {})
+        return self._guard.attempt("read", lambda: self._at_its_size(lambda: self._read(keys)), {})
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
-        return self._guard.attempt("write", lambda: self._write(records), 0) if records else 0
+        if not records:
+            return 0
+        return self._guard.attempt("write", lambda: self._at_its_size(lambda: self._write(records)), 0)
 
     def size(self) -> Size:
         with self._asked():
@@ -105,6 +107,16 @@ class FileStore:
     def close(self) -> None:
         with self._opening:
             self._generations, self._changed_ns = (), -1
+
+    def _at_its_size(self, call: Callable[[], Answer]) -> Answer:
+        """Return the call's result; it is tried again where a process that may keep more has grown a file meanwhile."""
+        import lmdb  # noqa: PLC0415 - for those who have states alone
+
+        try:
+            return call()
+        except lmdb.MapResizedError:
+            self.close()
+        return call()  # outside of the exception, which refers to what was open
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         return self._found(self._open(), keys)

@@ -1,6 +1,6 @@
 """Write the development sets of `protocol.toml`, or its test sets: queries with BM25's candidates, judgments, texts.
 
-python tools/models/joined/sets.py DATA OUTPUT [--test]
+python tools/models/joined/sets.py DATA OUTPUT [--test] [--depth 1000]
 
 DATA holds the collections in folders of their own. A set is one JSON file; a document beyond the model's window is a
 list of passages.
@@ -34,6 +34,7 @@ BEGINNING = 512
 TRAINED = 600
 """Claims of SciFact's train split that may be trained on."""
 DEPTH = 100
+"""Candidates of a query that the embedded engine finds."""
 
 
 def passages(title: str, body: str) -> list[str]:
@@ -58,6 +59,7 @@ def searched(
 ) -> dict[str, Any]:
     """Return a set whose candidates the embedded engine finds."""
     texts = ((doc_id, text_of({"title": title, "text": body})) for doc_id, (title, body) in documents.items())
+    depth = min(depth, len(documents))
     with temporary_search(texts, depth) as search:
         found = {}
         for query in queries:
@@ -91,13 +93,13 @@ def corpus(folder: Path) -> dict[str, tuple[str, str]]:
     }
 
 
-def collection(folder: Path, split: str) -> dict[str, Any]:
+def collection(folder: Path, split: str, depth: int) -> dict[str, Any]:
     """Return a split of a collection in the common layout."""
     queries = read_queries(folder / split / "queries.tsv")
-    return searched(corpus(folder), queries, read_qrels(folder / split / "qrels.txt").judgments, DEPTH)
+    return searched(corpus(folder), queries, read_qrels(folder / split / "qrels.txt").judgments, depth)
 
 
-def dl21(data: Path) -> dict[str, Any]:
+def dl21(data: Path, _depth: int) -> dict[str, Any]:
     """Return TREC DL 2021 with the run that is given."""
     return given(data / "msmarco-dl21")
 
@@ -110,7 +112,7 @@ def given(folder: Path) -> dict[str, Any]:
     return _set(read_queries(folder / "queries.tsv"), found, qrels, corpus(folder))
 
 
-def squad(data: Path) -> dict[str, Any]:
+def squad(data: Path, depth: int) -> dict[str, Any]:
     """Return a thousand questions of SQuAD's dev over its paragraphs."""
     articles = json.loads((data / "squad" / "dev-v1.1.json").read_bytes())["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
@@ -118,10 +120,10 @@ def squad(data: Path) -> dict[str, Any]:
     asked = [(question, str(number)) for number, paragraph in enumerate(paragraphs) for question in paragraph["qas"]]
     sample = random.Random(1).sample(asked, 1000)
     queries = [Query(question["id"], question["question"]) for question, _ in sample]
-    return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, DEPTH)
+    return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, depth)
 
 
-def articles(data: Path) -> dict[str, Any]:
+def articles(data: Path, _depth: int) -> dict[str, Any]:
     """Return three hundred questions over SQuAD's articles as long documents."""
     read = [json.loads((data / "squad" / f"{part}-v1.1.json").read_bytes())["data"] for part in ("train", "dev")]
     whole = [article for part in read for article in part]
@@ -141,13 +143,13 @@ def articles(data: Path) -> dict[str, Any]:
     return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, 20)
 
 
-def scifact(data: Path) -> dict[str, Any]:
+def scifact(data: Path, depth: int) -> dict[str, Any]:
     """Return the train claims that are not trained on."""
     folder = data / "scifact"
     qrels = read_qrels(folder / "train" / "qrels.txt").judgments
     kept = set(claims_kept_aside(qrels))
     queries = [query for query in read_queries(folder / "train" / "queries.tsv") if query.query_id in kept]
-    return searched(corpus(folder), queries, qrels, DEPTH)
+    return searched(corpus(folder), queries, qrels, depth)
 
 
 def claims_kept_aside(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -175,7 +177,7 @@ def claims_kept_aside(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
     return kept
 
 
-def wikiqa(data: Path) -> dict[str, Any]:
+def wikiqa(data: Path, _depth: int) -> dict[str, Any]:
     """Return WikiQA's dev questions with their own sentences; BM25 counts all sentences of the split."""
     rows = [line.split("\t") for _, line in numbered_lines(data / "wikiqa" / "dev.tsv")]
     documents, queries = {}, {}
@@ -192,47 +194,47 @@ def wikiqa(data: Path) -> dict[str, Any]:
     return _set(queries.values(), own, qrels, documents)
 
 
-SETS: dict[str, Callable[[Path], dict[str, Any]]] = {
+SETS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "wikiqa": wikiqa,
     "dl21": dl21,
-    "checkthat": lambda data: collection(data / "clef2020-checkthat-t2", "dev"),
+    "checkthat": lambda data, depth: collection(data / "clef2020-checkthat-t2", "dev", depth),
     "scifact": scifact,
-    "nfcorpus": lambda data: collection(data / "nfcorpus", "dev"),
+    "nfcorpus": lambda data, depth: collection(data / "nfcorpus", "dev", depth),
     "squad": squad,
     "articles": articles,
 }
 
 
-def dl19(data: Path) -> dict[str, Any]:
+def dl19(data: Path, _depth: int) -> dict[str, Any]:
     """Return TREC DL 2019 with the run that is given."""
     return given(data / "msmarco-dl19")
 
 
-def cacm(data: Path) -> dict[str, Any]:
+def cacm(data: Path, depth: int) -> dict[str, Any]:
     """Return CACM's judged topics."""
     folder = data / "cacm"
     read = read_records(LOADERS["trec"], open_paths(folder / "cacm.tar.gz"))
     documents = {one.doc_id: (one.title, one.text) for one in read if isinstance(one, Document)}
     queries = read_queries(folder / "topics.cacm.txt")
-    return searched(documents, queries, read_qrels(folder / "qrels.cacm.txt").judgments, DEPTH)
+    return searched(documents, queries, read_qrels(folder / "qrels.cacm.txt").judgments, depth)
 
 
-def cranfield(data: Path) -> dict[str, Any]:
+def cranfield(data: Path, depth: int) -> dict[str, Any]:
     """Return Cranfield without the papers that its questions were asked about."""
     folder = data / "cranfield"
-    made = collection(folder, ".")
+    made = collection(folder, ".", depth)
     sources = {tuple(line.split("\t")[:2]) for _, line in numbered_lines(folder / "source_docs.tsv")}
     for query_id, found in made["candidates"].items():
         made["candidates"][query_id] = {one: score for one, score in found.items() if (query_id, one) not in sources}
     return made
 
 
-TESTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+TESTS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "dl19": dl19,
-    "scifact-test": lambda data: collection(data / "scifact", "test"),
+    "scifact-test": lambda data, depth: collection(data / "scifact", "test", depth),
     "cacm": cacm,
     "cranfield": cranfield,
-    "npl": lambda data: collection(data / "npl-vaswani", "."),
+    "npl": lambda data, depth: collection(data / "npl-vaswani", ".", depth),
 }
 
 
@@ -242,12 +244,13 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--test", action="store_true", help="the test sets, to be looked at once")
+    parser.add_argument("--depth", type=int, default=DEPTH, help="candidates of a query, where the engine finds them")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     for name, make in (TESTS if options.test else SETS).items():
         file = options.output / f"{name}.json"
         if not file.exists():
-            made = make(options.data)
+            made = make(options.data, options.depth)
             file.write_text(json.dumps(made), "utf-8")
             passages_read = sum(map(len, made["texts"].values()))
             print(

@@ -173,7 +173,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from osrerank.scoring.states.file import FileStore
-store = FileStore(Path(sys.argv[1]), most_bytes=4_000_000, ttl_s=3600)
+store = FileStore(Path(sys.argv[1]), most_bytes=int((*sys.argv, 4_000_000)[4]), ttl_s=3600)
 start, stop = int(sys.argv[2]), int(sys.argv[3])
 for number in range(start, stop):
     store.write({number.to_bytes(16, "big"): number.to_bytes(4, "big") + bytes(2000)})
@@ -192,6 +192,17 @@ def test_processes_share_it(store: FileStore) -> None:
         assert one.wait(60) == other.wait(60) == 0
     asked = [key(number) for number in (0, *range(100, 160), *range(200, 260))]
     assert len(store.read(asked)) == len(asked)
+
+
+def test_a_process_that_may_keep_more_is_followed(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
+    assert store.write(records(10)) == 10  # the file is mapped at 2 MB
+    for last in (2_000, 4_000):
+        command = [sys.executable, "-c", WRITER, str(store.folder), str(last - 2_000), str(last), str(64 * MEGABYTE)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        assert len(store.read([key(number) for number in range(last)])) == last
+    assert store.write(records(10, start=9_000)) == 10
+    assert len(store.read([key(number) for number in (3_999, 9_000)])) == 2
+    assert caplog.text == ""
 
 
 def test_a_killed_writer_leaves_whole_records(store: FileStore) -> None:
