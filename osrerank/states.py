@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -10,11 +11,12 @@ from osrerank._progress import ProgressLines
 from osrerank.client import Client, is_embedded
 from osrerank.errors import ConfigError
 from osrerank.response import parse
+from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.states.index import SUFFIX, IndexStore, every_hit
 from osrerank.scoring.states.request import BroughtStates
 from osrerank.scoring.states.scorer import JoinedScorer
 from osrerank.scoring.states.store import STATES_OFF
-from osrerank.types import LongText, Query
+from osrerank.types import LongText, Query, Scorer
 
 BATCH = 64
 """Documents read and encoded at a time."""
@@ -63,14 +65,14 @@ def build_states(
         ConfigError: the model has no states, or states are off.
         OsrerankError: a text cannot be encoded, or the store takes nothing.
     """
-    scorer, sides = joined_scorer(client), SideStores(client)
-    count = int(client.count(index=index)["count"])
-    done = Built()
-    for batch in batches_of(client, index):
-        kept = [scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
-        texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
-        done = done.plus(batch.documents, texts, encoded, batch.empty)
-        report(done, count)
+    sides, done = SideStores(client), Built()
+    with _builder(client) as scorer:
+        count = int(client.count(index=index)["count"])
+        for batch in batches_of(client, index):
+            kept = [scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
+            texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
+            done = done.plus(batch.documents, texts, encoded, batch.empty)
+            report(done, count)
     return done
 
 
@@ -234,13 +236,35 @@ def batches_of(client: Client, index: str) -> Iterator[Batch]:
         yield Batch(texts, len(hits), empty)
 
 
+@contextmanager
+def _builder(client: Client) -> Iterator[JoinedScorer]:
+    """Yield what makes the records of the client's model: its scorer; with the torch backend the same model in torch.
+
+    Raises:
+        ConfigError: the model has no states.
+        ModelLoadError, MissingDependencyError: it cannot be loaded in torch.
+    """
+    settings = client.reranker.settings
+    if settings.backend != "torch":
+        yield joined_scorer(client)
+        return
+    scorer = load_scorer(settings.model, backend="onnx", threads=settings.threads, settings=settings)
+    try:
+        yield _joined(scorer).made_in_torch(settings.dtype)
+    finally:
+        scorer.close()
+
+
 def joined_scorer(client: Client) -> JoinedScorer:
     """Return the client's model.
 
     Raises:
         ConfigError: it has no states.
     """
-    scorer = client.reranker.scorer(cached=False)
+    return _joined(client.reranker.scorer(cached=False))
+
+
+def _joined(scorer: Scorer) -> JoinedScorer:
     if not isinstance(scorer, JoinedScorer):
         reason = f"{scorer.model} has no document states: only models of the layout joined do, computed by onnx"
         raise ConfigError(f"{reason}; osrerank adapt makes one of a bi-encoder", setting="model", source="--model")

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from osrerank._optional import require
 from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError, OsrerankError
 from osrerank.scoring.card import ModelCard
@@ -76,7 +77,7 @@ class JoinedScorer(LocalScorer):
         super().__init__(directory, card, builder, Encoder(backend, card))
         self._joined = backend
         self.records = Records(directory, card, backend.files[0], backend.hidden, builder.max_tokens, states)
-        self._maker = maker or LocalMaker(self._batcher, builder, card, backend.hidden, states.profile)
+        self._maker: Maker = maker or LocalMaker(self._batcher, builder, card, backend.hidden, states.profile)
         self._late = Background(MOST_LATE_CALLS)
         self.renew()
         renew_after_fork(self)
@@ -91,6 +92,22 @@ class JoinedScorer(LocalScorer):
     def identity(self) -> str:
         profile = self.records.profile
         return f"{super().identity}/states/{profile.factor:g}/{profile.bits}"
+
+    def made_in_torch(self, dtype: str) -> Self:
+        """Make records in torch from now on, on a CUDA device where there is one; return the scorer.
+
+        Args:
+            dtype: as of `osrerank.scoring.registry.load_scorer`.
+
+        Raises:
+            ModelLoadError: the weights cannot be read.
+            MissingDependencyError: the extra ``torch`` is not installed.
+        """
+        require("torch", extra="torch")
+        from osrerank.scoring.states.in_torch import TorchMaker  # noqa: PLC0415 - imports torch
+
+        self._maker = TorchMaker.load(self._directory, self.card, self._builder, self.records.profile, dtype)
+        return self
 
     @property
     def store(self) -> StateStore | None:
