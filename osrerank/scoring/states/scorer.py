@@ -8,6 +8,7 @@ import functools
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -286,16 +287,17 @@ class JoinedScorer(LocalScorer):
         return Made({**records, **fresh}, failures), len(records), len(fresh)
 
     def _fill(self, documents: Sequence["_Document"], deadline: Deadline) -> int:
-        """Make the records that documents lack, in turns; return how many were made."""
-        order = in_turns([len(document.parts) for document in documents])
-        texts = [documents[at].parts[turn][0] for at, turn in order]
-        made = self._make(texts, deadline, alone=not any(document.records for document in documents))
-        for place, record in made.records.items():
-            at, turn = order[place]
-            documents[at].records[turn] = record
-        for place, reason in made.failures.items():
-            at, turn = order[place]
-            documents[at].failures[turn] = reason
+        """Make the records that documents lack, in turns and of equal passages once; return how many were made."""
+        places: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for at, turn in in_turns([len(document.parts) for document in documents]):
+            places[documents[at].parts[turn][0]].append((at, turn))
+        made = self._make(list(places), deadline, alone=not any(document.records for document in documents))
+        for number, same in enumerate(places.values()):
+            for at, turn in same:
+                if number in made.records:
+                    documents[at].records[turn] = made.records[number]
+                elif number in made.failures:
+                    documents[at].failures[turn] = made.failures[number]
         return len(made.records)
 
     def _make(self, texts: Sequence[str], deadline: Deadline, *, alone: bool) -> Made:
