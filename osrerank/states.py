@@ -19,7 +19,9 @@ from osrerank.scoring.states.store import STATES_OFF
 from osrerank.types import LongText, Query, Scorer
 
 BATCH = 64
-"""Documents read and encoded at a time."""
+"""Documents encoded at a time."""
+PAGE = 2000
+"""Documents of a request that reads: the embedded engine looks at all of an index for each."""
 TRIED = 16
 """Texts that are encoded to see what it takes."""
 
@@ -273,5 +275,5 @@ def _joined(scorer: Scorer) -> JoinedScorer:
 
 def documents_of(client: Client, index: str, fields: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
     """Yield an index's documents as hits: all those that were there when it began, in no order that means anything."""
-    body = {"size": BATCH, "query": {"match_all": {}}, "_source": list(fields)}
+    body = {"size": PAGE, "query": {"match_all": {}}, "_source": list(fields)}
     return every_hit(client, index, body, is_embedded=is_embedded(client))
