@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 QUERY = "what lowers blood pressure"
 DOCUMENTS = [f"note {n}: " + "low salt and water lower the blood pressure " * (1 + n % 7) for n in range(60)]
 TUPLES = [(n,) for n in range(len(DOCUMENTS))]
-LONG = [" ".join(DOCUMENTS[n : n + 20]) for n in range(4)]
+LONG = [" ".join(f"{word}{n}" for n, word in enumerate(f"{at} low salt and water ".split() * 30)) for at in range(4)]
 OPTIONS = Passages(words=20, stride=20, limit=6, least_words=30)
 
 
