@@ -1,8 +1,10 @@
 """A joined model on workers: what has states is scored here, and the rest of the documents is encoded there."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from osrerank.errors import InferenceError, ModelLoadError, WorkerError
 from osrerank.scoring.card import Kind, ModelCard
@@ -23,6 +25,8 @@ from osrerank.settings import Settings
 from osrerank.types import NEVER, Advice, Deadline, LongText, PassageScores, RequestStates, Scorer, Scores
 
 UNREADABLE = "the records of the workers cannot be read here: give them and this process one OSRERANK_STATES_KEY"
+
+Found = TypeVar("Found")
 
 logger = logging.getLogger(__name__)
 
@@ -125,15 +129,9 @@ class JoinedOnWorkers(JoinedScorer):
         Raises:
             Overloaded, TaskFailed, WorkerError: as `RemoteScorer.score`, where nothing is known.
         """
-        if self._agree():
-            try:
-                scores = super().score(query, documents, tuples, deadline=deadline, states=states)
-            except InferenceError:
-                if not self._maker.is_unreadable:
-                    raise
-            else:
-                if not self._maker.is_unreadable:
-                    return scores
+        known = partial(super().score, query, documents, tuples, deadline=deadline, states=states)
+        if (scores := self._here(known)) is not None:
+            return scores
         return self._workers.score(query, documents, tuples, deadline=deadline)
 
     def score_passages(
@@ -144,21 +142,27 @@ class JoinedOnWorkers(JoinedScorer):
         deadline: Deadline = NEVER,
         states: RequestStates | None = None,
     ) -> PassageScores:
-        if self._agree():
-            try:
-                scores = super().score_passages(query, texts, deadline=deadline, states=states)
-            except InferenceError:
-                if not self._maker.is_unreadable:
-                    raise
-            else:
-                if not self._maker.is_unreadable:
-                    return scores
+        known = partial(super().score_passages, query, texts, deadline=deadline, states=states)
+        if (scores := self._here(known)) is not None:
+            return scores
         parts = [text.cut() if isinstance(text, LongText) else [(text, None)] for text in texts]
         return score_parts(self._workers, query, parts, deadline=deadline)
 
     def close(self) -> None:
         super().close()
         self._workers.close()
+
+    def _here(self, call: Callable[[], Found]) -> Found | None:
+        """Return what is computed here; None where the workers must score everything."""
+        if not self._agree():
+            return None
+        try:
+            found = call()
+        except InferenceError:
+            if not self._maker.is_unreadable:
+                raise
+            return None
+        return None if self._maker.is_unreadable else found
 
     def _agree(self) -> bool:
         """Return whether workers have this process' model; so they have while there are none."""
