@@ -86,10 +86,11 @@ class RerankService:
         if options.pipeline == NO_STAGES:
             return ranking
         try:
+            read = states
             if options.depth == "auto":
-                states = states or BroughtStates({})  # what is read to find the depth is not read again
-                options = self._with_depth(options, ranking, states)
-            pipeline = self._pipeline(options, states)
+                read = states or BroughtStates({})  # what is read to find the depth is not read again
+                options = self._with_depth(options, ranking, read)
+            pipeline = self._pipeline(options, read, brought=states is not None)
         except (ModelLoadError, MissingDependencyError, WorkerError) as error:
             if options.on_failure == "raise":
                 raise
@@ -230,20 +231,28 @@ class RerankService:
             depth += sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
         return replace(options, depth=depth)
 
-    def _pipeline(self, options: Rerank, states: RequestStates | None) -> StagePipeline:
+    def _pipeline(self, options: Rerank, states: RequestStates | None, *, brought: bool) -> StagePipeline:
         if not isinstance(options.pipeline, str):
             return options.pipeline
-        scorer = self._with_states(states, cached=options.cache)
+        scorer = self._with_states(states, cached=options.cache, brought=brought)
         first, blend = _first_stage(options, scorer), _blend(options, scorer)
         stages = [first] if blend is None else [first, blend]
         if options.pipeline == MONO_DUO:
             stages.append(self._duo_stage(options, judge=first.name))
         return Pipeline(tuple(stages))
 
-    def _with_states(self, states: RequestStates | None, *, cached: bool) -> Scorer:
-        """Return the scorer of candidates with the states that a search brought."""
+    def _with_states(self, states: RequestStates | None, *, cached: bool, brought: bool = False) -> Scorer:
+        """Return the scorer of candidates with the states of a search.
+
+        Args:
+            states: of the search.
+            cached: whether scores may come from the cache.
+            brought: whether they come from side indices, so that they are kept there.
+        """
         scorer, own = self._mono.scorer(cached=cached), self._mono.scorer(cached=False)
-        return WithStates(scorer, own, states) if isinstance(own, HasStates) else scorer
+        if not isinstance(own, HasStates):
+            return scorer
+        return WithStates(scorer, own, states, keeps_states=brought or own.keeps_states)
 
     def _duo_stage(self, options: Rerank, *, judge: str) -> Stage:
         """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates.

@@ -21,7 +21,7 @@ from osrerank.types import LongText, Query, Scorer
 BATCH = 64
 """Documents encoded at a time."""
 PAGE = 2000
-"""Documents of a request that reads: the embedded engine looks at all of an index for each."""
+"""Documents that the embedded engine is asked for at a time: it looks at all of an index for each request."""
 TRIED = 16
 """Texts that are encoded to see what it takes."""
 
@@ -275,5 +275,6 @@ def _joined(scorer: Scorer) -> JoinedScorer:
 
 def documents_of(client: Client, index: str, fields: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
     """Yield an index's documents as hits: all those that were there when it began, in no order that means anything."""
-    body = {"size": PAGE, "query": {"match_all": {}}, "_source": list(fields)}
+    size = PAGE if is_embedded(client) else BATCH
+    body = {"size": size, "query": {"match_all": {}}, "_source": list(fields)}
     return every_hit(client, index, body, is_embedded=is_embedded(client))

@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def places(settings: Settings, folder: Path, profile: str) -> list[States]:
     found = [States(MemoryStore(MOST_BYTES), kept), States(FileStore(folder, most_bytes=MOST_BYTES, ttl_s=DAY_S), kept)]
     if settings.states_redis_url is not None:
         in_redis = States.of(settings.model_copy(update={"states": "redis"}))
-        found.append(States(in_redis.store, kept))
+        found.append(replace(in_redis, profile=kept))
     return found
 
 

@@ -140,12 +140,13 @@ class CachedScorer(Wrapper):
         known, fading = self._read(list(keys.values()))
         left = [at for at in range(len(texts)) if keys.get(at) not in known]
         found = self._scorer.score_passages(query, [texts[at] for at in left], deadline=deadline, states=states)
+        if found.identity not in ("", identity):  # the model has changed since, so cached scores are void
+            return self._scorer.score_passages(query, texts, deadline=deadline, states=states)
         of_left = dict(zip(left, zip(found.places, found.logits, strict=True), strict=True))
-        if found.identity in ("", identity):
-            fresh = {keys[at]: float(logits[0]) for at, (_, logits) in of_left.items() if at in keys}
-            new = {key: score for key, score in fresh.items() if np.isfinite(score)}
-            self._local.write(new)
-            self._remote.write({**fading, **new})
+        fresh = {keys[at]: float(logits[0]) for at, (_, logits) in of_left.items() if at in keys}
+        new = {key: score for key, score in fresh.items() if np.isfinite(score)}
+        self._local.write(new)
+        self._remote.write({**fading, **new})
         every = range(len(texts))
         return PassageScores(
             [of_left[at][0] if at in of_left else [None] for at in every],

@@ -1,7 +1,9 @@
 """A joined model on workers: what has states is scored here, and the rest of the documents is encoded there."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,18 +17,19 @@ from osrerank.scoring.onnx_scorer import JoinedBackend
 from osrerank.scoring.passages import score_parts
 from osrerank.scoring.remote.chunks import MOST_PAIRS
 from osrerank.scoring.remote.messages import MOST_RECORD_BYTES
-from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.scoring.remote.scorer import FRESH_S, RemoteScorer, sent
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.making import Made
-from osrerank.scoring.states.record import Record
-from osrerank.scoring.states.records import Records
+from osrerank.scoring.states.record import Record, most_bytes
+from osrerank.scoring.states.records import KEY_BYTES, Records
 from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.store import REST_S
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Advice, Deadline, LongText, PassageScores, RequestStates, Scorer, Scores
 
 UNREADABLE = "the records of the workers cannot be read here: give them and this process one OSRERANK_STATES_KEY"
 
-Found = TypeVar("Found")
+Found = TypeVar("Found", Scores, PassageScores)
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +50,11 @@ def with_states(workers: RemoteScorer, settings: Settings, model: str) -> Scorer
     except ModelLoadError as error:
         logger.warning("document states are not used, workers score everything: %s", error)
         return workers
-    return JoinedOnWorkers(directory, card, builder, backend, States.of(settings), workers)
+    states = States.of(settings)
+    if most_bytes(states.profile, card.joining.layers, backend.hidden, builder.max_tokens) > MOST_RECORD_BYTES:
+        logger.warning("document states are not used, workers score everything: a record would not fit into a reply")
+        return workers
+    return JoinedOnWorkers(directory, card, builder, backend, states, workers)
 
 
 class WorkersMaker:
@@ -57,26 +64,34 @@ class WorkersMaker:
         workers: of the model.
         records: what they must be.
         kind: the model's.
-
-    Attributes:
-        is_unreadable: whether workers answered with records that are none here.
+        identity: returns that of the model here, which the workers must have.
     """
 
-    def __init__(self, workers: RemoteScorer, records: Records, kind: Kind) -> None:
-        self._workers, self._records = workers, records
+    def __init__(self, workers: RemoteScorer, records: Records, kind: Kind, identity: Callable[[], str]) -> None:
+        self._workers, self._records, self._identity = workers, records, identity
         self._width = 2 if kind == "duo" else 1
-        self.is_unreadable = False
+        self._unreadable_until = 0.0
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether workers answered with records that are none here, just now."""
+        return time.monotonic() < self._unreadable_until
 
     def make(self, texts: Sequence[str], deadline: Deadline) -> Made:
+        texts = [sent(text) for text in texts]  # a longer one has the same record, and in the workers this key
         keys = self._records.keys_of(texts)
         tuples = [(at,) * self._width for at in range(len(texts))]
-        most = max(1, min(MOST_PAIRS, MOST_RECORD_BYTES // self._records.most_bytes))
-        contents, failures = self._workers.records(texts, tuples, most=most, deadline=deadline)
-        read = self._records.read({key: contents[key] for key in keys if key in contents})
-        if contents and not read:
-            self.is_unreadable = True
+        most = max(1, min(MOST_PAIRS, MOST_RECORD_BYTES // (self._records.most_bytes + KEY_BYTES)))
+        found = self._workers.records(texts, tuples, most=most, deadline=deadline)
+        if found.identity != self._identity():
+            raise InferenceError(f"workers have another model than this process: {found.identity}")
+        read = self._records.read({key: found.contents[key] for key in keys if key in found.contents})
+        if found.contents and not read:
+            self._unreadable_until = time.monotonic() + REST_S
             raise InferenceError(UNREADABLE)
-        return Made({at: one for at, key in enumerate(keys) if isinstance(one := read.get(key), Record)}, failures)
+        made = {at: one for at, key in enumerate(keys) if isinstance(one := read.get(key), Record)}
+        lacking = dict.fromkeys(found.answered - made.keys(), "the worker sent no record of it")
+        return Made(made, {**lacking, **found.failures})
 
 
 class JoinedOnWorkers(JoinedScorer):
@@ -100,12 +115,17 @@ class JoinedOnWorkers(JoinedScorer):
     ) -> None:
         super().__init__(directory, card, builder, backend, states)
         self._workers = workers
-        self._maker: WorkersMaker = WorkersMaker(workers, self.records, card.kind)
-        self._has_agreed = True
+        self._maker: WorkersMaker = WorkersMaker(workers, self.records, card.kind, lambda: self._own_identity)
+        self._agrees, self._asked_until = True, 0.0
+
+    @property
+    def _own_identity(self) -> str:
+        """Of the model in this process."""
+        return super().identity
 
     @property
     def identity(self) -> str:
-        return super().identity if self._agree() else self._workers.identity
+        return self._own_identity if self._agree() else self._workers.identity
 
     @property
     def advice(self) -> Advice:
@@ -162,17 +182,19 @@ class JoinedOnWorkers(JoinedScorer):
             if not self._maker.is_unreadable:
                 raise
             return None
-        return None if self._maker.is_unreadable else found
+        return None if self._maker.is_unreadable else replace(found, identity=self._own_identity)
 
     def _agree(self) -> bool:
-        """Return whether workers have this process' model; so they have while there are none."""
+        """Return whether workers have this process' model; so they have while there are none. Asked once a second."""
         if self._maker.is_unreadable:
             return False
+        if time.monotonic() < self._asked_until:
+            return self._agrees
         try:
-            agrees = self._workers.identity == super().identity
+            agrees, lasts_s = self._workers.identity == self._own_identity, FRESH_S
         except WorkerError:
-            return True
-        if not agrees and self._has_agreed:
+            agrees, lasts_s = True, REST_S
+        if not agrees and self._agrees:
             logger.warning("workers have another %s than this process: no states are used, they score all", self.model)
-        self._has_agreed = agrees
+        self._agrees, self._asked_until = agrees, time.monotonic() + lasts_s
         return agrees

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,22 @@ class WorkerGroup:
         """Return the expected wait behind other chunks, in seconds."""
         costs = [heartbeat.seconds_per_chunk for heartbeat in self.heartbeats]
         return ahead * sum(costs) / len(costs) / len(costs)
+
+
+class WorkersRecords(NamedTuple):
+    """Records of documents' states that workers computed, of what came in time.
+
+    Attributes:
+        identity: of the workers' model.
+        contents: by key.
+        failures: tuple -> why it failed.
+        answered: the tuples that workers answered.
+    """
+
+    identity: str
+    contents: dict[bytes, bytes]
+    failures: dict[int, str]
+    answered: set[int]
 
 
 class RemoteScorer:
@@ -130,7 +146,7 @@ class RemoteScorer:
 
     def records(
         self, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, most: int, deadline: Deadline = NEVER
-    ) -> tuple[dict[bytes, bytes], dict[int, str]]:
+    ) -> WorkersRecords:
         """Let workers compute the records of documents' states.
 
         Args:
@@ -139,23 +155,22 @@ class RemoteScorer:
             most: tuples of a chunk, so that its records fit into a reply.
             deadline: as for `score`.
 
-        Returns:
-            The records by key, of what came in time; and why tuples failed.
-
         Raises:
             Overloaded, TaskFailed, WorkerError: as `score`.
         """
-        _, answers = self._exchange("", documents, tuples, deadline, most=most, wants_records=True)
+        identity, answers = self._exchange("", documents, tuples, deadline, most=most, wants_records=True)
         found: dict[bytes, bytes] = {}
         failures: dict[int, str] = {}
+        answered: set[int] = set()
         for chunk, answer in answers:
             if isinstance(answer, str):
                 failures |= dict.fromkeys(chunk.places, answer)
             elif answer is not None:
                 found |= answer.records
+                answered |= set(chunk.places)
                 lacking = answer.scores.failures if answer.scores else {}
                 failures |= {chunk.places[index]: reason for index, reason in lacking.items()}
-        return found, failures
+        return WorkersRecords(identity, found, failures, answered)
 
     def _exchange(
         self,
@@ -176,20 +191,20 @@ class RemoteScorer:
         """
         group = self.workers()
         identity = group.first.identity
-        query, documents = _sent(query), [_sent(document) for document in documents]
+        query, documents = sent(query), [sent(document) for document in documents]
         with self._share(len(group.heartbeats)) as workers:
             chunks = divide(documents, tuples, workers, most=most)
             if not chunks:
                 return identity, []
             with self._admitted(group, len(chunks), deadline):
-                sent = [
+                pending = [
                     self._pending(chunk, group.first, query, documents, tuples, deadline, wants_records=wants_records)
                     for chunk in chunks
                 ]
-                self._delivery.deliver(sent, deadline)
-        answers = [_answer(pending, len(chunk.places), identity) for pending, chunk in zip(sent, chunks, strict=True)]
+                self._delivery.deliver(pending, deadline)
+        answers = [_answer(one, len(chunk.places), identity) for one, chunk in zip(pending, chunks, strict=True)]
         if all(isinstance(answer, str) for answer in answers):
-            raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=sent[0].chunk_id)
+            raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=pending[0].chunk_id)
         return identity, list(zip(chunks, answers, strict=True))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -335,7 +350,7 @@ def _margin_s(deadline: Deadline) -> float:
     return min(MARGIN_S, max(0.0, deadline.remaining_s()) / 4)
 
 
-def _sent(text: str) -> str:
+def sent(text: str) -> str:
     """Return the part of a text that a worker needs: all that its model reads, and one character that shows a cut."""
     return text[: MOST_CHARACTERS + 1]
 

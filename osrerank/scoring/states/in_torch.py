@@ -85,6 +85,9 @@ class TorchMaker:
                 break
             states = self._encoded([tokens[place] for place in places])
             for place, one in zip(places, states, strict=True):
+                if not (np.isfinite(one.vector).all() and np.isfinite(one.layers).all()):
+                    made.failures[place] = "torch gave states that are not finite numbers: try another --dtype"
+                    continue
                 whole = TextStates(one.layers, one.pieces, one.vector, pieces[place].cut)
                 made.records[place] = Record.of(whole, self._profile)
         return made

@@ -86,6 +86,8 @@ def _places(names: bytes, table: memoryview) -> list[Span | None] | None:
     try:
         fields = json.loads(names)
         rows = np.frombuffer(table, PLACE).reshape(-1, NUMBERS).tolist()
+        if not all(0 <= start <= end and value >= -1 for _, value, start, end in rows):
+            return None
         return [
             None if field < 0 else Span(str(fields[field]), start, end, None if value < 0 else value)
             for field, value, start, end in rows

@@ -45,16 +45,14 @@ class WithStates(Wrapper):
         scorer: takes ``states``, maybe from behind a cache; the caller closes it.
         own: the same model, not behind a cache.
         states: of the search; None where it brought none.
+        keeps_states: whether states outlive the search.
     """
 
-    def __init__(self, scorer: Scorer, own: HasStates, states: RequestStates | None) -> None:
+    def __init__(self, scorer: Scorer, own: HasStates, states: RequestStates | None, *, keeps_states: bool) -> None:
         super().__init__(scorer)
         self._own = own
         self._states = states
-
-    @property
-    def keeps_states(self) -> bool:
-        return self._states is not None or self._own.keeps_states
+        self.keeps_states = keeps_states
 
     def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
         return self._own.keys_of(texts)
