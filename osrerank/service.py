@@ -1,7 +1,7 @@
 """From options to ranked candidates: models, stages and cache. It does not know OpenSearch."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -147,8 +147,8 @@ class RerankService:
             return score_by_passages(scorer, query, documents, BY_WINDOW, deadline=deadline)
         return scorer.score(query, documents, [(place,) for place in range(len(documents))], deadline=deadline)
 
-    def text_of(self, candidate: Candidate, options: Rerank) -> str | LongText:
-        """Return what the first stage of a search scores of a candidate with text, for a scorer with states.
+    def text_of(self, options: Rerank) -> Callable[[Candidate], str | LongText]:
+        """Return the function from a candidate with text to what a search's first stage gives a scorer with states.
 
         Raises:
             ConfigError: the first stage scores sentences, or is the caller's own.
@@ -156,9 +156,9 @@ class RerankService:
         """
         stage = _first_stage(options, self._mono.scorer(cached=False)) if isinstance(options.pipeline, str) else None
         if isinstance(stage, PassageStage):
-            return stage.text_of(candidate)
+            return stage.text_of
         if isinstance(stage, MonoStage):
-            return candidate.text or ""
+            return lambda candidate: candidate.text or ""
         raise ConfigError("the texts of sentences and of a pipeline of your own are not known beforehand")
 
     def warm_up(self, options: Rerank | None = None) -> None:
@@ -214,7 +214,8 @@ class RerankService:
         scorer = self._mono.scorer(cached=False)
         if not isinstance(scorer, HasStates):
             return []
-        texts = {at: self.text_of(one, options) for at, one in enumerate(candidates) if one.text}
+        text_of = self.text_of(options)
+        texts = {at: text_of(one) for at, one in enumerate(candidates) if one.text}
         keys = dict(zip(texts, scorer.keys_of(list(texts.values())), strict=True))
         return [keys.get(at) for at in range(len(candidates))]
 

@@ -229,12 +229,12 @@ def batches_of(client: Client, index: str) -> Iterator[Batch]:
     while hits := list(islice(documents, BATCH)):
         ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), options.fields or (), options.separator)
         texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
-        empty = 0
+        text_of, empty = client.reranker.text_of(options), 0
         for candidate, hit in zip(ranking.candidates, hits, strict=True):
             if candidate.text is None:
                 empty += 1
             else:
-                texts[hit["_index"]].append(client.reranker.text_of(candidate, options))
+                texts[hit["_index"]].append(text_of(candidate))
         yield Batch(texts, len(hits), empty)
 
 

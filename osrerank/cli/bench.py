@@ -117,16 +117,10 @@ def _beside_states(
     stores = places(Settings.load(), folder / "beside", options["states"])
     ours: list[Any] = [KnownStates(model, tasks, states, threads=threads) for states in stores]
     whole = Ours(model, threads=threads)
-    contenders, missing = [*ours, whole], {"peers": "they need --checkpoint, a classifier's directory with safetensors"}
-    if options["checkpoint"] is not None:
-        named = _exported(options["checkpoint"], folder)
-        contenders += [Ours(name, label=label, backend=backend, threads=threads) for name, label, backend in named]
-        missing = {}
-    if options["checkpoint"] is not None and options["peers"]:
-        from osrerank.bench.peers import make_peers  # noqa: PLC0415 - only when they are asked for
-
-        peers, missing = make_peers(options["checkpoint"], folder, threads)
-        contenders += peers
+    named = _exported(options["checkpoint"], folder)
+    exported = [Ours(name, label=label, backend=backend, threads=threads) for name, label, backend in named]
+    peers, missing = _peers(options, folder, threads)
+    contenders = [*ours, whole, *exported, *peers]
     try:
         timings = take_turns(contenders, tasks, options["rounds"])
         lengths = lengths_of(whole.builder, tasks)
@@ -165,14 +159,20 @@ def _contenders(given: dict[str, Any], options: dict[str, Any], folder: Path) ->
         for model, label, backend in [*exported, *((name, "", settings.backend) for name in named)]
         for budget in budgets
     ]
+    peers, missing = _peers(options, folder, threads)
+    return [*ours, *peers], missing
+
+
+def _peers(options: dict[str, Any], folder: Path, threads: int) -> tuple[list[Any], dict[str, str]]:
+    """Return the other libraries with --checkpoint's weights, and why some are missing."""
     if options["checkpoint"] is None:
-        return ours, {"peers": "they need --checkpoint, a classifier's directory with safetensors"}
+        return [], {"peers": "they need --checkpoint, a classifier's directory with safetensors"}
     if not options["peers"]:
-        return ours, {}
+        return [], {}
     from osrerank.bench.peers import make_peers  # noqa: PLC0415 - only when they are asked for
 
     peers, missing = make_peers(options["checkpoint"], folder, threads)
-    return [*ours, *peers], missing
+    return list(peers), missing
 
 
 def _qrels(options: dict[str, Any]) -> "Qrels | None":

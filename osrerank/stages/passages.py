@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.options.passages import Passages
-from osrerank.scoring.passages import score_parts
 from osrerank.stages.ordering import BELOW_ONE, Judged
-from osrerank.stages.slices import check, rank_by_slices
+from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import leaves_out, passage_spans, readable
-from osrerank.types import NEVER, Candidate, Deadline, HasStates, LongText, Ranking, Scorer, Scores, Section, Span
+from osrerank.types import NEVER, Candidate, Deadline, LongText, Ranking, Scorer, Scores, Section, Span
 
 DIGEST_BYTES = 16
 ABOVE_ZERO = np.finfo(np.float64).tiny
@@ -186,12 +185,9 @@ def score_by_passages(
     """
     stage = PassageStage(scorer, options)
     candidates = [Candidate("", document, 0.0, 1) for document in documents]
-    if isinstance(scorer, HasStates) and scorer.keeps_states:
-        found = scorer.score_passages(query, [stage.text_of(one) for one in candidates], deadline=deadline)
-    else:
-        parts = [stage.passages_of(one) for one in candidates]
-        found = score_parts(scorer, query, parts, deadline=deadline, stage=stage.name)
-    check(found, stage=stage.name, model=scorer.model)
+    found = score_slices(
+        scorer, query, candidates, stage.passages_of, stage=stage.name, deadline=deadline, text_of=stage.text_of
+    )
     values = np.array([_best(logits) for logits in found.logits], dtype=np.float32)
     reached = len(documents) if found.attempted == found.asked else min(found.reached, len(documents) - 1)
     return Scores(values, found.failed, reached, found.identity, **found.counts())

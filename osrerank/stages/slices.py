@@ -58,12 +58,9 @@ def rank_by_slices(
     if not present:
         reason = NO_TEXT if block else "no candidates"
         return ranking.with_report(StageReport(stage, applied=False, reason=reason, candidates=len(block)))
-    query = ranking.query.text
-    if text_of is not None and isinstance(scorer, HasStates) and scorer.keeps_states:
-        scores = scorer.score_passages(query, [text_of(candidate) for candidate in present], deadline=deadline)
-    else:
-        scores = score_parts(scorer, query, [parts_of(one) for one in present], deadline=deadline, stage=stage)
-    check(scores, stage=stage, model=scorer.model)
+    scores = score_slices(
+        scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline, text_of=text_of
+    )
     judged = [judge(present[at], scores.places[at], scores.logits[at]) for at in scores.scored]
     shortened = sum(leaves_out(present[at], scores.places[at]) for at in scores.scored) if leaves_out else 0
     failures = {present[place].doc_id: reason for place, reason in scores.failed.items()}
@@ -82,19 +79,41 @@ def rank_by_slices(
     return Ranking(ranking.query, candidates, (*ranking.reports, report))
 
 
-def check(scores: PassageScores, *, stage: str, model: str) -> None:
-    """Raise the error of a call in which no document was scored.
+def score_slices(
+    scorer: Scorer,
+    query: str,
+    candidates: Sequence[Candidate],
+    parts_of: PartsOf,
+    *,
+    stage: str,
+    deadline: Deadline,
+    text_of: TextOf | None = None,
+) -> PassageScores:
+    """Return the scores of candidates' parts; a scorer that keeps states cuts only what it does not know.
+
+    Args:
+        scorer: scores ``(i,)`` tuples.
+        query: the query's text.
+        candidates: with text.
+        parts_of: returns the parts of a candidate.
+        stage: whose name errors carry.
+        deadline: as for ``Scorer.score``.
+        text_of: as for `rank_by_slices`.
 
     Raises:
         DeadlineExceeded: nothing was attempted in time.
-        InferenceError: nothing that was attempted could be scored.
+        InferenceError: nothing that was attempted could be scored, or a score is not a number.
     """
+    if text_of is not None and isinstance(scorer, HasStates) and scorer.keeps_states:
+        scores = scorer.score_passages(query, [text_of(one) for one in candidates], deadline=deadline)
+    else:
+        scores = score_parts(scorer, query, [parts_of(one) for one in candidates], deadline=deadline, stage=stage)
     if scores.scored:
-        return
+        return scores
     if not scores.failures:
         raise DeadlineExceeded("the deadline passed before any candidate was scored", stage=stage)
     reason = next(iter(scores.failures.values()))
-    raise InferenceError(f"no candidate could be scored: {reason}", stage=stage, model=model)
+    raise InferenceError(f"no candidate could be scored: {reason}", stage=stage, model=scorer.model)
 
 
 def report_of(

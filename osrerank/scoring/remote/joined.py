@@ -43,10 +43,8 @@ def with_states(workers: RemoteScorer, settings: Settings, model: str) -> Scorer
         card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
         if card.layout != "joined" or not card.onnx:
             return workers
-        backend, builder = (
-            JoinedBackend.load(directory, card, threads=settings.threads),
-            InputBuilder.load(directory, card),
-        )
+        backend = JoinedBackend.load(directory, card, threads=settings.threads)
+        builder = InputBuilder.load(directory, card)
     except ModelLoadError as error:
         logger.warning("document states are not used, workers score everything: %s", error)
         return workers

@@ -83,13 +83,12 @@ class TorchMaker:
         for places in self._batches(tokens):
             if deadline.passed:
                 break
-            states = self._encoded([tokens[place] for place in places])
+            states = self._encoded([tokens[place] for place in places], [pieces[place].cut for place in places])
             for place, one in zip(places, states, strict=True):
                 if not (np.isfinite(one.vector).all() and np.isfinite(one.layers).all()):
                     made.failures[place] = "torch gave states that are not finite numbers: try another --dtype"
-                    continue
-                whole = TextStates(one.layers, one.pieces, one.vector, pieces[place].cut)
-                made.records[place] = Record.of(whole, self._profile)
+                else:
+                    made.records[place] = Record.of(one, self._profile)
         return made
 
     def _batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
@@ -100,7 +99,7 @@ class TorchMaker:
             yield order[:count]
             order = order[count:]
 
-    def _encoded(self, tokens: Sequence[Tokens]) -> list[TextStates]:
+    def _encoded(self, tokens: Sequence[Tokens], cuts: Sequence[bool]) -> list[TextStates]:
         batch = padded(tokens, self._pad_id)
         ids, mask = (torch.from_numpy(part).to(self._device).long() for part in (batch.input_ids, batch.attention_mask))
         rounds = self._dtype != torch.float32
@@ -108,11 +107,11 @@ class TorchMaker:
             found = self._network.encode(ids, mask, self._layers)
         layers = [layer.float().cpu().numpy() for layer in found.layers]
         vectors = found.vectors.float().cpu().numpy()
+        nothing = np.zeros((0, 0, vectors.shape[1]), dtype=np.float32)
         texts = []
-        for place, one in enumerate(tokens):
+        for place, (one, cut) in enumerate(zip(tokens, cuts, strict=True)):
             rows = len(one.ids)
-            nothing = np.zeros((0, 0, vectors.shape[1]), dtype=np.float32)
             states = np.stack([layer[place, :rows] for layer in layers]) if layers else nothing
             pieces = np.ones(states.shape[1], dtype=np.uint16)
-            texts.append(TextStates(states, pieces, vectors[place]))
+            texts.append(TextStates(states, pieces, vectors[place], cut))
         return texts

@@ -63,7 +63,6 @@ class JoinedScorer(LocalScorer):
         builder: makes sequences from texts.
         backend: encodes texts, and has the join graph.
         states: where records are kept, and how much of a document.
-        maker: makes records that are not there, elsewhere; by default they are computed here.
     """
 
     def __init__(
@@ -73,12 +72,11 @@ class JoinedScorer(LocalScorer):
         builder: InputBuilder,
         backend: JoinedBackend,
         states: States,
-        maker: Maker | None = None,
     ) -> None:
         super().__init__(directory, card, builder, Encoder(backend, card))
         self._joined = backend
         self.records = Records(directory, card, backend.files[0], backend.hidden, builder.max_tokens, states)
-        self._maker: Maker = maker or LocalMaker(self._batcher, builder, card, backend.hidden, states.profile)
+        self._maker: Maker = LocalMaker(self._batcher, builder, card, backend.hidden, states.profile)
         self._late = Background(MOST_LATE_CALLS)
         self.renew()
         renew_after_fork(self)
@@ -137,9 +135,9 @@ class JoinedScorer(LocalScorer):
             window = tuples[reached : reached + WINDOW]
             different, places = self._different(documents, window)
             needed = list(dict.fromkeys(chain.from_iterable(different)))
-            found, known, made = self._of_texts([documents[at] for at in needed], deadline, states)
-            records = {needed[place]: record for place, record in found.records.items()}
-            failed = {needed[place]: reason for place, reason in found.failures.items()}
+            found, known, made = self._found([documents[at] for at in needed], deadline, states)
+            records = {at: one.records[0] for at, one in zip(needed, found, strict=True) if one.records}
+            failed = {at: one.failures[0] for at, one in zip(needed, found, strict=True) if one.failures}
             able = [place for place, indices in enumerate(different) if all(at in records for at in indices)]
             raw = self._joined_scores(pieces, [[records[at] for at in different[place]] for place in able])
             scored = dict(zip(able, raw.tolist(), strict=True))
@@ -182,14 +180,7 @@ class JoinedScorer(LocalScorer):
             nothing = np.full(1, np.nan, dtype=np.float32)
             return PassageScores([[None]] * len(texts), [nothing] * len(texts))
         pieces = self._builder.query(query)
-        keys = self.records.keys_of(texts)
-        found = self.records.shared(keys, states)
-        documents = [_Document(text, found.get(key)) for text, key in zip(texts, keys, strict=True)]
-        known = sum(len(document.records) for document in documents)
-        made = self._fill(documents, deadline)
-        whole = {key: document.kept for key, document in zip(keys, documents, strict=True) if document.is_new}
-        self.records.keep({key: kept for key, kept in whole.items() if kept is not None}, states)
-        self._catch_up([document.text for document in documents if document.is_cut_off])
+        documents, known, made = self._found(texts, deadline, states)
         order = [(at, turn) for at, document in enumerate(documents) for turn in sorted(document.records)]
         logits = [np.full(len(document.places), np.nan, dtype=np.float32) for document in documents]
         failures = {(at, turn): why for at, one in enumerate(documents) for turn, why in one.failures.items()}
@@ -271,20 +262,19 @@ class JoinedScorer(LocalScorer):
     def _not_finite(self) -> str:
         return f"{self.model} gave a score that is not a finite number"
 
-    def _of_texts(
-        self, texts: Sequence[str], deadline: Deadline, states: RequestStates | None
-    ) -> tuple[Made, int, int]:
-        """Return texts' records, how many were there, and how many were made; these are kept."""
+    def _found(
+        self, texts: Sequence[str | LongText], deadline: Deadline, states: RequestStates | None
+    ) -> tuple[list["_Document"], int, int]:
+        """Return texts with their records, how many were there, and how many were made; these are kept."""
         keys = self.records.keys_of(texts)
         found = self.records.shared(keys, states)
-        records = {at: kept for at, key in enumerate(keys) if isinstance(kept := found.get(key), Record)}
-        new = [at for at in range(len(texts)) if at not in records]
-        made = self._make([texts[at] for at in new], deadline, alone=not records)
-        fresh = {new[place]: record for place, record in made.records.items()}
-        self.records.keep({keys[at]: record for at, record in fresh.items()}, states)
-        failures = {new[place]: reason for place, reason in made.failures.items()}
-        self._catch_up([texts[at] for at in new if at not in fresh and at not in failures])
-        return Made({**records, **fresh}, failures), len(records), len(fresh)
+        documents = [_Document(text, found.get(key)) for text, key in zip(texts, keys, strict=True)]
+        known = sum(len(document.records) for document in documents)
+        made = self._fill(documents, deadline)
+        whole = {key: document.kept for key, document in zip(keys, documents, strict=True) if document.is_new}
+        self.records.keep({key: kept for key, kept in whole.items() if kept is not None}, states)
+        self._catch_up([document.text for document in documents if document.is_cut_off])
+        return documents, known, made
 
     def _fill(self, documents: Sequence["_Document"], deadline: Deadline) -> int:
         """Make the records that documents lack, in turns and of equal passages once; return how many were made."""
