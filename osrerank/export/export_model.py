@@ -20,7 +20,7 @@ from osrerank.export.calibration import fit_scorer, read_labelled
 from osrerank.export.graph import build_graph, can_build
 from osrerank.export.quantise import Recipe, quantise
 from osrerank.formats.trec import read_qrels
-from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, join_key, with_pool_factor
+from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, join_keys, with_pool_factor
 from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, apart
 from osrerank.scoring.model_files import (
     CARD_FILE,
@@ -38,7 +38,6 @@ OPSET = 17
 EXAMPLES = {"words": 32, "marks": 16}
 """Sequences that show which channels are outliers and how large the others become."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
-JOIN_GRAPHS = {"fp32": "onnx/join.onnx", "int8": "onnx/join_int8.onnx"}
 NOTICES = ("LICENSE", "NOTICE")
 
 
@@ -184,10 +183,9 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
     onnx = {options.precision: GRAPHS[options.precision]}
     if options.layout == "standard":
         card = read_card(source, name=options.name or name)
-        if card.layout == "joined" and card.joining.layers:
-            onnx[join_key(options.precision)] = JOIN_GRAPHS[options.precision]
         if options.kind == "duo" and card.kind == "mono":
             card = _compared(card, options)
+        onnx |= _join_files(card, options.precision)
         weight = options.first_pass_weight or card.first_pass_weight
         return replace(card, onnx=onnx, first_pass_weight=weight, provenance=options.provenance or card.provenance)
     config = read_json(source / CONFIG_FILE)
@@ -207,6 +205,12 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
         first_pass_weight=options.first_pass_weight,
         provenance=options.provenance,
     )
+
+
+def _join_files(card: ModelCard, precision: str) -> dict[str, str]:
+    """Return the files of the graphs that join, by their keys in a card."""
+    ending = {"fp32": "", "int8": "_int8"}[precision]
+    return {key: f"onnx/{key.removeprefix(f'{precision}-')}{ending}.onnx" for key in join_keys(card, precision)}
 
 
 def _compared(card: ModelCard, options: ExportOptions) -> ModelCard:
@@ -283,8 +287,8 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 
 def _write_joined(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
-    """Write the encoder graph and, where layers are joined, the join graph."""
-    from osrerank.export.joined_graph import build_encoder, build_join  # noqa: PLC0415 - for one layout
+    """Write the encoder graph and, where layers are joined, the graphs that join."""
+    from osrerank.export.joined_graph import BUILDERS, build_encoder  # noqa: PLC0415 - for one layout
     from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
 
     onnx, config = require("onnx", extra="onnx"), read_json(source / CONFIG_FILE)
@@ -300,9 +304,9 @@ def _write_joined(source: Path, folder: Path, card: ModelCard, options: ExportOp
         with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
             onnx.save(encoder, Path(parent) / "model.onnx")
             quantise(Path(parent) / "model.onnx", target, options.recipe, list(_examples(folder, card)))
-    if card.joining.layers:
-        join = build_join(weights, config, card, int8=options.precision == "int8")
-        onnx.save(join, folder / JOIN_GRAPHS[options.precision])
+    for key, file in _join_files(card, options.precision).items():
+        build = BUILDERS[key.removeprefix(f"{options.precision}-")]
+        onnx.save(build(weights, config, card, int8=options.precision == "int8"), folder / file)
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:

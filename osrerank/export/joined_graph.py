@@ -4,7 +4,13 @@ The encoder graph serves queries and documents. Where texts' vectors are their [
 nothing else. The join graph has the last m layers for the rows of the query that look at the document. It reads the
 document's states as they are. Head by head, the logit of a row x_j is ``((W_k^T q) x_j + q b_k) / sqrt(d) + g + log
 n_j``, and the context is ``W_v (sum_j p_j x_j) + b_v sum_j p_j``: the document's keys and values are never computed.
-Both graphs are tested against `osrerank.scoring.networks.joined`.
+
+A duo model with one joined layer has two graphs in place of the join graph, because what a query's rows see in one
+document does not depend on the other one. The contexts graph has a softmax over each text's rows alone: its context, and
+the logarithm of its sum. The pairs graph has a softmax over the three sums, the query's and two documents', which gives
+the shares of their contexts: the same numbers as one softmax over all rows. So a document in 49 pairs is looked at once.
+
+All graphs are tested against `osrerank.scoring.networks.joined`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from osrerank.export.graph import TOKENS, BertGraph, Shape, Weights
+from osrerank.export.graph import PAIRS, TOKENS, BertGraph, Shape, Weights
 from osrerank.export.quantise import quantise_rows
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.networks.bert_weights import OWN
@@ -54,6 +60,49 @@ def build_join(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, 
         KeyError: a weight is missing.
     """
     return _Join(_looking(_plain(weights), config, card), config, card, int8=int8).build()
+
+
+def build_contexts(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool = False) -> Any:
+    """Return the graph of what a query's rows see in texts, each by itself, as an ``onnx.ModelProto`` in fp32.
+
+    Its inputs are ``query.0``, ``document.0`` and ``log_pieces`` of `build_join`. Its outputs are float32: ``context``
+    ``(n, heads, looking, width)``, the mean of a document's values in each head by the attention of each of the query's
+    rows that look, and ``log_sum`` ``(n, heads, looking, 1)``, the logarithm of the sum of exponentials of the logits;
+    ``own_context`` and ``own_log_sum`` of the query's own rows, n being 1.
+
+    Args:
+        weights: as `build_encoder`.
+        config: likewise.
+        card: of a duo model with one joined layer.
+        int8: as `build_join`.
+
+    Raises:
+        KeyError: a weight is missing.
+    """
+    return _Contexts(_looking(_plain(weights), config, card), config, card, int8=int8).build()
+
+
+def build_pairs(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool = False) -> Any:
+    """Return the graph that compares documents by what a query's rows see in them, as an ``onnx.ModelProto`` in fp32.
+
+    Its inputs are ``query.0`` and ``query_vector``, as `build_join` has them, the four outputs of `build_contexts`,
+    ``document_vector`` ``(n, hidden)``, and ``pairs``, int64 ``(p, 2)``: places of documents. Its output is ``logits``
+    ``(p, 1)``: the cosine with the first document's vector less that with the second's.
+
+    Args:
+        weights: as `build_encoder`.
+        config: likewise.
+        card: of a duo model with one joined layer.
+        int8: as `build_join`.
+
+    Raises:
+        KeyError: a weight is missing.
+    """
+    return _Pairs(_looking(_plain(weights), config, card), config, card, int8=int8).build()
+
+
+BUILDERS = {"join": build_join, "contexts": build_contexts, "pairs": build_pairs}
+"""By what follows the precision in `osrerank.scoring.card.join_keys`."""
 
 
 def _looking(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Weights:
@@ -106,24 +155,53 @@ class _Join(BertGraph):
             looking = self._first(states) if is_last and joining.pooling == "cls" and not looks_alone else states
             context = self._context(looking, own, f"document.{place}", first + place, is_first=place == 0)
             states = self._after(context, looking, first + place)
-        plain = self._times_document("query_vector")
-        joined = self._times_document(_vector(self, states))
-        share = self._number("cosine_share", joining.cosine_share)
-        apart = self.graph.add("Mul", [self.graph.add("Sub", [plain, joined]), share])
-        score = self.graph.add("Add", [joined, apart])
         shapes: dict[str, Shape] = {}
         for place in range(joining.layers):
             shapes[f"query.{place}"] = (1, "tokens", self._hidden)
             shapes[f"document.{place}"] = ("n", "rows", self._hidden)
         shapes["query_vector"], shapes["document_vector"] = (1, self._hidden), ("n", self._hidden)
         shapes["log_pieces"] = ("n", "rows")
+        score = self._score(states, "document_vector")
         return self.graph.model(shapes, {"logits": (score, ("n", 1))})
 
+    def _score(self, states: str, vectors: str) -> str:
+        """Return the products of the query's vectors with the documents', or with differences of two ``(n, 1)``.
+
+        Args:
+            states: of the query's rows beside each document.
+            vectors: of the documents ``(n, hidden)``.
+        """
+        plain = self._times("query_vector", vectors)
+        joined = self._times(_vector(self, states), vectors)
+        share = self._number("cosine_share", self._card.joining.cosine_share)
+        apart = self.graph.add("Mul", [self.graph.add("Sub", [plain, joined]), share])
+        return self.graph.add("Add", [joined, apart])
+
     def _context(self, looking: str, own: str, document: str, layer: int, *, is_first: bool) -> str:
-        """Return what rows attend to ``(n, looking, hidden)``: the query's own rows and the document's.
+        """Return what rows attend to ``(n, looking, hidden)``: the query's own rows and the document's."""
+        add = self.graph.add
+        own_logits, own_values, logits = self._logits(looking, own, document, layer, is_first=is_first)
+        own_logits = add("Add", [own_logits, self._zeros()])  # for each of the n documents
+        attention = add("Softmax", [add("Concat", [own_logits, logits], axis=3)], axis=3)
+        sizes = add("Concat", [add("Shape", [part], start=3, end=4) for part in (own_logits, logits)], axis=0)
+        own_share, share = self.graph.split("Split", [attention, sizes], 2, axis=3)
+        weight = add("ReduceSum", [share, self._axis(3)])
+        offset = add("Mul", [weight, self._value_bias(layer)])
+        seen = self._valued(self._seen(share, document), layer)
+        return self._beside(add("Sum", [add("MatMul", [own_share, own_values]), seen, offset]))
+
+    def _logits(self, looking: str, own: str, document: str, layer: int, *, is_first: bool) -> tuple[str, str, str]:
+        """Return the logits of rows that look: the query's own with their values, then the document's.
 
         In the first joined layer the query's rows are the same beside each document, so that the logits of all
         documents' rows are one product.
+
+        Args:
+            looking: rows of the query ``(1 or n, looking, hidden)``.
+            own: all rows of the query.
+            document: its rows.
+            layer: number of the layer.
+            is_first: whether it is the first joined one.
         """
         add, ours = self.graph.add, f"layers.{layer}"
         query, key, value = (f"encoder.layer.{layer}.attention.self.{part}" for part in ("query", "key", "value"))
@@ -141,15 +219,16 @@ class _Join(BertGraph):
         logits = self._heads_of_rows(logits)  # (n, heads, looking, rows)
         offset = add("MatMul", [asked, self._bias_by_head(key, (self._heads, self._width, 1))])
         logits = add("Sum", [logits, offset, self._document_bias()])
-        own_logits = add("Add", [add("MatMul", [asked, own_keys]), self._zeros()])  # for each of the n documents
-        attention = add("Softmax", [add("Concat", [own_logits, logits], axis=3)], axis=3)
-        sizes = add("Concat", [add("Shape", [part], start=3, end=4) for part in (own_logits, logits)], axis=0)
-        own_share, share = self.graph.split("Split", [attention, sizes], 2, axis=3)
-        weight = add("ReduceSum", [share, self._axis(3)])
-        offset = add("Mul", [weight, self._bias_by_head(value, (self._heads, 1, self._width))])
-        seen = self._valued(self._seen(share, document), value, ours)
-        context = add("Sum", [add("MatMul", [own_share, own_values]), seen, offset])
-        return add("Reshape", [add("Transpose", [context], perm=[0, 2, 1, 3]), self._shape(0, 0, self._hidden)])
+        return add("MatMul", [asked, own_keys]), own_values, logits
+
+    def _beside(self, by_head: str) -> str:
+        """Return contexts with their heads side by side ``(n, looking, hidden)``."""
+        turned = self.graph.add("Transpose", [by_head], perm=[0, 2, 1, 3])
+        return self.graph.add("Reshape", [turned, self._shape(0, 0, self._hidden)])
+
+    def _value_bias(self, layer: int) -> str:
+        name = f"encoder.layer.{layer}.attention.self.value"
+        return self._bias_by_head(name, (self._heads, 1, self._width))
 
     def _seen(self, share: str, document: str) -> str:
         """Return the sums of a document's rows by their shares ``(n, heads, looking, hidden)``."""
@@ -158,9 +237,9 @@ class _Join(BertGraph):
         sums = self.graph.add("MatMul", [self.graph.add("Reshape", [share, shape]), document])
         return self._heads_of_rows(sums)
 
-    def _valued(self, sums: str, value: str, ours: str) -> str:
+    def _valued(self, sums: str, layer: int) -> str:
         """Return the values of sums of rows ``(n, heads, looking, width)``: one product a head for all documents."""
-        add = self.graph.add
+        add, value, ours = self.graph.add, f"encoder.layer.{layer}.attention.self.value", f"layers.{layer}"
         by_head = add("Transpose", [sums], perm=[1, 0, 2, 3])
         flat = add("Reshape", [by_head, self._shape(self._heads, -1, self._hidden)])
         values = add("MatMul", [flat, add("Transpose", [self._by_head(value, ours, "value")], perm=[0, 2, 1])])
@@ -223,9 +302,76 @@ class _Join(BertGraph):
         zero = self.graph.add("Mul", [one, self._number("zero", 0.0)])
         return self.graph.add("Unsqueeze", [zero, self.graph.constant("axes.2.3", np.array([2, 3]))])
 
-    def _times_document(self, vector: str) -> str:
-        """Return the product of a query's vector with the documents', all of norm 1 ``(n, 1)``."""
-        return self.graph.add("ReduceSum", [self.graph.add("Mul", [vector, "document_vector"]), self._axis(1)])
+    def _times(self, vector: str, vectors: str) -> str:
+        """Return the products of a query's vectors ``(1 or n, hidden)`` with others ``(n, hidden)``: ``(n, 1)``."""
+        return self.graph.add("ReduceSum", [self.graph.add("Mul", [vector, vectors]), self._axis(1)])
+
+
+class _Contexts(_Join):
+    def build(self) -> Any:
+        """Return `build_contexts`'s graph."""
+        add, layer = self.graph.add, self._layers - 1
+        own_logits, own_values, logits = self._logits(
+            self._rows_that_look(), "query.0", "document.0", layer, is_first=True
+        )
+        own_context = add("MatMul", [add("Softmax", [own_logits], axis=3), own_values])
+        seen = self._valued(self._seen(add("Softmax", [logits], axis=3), "document.0"), layer)
+        context = add("Add", [seen, self._value_bias(layer)])
+        shapes: dict[str, Shape] = {
+            "query.0": (1, "tokens", self._hidden),
+            "document.0": ("n", "rows", self._hidden),
+            "log_pieces": ("n", "rows"),
+        }
+        outputs: dict[str, tuple[str, Shape]] = {
+            "own_context": (own_context, self._contexts(1)),
+            "own_log_sum": (self._log_sum(own_logits), self._log_sums(1)),
+            "context": (context, self._contexts("n")),
+            "log_sum": (self._log_sum(logits), self._log_sums("n")),
+        }
+        return self.graph.model(shapes, outputs)
+
+    def _log_sum(self, logits: str) -> str:
+        return self.graph.add("ReduceLogSumExp", [logits, self._axis(3)])
+
+    def _rows_that_look(self) -> str:
+        joining = self._card.joining
+        return self._first("query.0") if "cls" in (joining.rows, joining.pooling) else "query.0"
+
+    def _contexts(self, count: str | int) -> Shape:
+        return (count, self._heads, "looking", self._width)
+
+    def _log_sums(self, count: str | int) -> Shape:
+        return (count, self._heads, "looking", 1)
+
+
+class _Pairs(_Contexts):
+    def build(self) -> Any:
+        """Return `build_pairs`'s graph."""
+        add = self.graph.add
+        sums = [self._of("log_sum", place) for place in range(2)]
+        own = add("Expand", ["own_log_sum", add("Shape", [sums[0]])])
+        attention = add("Softmax", [add("Concat", [own, *sums], axis=3)], axis=3)
+        shares = self.graph.split("Split", [attention], 3, axis=3, num_outputs=3)
+        seen = ["own_context", *(self._of("context", place) for place in range(2))]
+        context = add("Sum", [add("Mul", [one, share]) for one, share in zip(seen, shares, strict=True)])
+        states = self._after(self._beside(context), self._rows_that_look(), self._layers - 1)
+        vectors = add("Sub", [self._of("document_vector", place) for place in range(2)])
+        shapes: dict[str, Shape] = {
+            "query.0": (1, "tokens", self._hidden),
+            "query_vector": (1, self._hidden),
+            "own_context": self._contexts(1),
+            "own_log_sum": self._log_sums(1),
+            "context": self._contexts("n"),
+            "log_sum": self._log_sums("n"),
+            "document_vector": ("n", self._hidden),
+            PAIRS: ("p", 2),
+        }
+        return self.graph.model(shapes, {"logits": (self._score(states, vectors), ("p", 1))})
+
+    def _of(self, name: str, place: int) -> str:
+        """Return what belongs to each pair's first or second document."""
+        documents = self.graph.add("Gather", [PAIRS, self._axis(place)], axis=1)
+        return self.graph.add("Gather", [name, self._squeezed(documents)])
 
 
 def _vector(graph: BertGraph, states: str) -> str:

@@ -288,9 +288,16 @@ class ModelCard:
         return {**content, "calibration": {"scale": self.calibration.scale, "offset": self.calibration.offset}}
 
 
-def join_key(precision: str) -> str:
-    """Return the key of the join graph in a card's ``onnx``; the encoder's is the precision alone."""
-    return f"{precision}-join"
+def join_keys(card: ModelCard, precision: str) -> tuple[str, ...]:
+    """Return the keys, in a card's ``onnx``, of the graphs beside the encoder's, whose key is the precision alone.
+
+    There is one where layers are joined, and there are two for a duo model with one joined layer.
+    """
+    if card.layout != "joined" or not card.joining.layers:
+        return ()
+    if card.kind == "duo" and card.joining.layers == 1:
+        return f"{precision}-contexts", f"{precision}-pairs"
+    return (f"{precision}-join",)
 
 
 def states_of(pieces: int, pool_factor: float) -> int:

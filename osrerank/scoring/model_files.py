@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import CARD_VERSION, Calibration, CrossBias, Head, Joining, ModelCard, join_key
+from osrerank.scoring.card import CARD_VERSION, Calibration, CrossBias, Head, Joining, ModelCard, join_keys
 
 CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
@@ -93,7 +93,7 @@ def weight_files(directory: Path) -> list[str]:
 def parameter_files(directory: Path) -> list[str]:
     """Return what a network's weights are read from: its safetensors, else the graph of its card, fp32 before int8.
 
-    A joined model whose joined layers have weights of their own has those in the join graph, which is the second file.
+    A joined model whose joined layers have weights of their own has those in the graphs that join, the other files.
 
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
@@ -103,7 +103,7 @@ def parameter_files(directory: Path) -> list[str]:
         return found
     card = read_card(directory)
     precision = next((name for name in ("fp32", "int8") if name in card.onnx), "")
-    wanted = [precision, join_key(precision)] if card.joining.own_weights else [precision]
+    wanted = [precision, *(join_keys(card, precision) if card.joining.own_weights else ())]
     return [card.onnx[name] for name in wanted if name in card.onnx]
 
 

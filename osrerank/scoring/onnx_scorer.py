@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backend import Backend, Compute
-from osrerank.scoring.card import SEGMENTS, ModelCard, join_key
+from osrerank.scoring.card import SEGMENTS, ModelCard, join_keys
 from osrerank.scoring.inputs import Batch, Ids, Tokens, padded
 from osrerank.scoring.model_files import FIXED_SCALES
 
@@ -110,14 +110,14 @@ class OnnxBackend:
 
 
 class JoinedBackend:
-    """Two ONNX Runtime sessions on the CPU, for the layout ``joined``: one encodes texts, one joins query and document.
+    """ONNX Runtime sessions on the CPU, for the layout ``joined``: one encodes texts, others join query and document.
 
     Each text goes through the encoder alone, a query once for all its documents and a duo model's document once for all
     its pairs. So a score never depends on what else is being scored.
 
     Args:
         encoder: the ``onnxruntime.InferenceSession`` of `osrerank.export.joined_graph.build_encoder`.
-        join: that of `build_join`; None where no layer is joined.
+        joins: those of the graphs that join, in the order of `osrerank.scoring.card.join_keys`.
         threads: texts at the same time.
         card: the model's.
         precision: the graphs'.
@@ -130,12 +130,12 @@ class JoinedBackend:
     budget_tokens = 1
 
     def __init__(
-        self, encoder: Any, join: Any, *, threads: int, card: ModelCard, precision: str, files: Sequence[str]
+        self, encoder: Any, joins: Sequence[Any], *, threads: int, card: ModelCard, precision: str, files: Sequence[str]
     ) -> None:
         self.threads = threads
         self.precision = precision
         self.files = files
-        self.join: Any = join
+        self.joins = joins
         self.hidden = int(next(one.shape[1] for one in encoder.get_outputs() if one.name == "vector"))
         self._encoder: Any = encoder
         self._model = card.name
@@ -158,16 +158,14 @@ class JoinedBackend:
             ModelLoadError: there is no graph, or it cannot be read.
         """
         precision = _precision(directory, card)
-        files = [card.onnx[precision]]
-        if card.joining.layers:
-            join = card.onnx.get(join_key(precision))
-            if join is None:
-                reason = f"{directory} has no graph {join_key(precision)}; make it with osrerank export"
-                raise ModelLoadError(reason, model=card.name, path=str(directory))
-            files.append(join)
+        keys = (precision, *join_keys(card, precision))
+        if missing := next((key for key in keys if key not in card.onnx), ""):
+            reason = f"{directory} has no graph {missing}; make it with osrerank export"
+            raise ModelLoadError(reason, model=card.name, path=str(directory))
+        files = [card.onnx[key] for key in keys]
         encoder, *joins = (_open(directory / file, card.name) for file in files)
         threads = threads or usable_cores()
-        return cls(encoder, *(joins or [None]), threads=threads, card=card, precision=precision, files=files)
+        return cls(encoder, joins, threads=threads, card=card, precision=precision, files=files)
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         try:
@@ -176,7 +174,7 @@ class JoinedBackend:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
     def close(self) -> None:
-        self._encoder = self.join = None
+        self._encoder, self.joins = None, ()
         self._query.cache_clear()
         self._document.cache_clear()
 
@@ -184,6 +182,8 @@ class JoinedBackend:
         """Return the raw score of a query and a document, or of two documents ``(1, 1)``."""
         query = self._query(tokens.ids[tokens.segments == 0].tobytes())
         documents = [self._document(tokens.ids[tokens.segments == part].tobytes()) for part in self._parts]
+        if len(self.joins) == 2:
+            return self._compared(query, documents)
         vector = documents[0]["vector"]
         if len(documents) == 2:
             vector = vector - documents[1]["vector"]
@@ -196,7 +196,24 @@ class JoinedBackend:
             rows = [document[f"states.{place}"] for document in documents]
             feeds[f"document.{place}"] = np.concatenate(rows, axis=1) if len(rows) == 2 else rows[0]
         feeds["log_pieces"] = np.zeros(feeds["document.0"].shape[:2], dtype=np.float32)
-        logits: npt.NDArray[np.float32] = self.join.run(None, feeds)[0]
+        logits: npt.NDArray[np.float32] = self.joins[0].run(None, feeds)[0]
+        return logits
+
+    def _compared(
+        self, query: Mapping[str, npt.NDArray[np.float32]], documents: Sequence[Mapping[str, npt.NDArray[np.float32]]]
+    ) -> npt.NDArray[np.float32]:
+        """Return the raw score of two documents by the contexts and the pairs graph ``(1, 1)``."""
+        contexts, pairs = self.joins
+        names, seen = [one.name for one in contexts.get_outputs()], []
+        for document in documents:
+            rows = document["states.0"]
+            feeds = {"query.0": query["states.0"], "document.0": rows, "log_pieces": np.zeros(rows.shape[:2], "f4")}
+            seen.append(dict(zip(names, contexts.run(names, feeds), strict=True)))
+        both = {name: np.concatenate([one[name] for one in seen]) for name in ("context", "log_sum")}
+        vectors = np.concatenate([document["vector"] for document in documents])
+        feeds = {"query.0": query["states.0"], "query_vector": query["vector"], "document_vector": vectors}
+        feeds |= {**seen[0], **both, "pairs": np.array([[0, 1]])}
+        logits: npt.NDArray[np.float32] = pairs.run(None, feeds)[0]
         return logits
 
     def _of_bytes(self, ids: bytes) -> Mapping[str, npt.NDArray[np.float32]]:

@@ -198,15 +198,16 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
     return {name: tensor for file in files for name, tensor in safetensors.load_file(directory / file).items()}
 
 
-def _read_graphs(directory: Path, graph: str, join: str = "") -> Mapping[str, Any]:
+def _read_graphs(directory: Path, graph: str, *joins: str) -> Mapping[str, Any]:
     from osrerank.scoring.networks.onnx_weights import read_graph_weights, read_join_weights  # noqa: PLC0415 - torch
 
     file, config = directory / graph, read_json(directory / CONFIG_FILE)
     try:
         weights = read_graph_weights(file, config)
-        if join:
-            file = directory / join
-            weights |= read_join_weights(file, config, read_card(directory).joining.layers)
+        if joins:
+            file = directory / joins[0]
+            files = [directory / join for join in joins]
+            weights |= read_join_weights(files, config, read_card(directory).joining.layers)
     except KeyError as error:
         reason = f"{file} has no weight {error}, because osrerank did not export that graph; bring the safetensors"
         raise ModelLoadError(reason, path=str(file)) from error

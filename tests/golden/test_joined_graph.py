@@ -65,7 +65,7 @@ def expected(source: Path) -> list[float]:
 
 def test_the_graphs_equal_the_definition(source: Path, tmp_path: Path) -> None:
     card = export_model(source, tmp_path / "fp32", ExportOptions())
-    assert (set(card.onnx) == {"fp32", "fp32-join"}) == (card.joining.layers > 0)
+    assert set(card.onnx) == ({"fp32", "fp32-join"} if card.joining.layers else {"fp32"})
     scorer = load_scorer(str(tmp_path / "fp32"), backend="onnx")
     assert np.ptp(expected(source)) > 0.05
     np.testing.assert_allclose(values(scorer, DOCUMENTS), expected(source), atol=3e-6, rtol=0)
@@ -125,8 +125,20 @@ def pairs(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     mono = model(tmp_path / "mono", request.param)
     card = export_model(mono, tmp_path / "duo", ExportOptions(kind="duo", keep_weights=True))
     assert card.joining.bias == pytest.approx(request.param.bias - np.log(2))
-    assert set(card.onnx) == ({"fp32", "fp32-join"} if card.joining.layers else {"fp32"})
+    joins = [set(), {"fp32-contexts", "fp32-pairs"}, {"fp32-join"}]
+    assert set(card.onnx) == {"fp32"} | joins[card.joining.layers]
     return tmp_path / "duo"
+
+
+def test_a_duo_models_weights_come_back_from_its_graphs(pairs: Path) -> None:
+    (pairs / "model.safetensors").unlink()
+    joining = read_card(pairs).joining
+    scores = load_scorer(str(pairs), backend="torch", kind="duo").score(QUERY, DOCUMENTS, [(0, 1), (2, 3)])
+    shutil.copyfile(TINY / "model.safetensors", pairs / "model.safetensors")
+    if joining.own_weights:
+        add_own_weights(pairs, joining)
+    expected = [defined_pair(pairs, QUERY, DOCUMENTS[i], DOCUMENTS[j], joining) for i, j in ((0, 1), (2, 3))]
+    np.testing.assert_allclose(scores.values, expected, atol=5e-6, rtol=0)
 
 
 @pytest.mark.parametrize("backend", ["onnx", "torch"])

@@ -4,7 +4,7 @@ The inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 cons
 as its integers times their scales, with exact outlying channels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,19 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
     return {**named, **_tensors(graph.head())}
 
 
-def read_join_weights(file: Path, config: Mapping[str, Any], layers: int) -> dict[str, Tensor]:
-    """Return the weights of the joined layers out of a join graph, by the names of the query's own layers.
+def read_join_weights(files: Sequence[Path], config: Mapping[str, Any], layers: int) -> dict[str, Tensor]:
+    """Return the weights of the joined layers out of the graphs that join, by the names of the query's own layers.
 
     Args:
-        file: the graph that `osrerank.export.joined_graph.build_join` made.
+        files: what `osrerank.export.joined_graph.build_join` made, or `build_contexts` and `build_pairs`.
         config: the model's ``config.json``.
         layers: how many are joined.
 
     Raises:
         KeyError, MissingDependencyError: as `read_graph_weights`.
     """
-    graph, first = _JoinWeights(_constants(file)), int(config["num_hidden_layers"]) - layers
+    constants = {name: array for file in files for name, array in _constants(file).items()}
+    graph, first = _JoinWeights(constants), int(config["num_hidden_layers"]) - layers
     named: dict[str, Tensor] = {}
     for place in range(layers):
         ours = _tensors(graph.layer(first + place))

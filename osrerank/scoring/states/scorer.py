@@ -84,7 +84,7 @@ class JoinedScorer(LocalScorer):
     def renew(self) -> None:
         """Start over without threads in a forked child: they stay with the parent."""
         executor = ThreadPoolExecutor(self._joined.threads, thread_name_prefix="osrerank-join")
-        self.joiner = Joiner(self._joined.join, self.card.joining.layers, executor)
+        self.joiner = Joiner(self._joined.joins, self.card.joining.layers, executor)
         self._executor = executor
 
     @functools.cached_property

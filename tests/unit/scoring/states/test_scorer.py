@@ -131,6 +131,17 @@ def test_a_score_does_not_depend_on_its_neighbours(models: Callable[..., Path], 
         np.testing.assert_array_equal(values, together[places])
 
 
+@pytest.mark.parametrize(("pooling", "layers"), [("cls", 1), ("mean", 1), ("mean", 2)])
+def test_a_pair_does_not_depend_on_other_pairs(models: Callable[..., Path], pooling: str, layers: int) -> None:
+    scorer = opened(models(pooling, layers, "duo"), MemoryStore(10_000_000), "standard")
+    every = list(combinations(range(len(DOCUMENTS)), 2))
+    together = scorer.score(QUERY, DOCUMENTS, every).values
+    for count in (1, 31, 33, 200):
+        places = RNG.sample(range(len(every)), count)
+        values = scorer.score(QUERY, DOCUMENTS, [every[at] for at in places]).values
+        np.testing.assert_array_equal(values, together[places])
+
+
 @pytest.mark.parametrize("profile", ["standard", "small"])
 def test_merged_and_rounded_records_are_near(models: Callable[..., Path], profile: str) -> None:
     whole = opened(models("cls", 1)).score(QUERY, DOCUMENTS, MONO).values
