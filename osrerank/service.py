@@ -77,7 +77,7 @@ class RerankService:
             options: of the search.
             deadline: of the call.
             offset: candidates above the requested page.
-            states: what the search brought of documents' states, for the model that scores candidates.
+            states: what the search brought of documents' states.
 
         Raises:
             ScoringError: the model cannot be loaded or used, and the options say to raise.
@@ -142,7 +142,7 @@ class RerankService:
             ScoringError: the model cannot be loaded, nothing was scored in time, or no document could be.
             WorkerError: the workers did not answer.
         """
-        scorer = self._with_states(None, cached=cached)
+        scorer = _with_states(self._mono, None, cached=cached)
         if scorer.advice.passages:
             return score_by_passages(scorer, query, documents, BY_WINDOW, deadline=deadline)
         return scorer.score(query, documents, [(place,) for place in range(len(documents))], deadline=deadline)
@@ -186,9 +186,10 @@ class RerankService:
         self._duo.close()
 
     def state_keys(self, ranking: Ranking, options: Rerank, indices: Sequence[str]) -> dict[bytes, str]:
-        """Return the keys of the states that the first stage needs, and the index of each one's candidate.
+        """Return the keys of the states that the stages may need, and the index of each one's candidate.
 
-        There are none where the model has no states, is not computed here or cannot be loaded.
+        There are none of a model that has no states, is not computed here or cannot be loaded. Which candidates are
+        compared is not known yet: there are keys of all those that are scored at any depth, the first hundred.
 
         Args:
             ranking: the first pass.
@@ -199,8 +200,29 @@ class RerankService:
         try:
             keys = self._keys(block, options)
         except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
-            return {}
-        return {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
+            keys = []
+        found = {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
+        if options.pipeline == MONO_DUO and (duo := self.duo_with_states()) is not None:
+            compared = zip(block[: options.least_depth], indices, strict=False)
+            texts = {one.text: index for one, index in compared if one.text}
+            found |= zip(duo.keys_of(list(texts)), texts.values(), strict=True)
+        return found
+
+    def duo_scorer(self) -> Scorer:
+        """Return the scorer of pairs, loaded if necessary, not behind a cache.
+
+        Raises:
+            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
+        """
+        return self._duo.scorer(cached=False)
+
+    def duo_with_states(self) -> HasStates | None:
+        """Return the scorer of pairs; None where it has no states or cannot be loaded."""
+        try:
+            scorer = self.duo_scorer()
+        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
+            return None
+        return scorer if isinstance(scorer, HasStates) else None
 
     def _keys(self, candidates: Sequence[Candidate], options: Rerank) -> list[bytes | None]:
         """Return the key of the states that the first stage needs of each candidate; None of those without text.
@@ -235,42 +257,46 @@ class RerankService:
     def _pipeline(self, options: Rerank, states: RequestStates | None, *, brought: bool) -> StagePipeline:
         if not isinstance(options.pipeline, str):
             return options.pipeline
-        scorer = self._with_states(states, cached=options.cache, brought=brought)
+        scorer = _with_states(self._mono, states, cached=options.cache, brought=brought)
         first, blend = _first_stage(options, scorer), _blend(options, scorer)
         stages = [first] if blend is None else [first, blend]
         if options.pipeline == MONO_DUO:
-            stages.append(self._duo_stage(options, judge=first.name))
+            stages.append(self._duo_stage(options, states, brought=brought, judge=first.name))
         return Pipeline(tuple(stages))
 
-    def _with_states(self, states: RequestStates | None, *, cached: bool, brought: bool = False) -> Scorer:
-        """Return the scorer of candidates with the states of a search.
-
-        Args:
-            states: of the search.
-            cached: whether scores may come from the cache.
-            brought: whether they come from side indices, so that they are kept there.
-        """
-        scorer, own = self._mono.scorer(cached=cached), self._mono.scorer(cached=False)
-        if not isinstance(own, HasStates):
-            return scorer
-        return WithStates(scorer, own, states, keeps_states=brought or own.keeps_states)
-
-    def _duo_stage(self, options: Rerank, *, judge: str) -> Stage:
+    def _duo_stage(self, options: Rerank, states: RequestStates | None, *, brought: bool, judge: str) -> Stage:
         """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates.
 
         Args:
             options: the search's.
+            states: of the search.
+            brought: whether they come from side indices.
             judge: the stage before the blend. The first pass's part of a blend is not a model's judgment, and keeps its
                 weight from the mono model's card.
         """
         depth = min(options.duo_depth, options.least_depth)
         try:
-            scorer = self._duo.scorer(cached=options.cache)
+            scorer = _with_states(self._duo, states, cached=options.cache, brought=brought)
         except (ModelLoadError, MissingDependencyError) as error:
             return FailedStage("duo", depth, error)
         share = _prior_share(options, scorer)
         budget_ms, skip_margin = options.duo_budget_ms, options.duo_skip_margin
         return DuoStage(scorer, depth, options.pairs, budget_ms, skip_margin, prior_share=share, judge=judge)
+
+
+def _with_states(model: LoadedModel, states: RequestStates | None, *, cached: bool, brought: bool = False) -> Scorer:
+    """Return a model's scorer with the states of a search.
+
+    Args:
+        model: scores candidates, or compares them.
+        states: of the search.
+        cached: whether scores may come from the cache.
+        brought: whether they come from side indices, so that they are kept there.
+    """
+    scorer, own = model.scorer(cached=cached), model.scorer(cached=False)
+    if not isinstance(own, HasStates):
+        return scorer
+    return WithStates(scorer, own, states, keeps_states=brought or own.keeps_states)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from osrerank._progress import ProgressLines
 from osrerank.client import Client, is_embedded
 from osrerank.errors import ConfigError
 from osrerank.response import parse
+from osrerank.scoring.card import Kind
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.states.index import SUFFIX, IndexStore, every_hit
 from osrerank.scoring.states.request import BroughtStates
 from osrerank.scoring.states.scorer import JoinedScorer
 from osrerank.scoring.states.store import STATES_OFF
-from osrerank.types import LongText, Query, Scorer
+from osrerank.types import Candidate, HasStates, LongText, Query, Scorer
 
 BATCH = 64
 """Documents encoded at a time."""
@@ -52,15 +53,20 @@ class Built:
 
 
 def build_states(
-    client: Client, index: str, *, report: Callable[[Built, int], None] = lambda _done, _all: None
+    client: Client,
+    index: str,
+    *,
+    kind: Kind = "mono",
+    report: Callable[[Built, int], None] = lambda _done, _all: None,
 ) -> Built:
     """Compute and keep the states of an index's documents, as its searches read them; what is there is not made again.
 
     So a build that was interrupted goes on where it stopped, as fast as documents can be read.
 
     Args:
-        client: of the index; its settings name the model, and where states are kept.
+        client: of the index; its settings name the models, and where states are kept.
         index: its name.
+        kind: which model's: of the one that scores candidates, or of the one that compares them.
         report: gets what is done after each batch, and how many documents there are.
 
     Raises:
@@ -68,9 +74,9 @@ def build_states(
         OsrerankError: a text cannot be encoded, or the store takes nothing.
     """
     sides, done = SideStores(client), Built()
-    with _builder(client) as scorer:
+    with _builder(client, kind) as scorer:
         count = int(client.count(index=index)["count"])
-        for batch in batches_of(client, index):
+        for batch in batches_of(client, index, kind):
             kept = [scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
             texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
             done = done.plus(batch.documents, texts, encoded, batch.empty)
@@ -78,7 +84,7 @@ def build_states(
     return done
 
 
-def build_on_screen(client: Client, index: str) -> Built:
+def build_on_screen(client: Client, index: str, kind: Kind = "mono") -> Built:
     """Do what `build_states` does, with its progress on standard error: a bar on a terminal, else lines."""
     from rich.console import Console  # noqa: PLC0415 - for the command line
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - likewise
@@ -95,11 +101,11 @@ def build_on_screen(client: Client, index: str) -> Built:
             bar.update(task, completed=done.documents, total=count, rate=rate)
             lines.report(done.documents, count, "documents")
 
-        return build_states(client, index, report=report)
+        return build_states(client, index, kind=kind, report=report)
 
 
 def prune_states(client: Client, indexes: Sequence[str]) -> int:
-    """Drop all states but those of these indexes' texts by the client's model; return how many are left.
+    """Drop all states but those of these indexes' texts by the client's models; return how many are left.
 
     Args:
         client: of the indexes.
@@ -114,8 +120,13 @@ def prune_states(client: Client, indexes: Sequence[str]) -> int:
     if scorer.store is None and not sides:
         raise ConfigError(STATES_OFF, setting="states", source="environment")
 
+    models: list[tuple[Kind, HasStates]] = [("mono", scorer)]
+    if (duo := client.reranker.duo_with_states()) is not None:
+        models.append(("duo", duo))
+
     def keys(names: Sequence[str]) -> Iterator[list[bytes]]:
-        return (scorer.keys_of(batch.every) for name in names for batch in batches_of(client, name))
+        for kind, model in models:
+            yield from (model.keys_of(batch.every) for name in names for batch in batches_of(client, name, kind))
 
     left = sum(side.prune(keys([side.beside])) for side in sides)
     return left + (scorer.store.prune(keys(indexes)) if scorer.store else 0)
@@ -222,14 +233,14 @@ class Batch(NamedTuple):
         return [text for texts in self.texts.values() for text in texts]
 
 
-def batches_of(client: Client, index: str) -> Iterator[Batch]:
-    """Yield an index's documents as the model reads them; the index may be an alias or a pattern."""
+def batches_of(client: Client, index: str, kind: Kind = "mono") -> Iterator[Batch]:
+    """Yield an index's documents as a model reads them; the index may be an alias or a pattern."""
     options = client.options_of(index)
     documents = documents_of(client, index, options.fields or ())
     while hits := list(islice(documents, BATCH)):
         ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), options.fields or (), options.separator)
         texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
-        text_of, empty = client.reranker.text_of(options), 0
+        text_of, empty = client.reranker.text_of(options) if kind == "mono" else _beginning, 0
         for candidate, hit in zip(ranking.candidates, hits, strict=True):
             if candidate.text is None:
                 empty += 1
@@ -238,9 +249,14 @@ def batches_of(client: Client, index: str) -> Iterator[Batch]:
         yield Batch(texts, len(hits), empty)
 
 
+def _beginning(candidate: Candidate) -> str:
+    """Return a candidate's text as a duo model reads it: cut where it is too long."""
+    return candidate.text or ""
+
+
 @contextmanager
-def _builder(client: Client) -> Iterator[JoinedScorer]:
-    """Yield what makes the records of the client's model: its scorer; with the torch backend the same model in torch.
+def _builder(client: Client, kind: Kind) -> Iterator[JoinedScorer]:
+    """Yield what makes the records of a client's model: its scorer; with the torch backend the same model in torch.
 
     Raises:
         ConfigError: the model has no states.
@@ -248,22 +264,25 @@ def _builder(client: Client) -> Iterator[JoinedScorer]:
     """
     settings = client.reranker.settings
     if settings.backend != "torch":
-        yield joined_scorer(client)
+        yield joined_scorer(client, kind)
         return
-    scorer = load_scorer(settings.model, backend="onnx", threads=settings.threads, settings=settings)
+    model = settings.model if kind == "mono" else settings.duo_model
+    scorer = load_scorer(model, backend="onnx", threads=settings.threads, kind=kind, settings=settings)
     try:
         yield _joined(scorer).made_in_torch(settings.dtype)
     finally:
         scorer.close()
 
 
-def joined_scorer(client: Client) -> JoinedScorer:
-    """Return the client's model.
+def joined_scorer(client: Client, kind: Kind = "mono") -> JoinedScorer:
+    """Return the client's model of a kind.
 
     Raises:
         ConfigError: it has no states.
+        ModelLoadError, MissingDependencyError: it cannot be loaded.
     """
-    return _joined(client.reranker.scorer(cached=False))
+    reranker = client.reranker
+    return _joined(reranker.scorer(cached=False) if kind == "mono" else reranker.duo_scorer())
 
 
 def _joined(scorer: Scorer) -> JoinedScorer:

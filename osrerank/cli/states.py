@@ -12,6 +12,7 @@ from osrerank.cli.options import client_of, wants_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from osrerank.scoring.card import Kind
     from osrerank.scoring.states.store import StateStore
 
 
@@ -22,8 +23,15 @@ def states() -> None:
 
 @states.command()
 @click.option("--index", "-i", required=True, help="Index whose documents' states are computed.")
+@click.option(
+    "--kind",
+    type=click.Choice(["mono", "duo"]),
+    default="mono",
+    show_default=True,
+    help="Whether they are of the model that scores candidates, or of the one that compares them.",
+)
 @click.pass_context
-def build(context: click.Context, /, *, index: str) -> None:
+def build(context: click.Context, /, *, index: str, kind: "Kind") -> None:
     """Compute the states of an index's documents beforehand, as searches read them.
 
     \b
@@ -35,8 +43,8 @@ def build(context: click.Context, /, *, index: str) -> None:
 
     client = client_of(context)
     try:
-        done = build_on_screen(client, index)
-        store = joined_scorer(client).store
+        done = build_on_screen(client, index, kind)
+        store = joined_scorer(client, kind).store
         kept = _summary([store] if store else side_stores(client, [index]))
     finally:
         client.close()

@@ -6,9 +6,9 @@ document's states as they are. Head by head, the logit of a row x_j is ``((W_k^T
 n_j``, and the context is ``W_v (sum_j p_j x_j) + b_v sum_j p_j``: the document's keys and values are never computed.
 
 A duo model with one joined layer has two graphs in place of the join graph, because what a query's rows see in one
-document does not depend on the other one. The contexts graph has a softmax over each text's rows alone: its context, and
-the logarithm of its sum. The pairs graph has a softmax over the three sums, the query's and two documents', which gives
-the shares of their contexts: the same numbers as one softmax over all rows. So a document in 49 pairs is looked at once.
+document does not depend on the other one. The contexts graph has a softmax over each text's rows alone: its context and
+the logarithm of its sum. The pairs graph has a softmax over three such sums, the query's and two documents', which
+gives the shares of their contexts: the same as one softmax over all rows. So a document in 49 pairs is looked at once.
 
 All graphs are tested against `osrerank.scoring.networks.joined`.
 """
