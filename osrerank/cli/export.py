@@ -5,7 +5,7 @@ from typing import Literal
 
 import click
 
-from osrerank.cli.options import MODEL
+from osrerank.cli.options import CHECKPOINT
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -27,7 +27,7 @@ class Bias(click.ParamType[float | str]):
 
 
 @click.command()
-@click.argument("source", type=MODEL)
+@click.argument("source", type=CHECKPOINT)
 @click.argument("output", type=FOLDER)
 @click.option("--name", default="", help="Name in the model's card; the output folder's by default.")
 @click.option(
@@ -36,6 +36,11 @@ class Bias(click.ParamType[float | str]):
     default="mono",
     show_default=True,
     help="What it judges: one document, or which of two is better.",
+)
+@click.option(
+    "--head",
+    type=click.Choice(["logit1", "logits2", "next-sentence"]),
+    help="What its head is, where its files do not say: one logit, two labels, or BERT's next-sentence head (Birch).",
 )
 @click.option(
     "--third-segment",
@@ -97,6 +102,12 @@ class Bias(click.ParamType[float | str]):
 @click.option("--padded", is_flag=True, help="Make a graph that takes padded batches, for other programs; slower here.")
 @click.option("--keep-weights", is_flag=True, help="Also copy the safetensors, for the torch backend.")
 @click.option(
+    "--self-check/--no-self-check",
+    default=True,
+    show_default=True,
+    help="Refuse a model that does not put answering paragraphs first, as one that is not trained.",
+)
+@click.option(
     "--calibrate",
     nargs=2,
     type=FILE,
@@ -108,17 +119,24 @@ def export(
     output: Path,
     calibrate: tuple[Path, Path] | None,
     activations: Literal["dynamic", "static"],
+    head: str | None,
     **options: object,
 ) -> None:
-    """Write SOURCE, a Hugging Face directory with safetensors or a hub id, as the model directory OUTPUT.
+    """Write SOURCE, a checkpoint's directory or a hub id, as the model directory OUTPUT.
 
+    \b
+    osrerank export castorini/monobert-large-msmarco monobert
+    osrerank export ./birch-msmarco birch --head next-sentence
+    osrerank export ./BERT_Large_trained_on_MSMARCO monobert --precision int8
+
+    SOURCE has safetensors, PyTorch's pickled weights or a TensorFlow checkpoint, and tokenizer.json or vocab.txt.
     OUTPUT appears whole or not at all; it gets an ONNX graph, the tokenizer and the card osrerank.json.
     """
     from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
     from osrerank.export.quantise import Recipe  # noqa: PLC0415 - its neighbour
 
-    wanted = ExportOptions(recipe=Recipe(activations=activations), **options)  # type: ignore[arg-type] # click's choices are checked
-    card = export_model(source, output, wanted, calibrate=calibrate)
+    wanted = ExportOptions(recipe=Recipe(activations=activations), head=head or "", **options)  # type: ignore[arg-type] # click's choices are checked
+    card = export_model(source, output, wanted, calibrate=calibrate, report=click.echo)
     fitted = card.calibration
     model = f"{card.kind} model, {card.layout} layout, {card.head} head"
     click.echo(f"{output}: {model}, logit = {fitted.scale:.4g} * raw + {fitted.offset:.4g}")

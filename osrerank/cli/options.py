@@ -35,10 +35,10 @@ RERANK_NAMES = (
 )
 
 
-class Model(click.ParamType[Path]):
-    """A model with weights to start from, named as for ``--model``."""
+class Checkpoint(click.ParamType[Path]):
+    """A model with weights, named as for ``--model``, in whatever form it is."""
 
-    name = "model"
+    name = "checkpoint"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002 - click's
         """Return its directory; a hub id is downloaded."""
@@ -48,7 +48,19 @@ class Model(click.ParamType[Path]):
         return locate(str(value), forms=forms_of("torch"))
 
 
-MODEL = Model()
+class Model(Checkpoint):
+    """A model with weights to start from; pickled weights and TensorFlow's are converted first."""
+
+    name = "model"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return its directory, or that of what it was converted to."""
+        from osrerank.scoring.checkpoints.convert import usable  # noqa: PLC0415 - keeps the command's help quick
+
+        return usable(super().convert(value, param, ctx)).directory
+
+
+CHECKPOINT, MODEL = Checkpoint(), Model()
 
 
 def named_options(first: str) -> Callable[..., dict[str, Any] | None]:

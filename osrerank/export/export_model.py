@@ -1,12 +1,13 @@
 """From a Hugging Face directory to an osrerank model directory: ONNX graph, tokenizer, card."""
 
 import json
+import logging
 import random
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,8 @@ from osrerank.export.graph import build_graph, can_build
 from osrerank.export.quantise import Recipe, quantise
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, join_keys, with_pool_factor
+from osrerank.scoring.checkpoints.convert import Head, usable
+from osrerank.scoring.checkpoints.self_check import checked
 from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, apart
 from osrerank.scoring.model_files import (
     CARD_FILE,
@@ -39,6 +42,8 @@ EXAMPLES = {"words": 32, "marks": 16}
 """Sequences that show which channels are outliers and how large the others become."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 NOTICES = ("LICENSE", "NOTICE")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,9 @@ class ExportOptions:
         padded: whether the graph takes padded batches, for other programs; otherwise BERTs get the faster graph of
             `osrerank.export.graph`.
         keep_weights: whether to copy the safetensors, for the torch backend.
+        head: what the head is, where the source's files do not say: ``logit1``, ``logits2`` or ``next-sentence``.
+        self_check: whether a model of the layout ``standard`` must put paragraphs that answer a question before random
+            ones, as a trained one does (`osrerank.scoring.checkpoints.self_check`).
         provenance: for the card.
     """
 
@@ -81,20 +89,28 @@ class ExportOptions:
     first_pass_weight: float = 0.0
     padded: bool = False
     keep_weights: bool = False
+    head: Head = ""
+    self_check: bool = False
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 def export_model(
-    source: Path, output: Path, options: ExportOptions | None = None, *, calibrate: tuple[Path, Path] | None = None
+    source: Path,
+    output: Path,
+    options: ExportOptions | None = None,
+    *,
+    calibrate: tuple[Path, Path] | None = None,
+    report: Callable[[str], None] = logger.info,
 ) -> ModelCard:
     """Write an osrerank model directory; it appears whole or not at all.
 
     Args:
-        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors, or a model whose weights are in a
-            graph that osrerank exported.
+        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors, another form that is converted
+            first (`osrerank.scoring.checkpoints`), or a model whose weights are in a graph that osrerank exported.
         output: the directory to make; it must not exist.
         options: what to make.
         calibrate: candidates (JSON lines) and judgments (TREC) of a development set, for the map to probabilities.
+        report: gets what the self-check found.
 
     Raises:
         ConfigError: the output exists, or the options do not go together.
@@ -107,6 +123,8 @@ def export_model(
     _check(options, calibrate)
     require("torch", extra="onnx")
     require("onnx", extra="onnx")
+    found = usable(source, options.head)
+    source = found.directory
     card = with_pool_factor(_card(source, output.name, options), options.pool_factor)
     with new_directory(output) as folder, _with_segments(source, output, card, options) as ready:
         _copy_descriptions(ready, folder, options)
@@ -115,6 +133,9 @@ def export_model(
         if calibrate is not None:
             card = replace(card, calibration=_calibration(folder, *calibrate))
             write_card(folder, card)
+        if options.self_check and card.layout == "standard":
+            with closing(load_scorer(str(folder), backend="onnx")) as scorer:
+                report(str(checked(scorer, folder, card, sha256=found.sha256)))
     return card
 
 

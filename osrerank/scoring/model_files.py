@@ -20,7 +20,10 @@ ONNX_FILES = {
 }
 """Where exports of others keep their graphs, by precision; files for one processor only are not among them."""
 GRAPHS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
-WEIGHTS = (("*.safetensors", "model.safetensors.index.json"),)
+WEIGHTS = (
+    ("*.safetensors", "model.safetensors.index.json"),
+    ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
+)
 """What to fetch from a hub repository: the first list that it has, so that not every precision is downloaded."""
 FIXED_SCALES = "osrerank.fixed_scales"
 """In the metadata of a graph whose activations have scales fixed at export (`osrerank.export.fixed_scales`)."""
@@ -162,8 +165,10 @@ def _head(config: Mapping[str, Any]) -> Head:
     if architecture == "BertForNextSentencePrediction":
         return "next-sentence"
     if not architecture.endswith("ForSequenceClassification"):
-        fix = "osrerank adapt makes a reranker of a bi-encoder"
         wanted = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
+        fix = "osrerank adapt makes a reranker of a bi-encoder"
+        if architecture.endswith("ForPreTraining"):
+            fix = "if it was trained as a reranker with that head: osrerank export MODEL OUTPUT --head next-sentence"
         raise ValueError(f"architectures names {architecture}; {wanted}; {fix}")
     labels = len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2))
     if labels not in {1, 2}:

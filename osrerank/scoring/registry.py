@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.errors import ConfigError, ModelLoadError, OsrerankError
 from osrerank.scoring.card import Kind, ModelCard
 from osrerank.scoring.model_files import GRAPHS, WEIGHTS, read_card, weight_files
 from osrerank.settings import Settings
@@ -132,13 +132,17 @@ def load_scorer(
         ModelLoadError: the model is not there, or is of another kind; the message says why and what to do.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
-    from osrerank.scoring.inputs import InputBuilder  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.checkpoints.convert import usable  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.checkpoints.self_check import checked  # noqa: PLC0415 - likewise
+    from osrerank.scoring.inputs import InputBuilder  # noqa: PLC0415 - likewise
     from osrerank.scoring.local import LocalScorer  # noqa: PLC0415 - likewise
     from osrerank.scoring.locate import locate  # noqa: PLC0415 - likewise
 
     backend = _for_dtype(backend, dtype)
-    directory = locate(model, forms=forms_of(backend))
-    card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
+    found = locate(model, forms=forms_of(backend))
+    converted = usable(found)
+    directory, own_name = converted.directory, Path(model).name if converted.sha256 else ""
+    card = read_card(directory, name=own_name if Path(model).expanduser().is_dir() else model)
     if kind is not None and card.kind != kind:
         reason = f"{directory} is a {card.kind} model; a {kind} one is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
@@ -149,7 +153,14 @@ def load_scorer(
         from osrerank.scoring.states.scorer import JoinedScorer  # noqa: PLC0415 - likewise
 
         return JoinedScorer(directory, card, builder, loaded, States() if settings is None else States.of(settings))
-    return LocalScorer(directory, card, builder, loaded)
+    scorer = LocalScorer(directory, card, builder, loaded)
+    if not converted.is_checked:
+        try:
+            converted.passed(str(checked(scorer, directory, card, sha256=converted.sha256)))
+        except OsrerankError:
+            scorer.close()
+            raise
+    return scorer
 
 
 def load_backend(

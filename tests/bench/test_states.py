@@ -97,7 +97,7 @@ def test_cold_and_warm_searches_with_states(client):
     built(client)
     size = joined_scorer(client).store.size()
     print(f"{size.stored / size.records:.0f} bytes a record")
-    table(client, "file", 0, 100, 1000)
+    table(client, "file", 0, 100, 200, 500, 1000)
 
 
 def test_searches_with_states_in_a_side_index(client, filled, monkeypatch):

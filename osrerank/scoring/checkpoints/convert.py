@@ -1,0 +1,214 @@
+"""From a checkpoint in another form to a directory with ``config.json``, ``tokenizer.json`` and safetensors.
+
+What was converted is kept in the user's cache folder by the SHA-256 of its files, so that it happens once.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from osrerank._optional import require
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.checkpoints import tensorflow
+from osrerank.scoring.checkpoints.pickled import INDEX, pickled_files, read_pickled
+from osrerank.scoring.checkpoints.vocabulary import SETTINGS_FILE, SPECIALS_FILE, VOCABULARY_FILE, tokenizer_of
+from osrerank.scoring.model_files import (
+    CARD_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    read_json,
+    weight_files,
+)
+
+Head = Literal["", "logit1", "logits2", "next-sentence", "encoder"]
+HEADS: tuple[Head, ...] = ("logit1", "logits2", "next-sentence", "encoder")
+FAMILIES = {
+    "bert": "Bert",
+    "electra": "Electra",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+    "deberta-v2": "DebertaV2",
+}
+"""Prefixes of transformers' classes by ``model_type``."""
+CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
+NEXT_SENTENCE = "cls.seq_relationship.weight"
+SOURCE_FILE, PASSED_FILE = "source.json", "self-check.json"
+NOTICES = ("LICENSE", "NOTICE")
+
+logger = logging.getLogger(__name__)
+
+
+class Converted(NamedTuple):
+    """A directory that can be loaded.
+
+    Attributes:
+        directory: the checkpoint's own, or the converted one.
+        sha256: of the checkpoint's files; empty where nothing had to be converted.
+    """
+
+    directory: Path
+    sha256: str = ""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether nothing was converted, or what was has passed its self-check (`passed`)."""
+        return not self.sha256 or (self.directory / PASSED_FILE).exists()
+
+    def passed(self, check: str) -> None:
+        """Remember that the model has passed its self-check."""
+        _write_json(self.directory / PASSED_FILE, {"passed": check})
+
+
+def usable(directory: Path, head: Head = "") -> Converted:
+    """Return a model's directory as it is, or converted where weights are pickled or TensorFlow's, or pieces in a list.
+
+    Args:
+        directory: the model's.
+        head: what its head is, where its files do not say; a given one is written into the converted config.
+
+    Raises:
+        ModelLoadError: the checkpoint cannot be read.
+        MissingDependencyError: the extra ``torch`` is not installed.
+    """
+    if not head and not needs_conversion(directory):
+        return Converted(directory)
+    files = _files(directory)
+    sha256 = _digest(files, head)
+    target = cache_folder() / sha256
+    if target.exists():
+        return Converted(target, sha256)
+    require("safetensors.torch", extra="torch")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as parent:
+        made = Path(parent) / "model"
+        made.mkdir()
+        _write(directory, made, head, sha256)
+        try:
+            made.rename(target)
+        except OSError:  # another process was faster
+            if not target.exists():
+                raise
+    logger.warning("%s was converted once, to %s", directory, target)
+    return Converted(target, sha256)
+
+
+def needs_conversion(directory: Path) -> bool:
+    """Return whether a checkpoint has a form that is not read as it is."""
+    if (directory / CARD_FILE).exists() or any(directory.rglob("*.onnx")):
+        return False
+    if tensorflow.is_tensorflow(directory):
+        return True
+    has_weights = bool(weight_files(directory))
+    has_tokenizer, has_vocabulary = ((directory / name).exists() for name in (TOKENIZER_FILE, VOCABULARY_FILE))
+    if has_weights:
+        return has_vocabulary and not has_tokenizer
+    return bool(pickled_files(directory)) and (has_tokenizer or has_vocabulary)
+
+
+def cache_folder() -> Path:
+    """Return where converted checkpoints are kept."""
+    configured = os.environ.get("XDG_CACHE_HOME")
+    return (Path(configured) if configured else Path.home() / ".cache") / "osrerank" / "models"
+
+
+def _write(source: Path, target: Path, head: Head, sha256: str) -> None:
+    safetensors: Any = require("safetensors.torch", extra="torch")
+    weights, config = _read(source)
+    config = {**config, **_described(source, config, weights, head)}
+    if (source / TOKENIZER_FILE).exists():
+        shutil.copyfile(source / TOKENIZER_FILE, target / TOKENIZER_FILE)
+    else:
+        tokenizer_of(source).save(str(target / TOKENIZER_FILE))
+    contiguous = {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
+    safetensors.save_file(contiguous, target / WEIGHTS_FILE, metadata={"format": "pt"})
+    _write_json(target / CONFIG_FILE, config)
+    _write_json(target / SOURCE_FILE, {"source": source.name, "sha256": sha256, "head": head})
+    for name in (name for name in NOTICES if (source / name).exists()):
+        shutil.copyfile(source / name, target / name)
+
+
+def _read(directory: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return a checkpoint's tensors and config."""
+    if tensorflow.is_tensorflow(directory):
+        torch: Any = require("torch", extra="torch")
+        arrays, config = tensorflow.read_tensorflow(directory)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}, config
+    config = read_json(directory / CONFIG_FILE)
+    if weight_files(directory):
+        safetensors: Any = require("safetensors.torch", extra="torch")
+        files = [directory / file for file in weight_files(directory)]
+        return {name: tensor for file in files for name, tensor in safetensors.load_file(file).items()}, config
+    return read_pickled(directory), config
+
+
+def _described(source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: Head) -> dict[str, Any]:
+    """Return what a config says of a model's head, from its weights where the config leaves it open.
+
+    Raises:
+        ModelLoadError: the family is not known, or the wanted head is not there.
+    """
+    if config.get("architectures") and not head:
+        return {}
+    kind = str(config.get("model_type") or ("bert" if any(name.startswith("bert.") for name in weights) else ""))
+    family = FAMILIES.get(kind)
+    if family is None:
+        reason = f"{source / CONFIG_FILE} names neither architectures nor a model_type of {', '.join(FAMILIES)}"
+        raise ModelLoadError(f"{reason}; add what the model was saved as", path=str(source / CONFIG_FILE))
+    found = next((name for name in CLASSIFIERS if name in weights), "")
+    labels = len(weights[found]) if found else 0
+    kinds = {"": _architecture(family, weights, labels), "next-sentence": "ForNextSentencePrediction"}
+    suffix = kinds.get(head, "Model" if head == "encoder" else "ForSequenceClassification")
+    lacks = {"logit1": labels != 1, "logits2": labels != 2, "next-sentence": NEXT_SENTENCE not in weights}
+    if lacks.get(head, False):
+        has = f"a classifier with {labels} labels" if labels else "no classifier"
+        also = " and a next-sentence head" if NEXT_SENTENCE in weights else ""
+        raise ModelLoadError(f"{source} has no head {head}: its weights have {has}{also}", path=str(source))
+    described: dict[str, Any] = {"architectures": [f"{family}{suffix}"], "model_type": kind}
+    if suffix == "ForSequenceClassification":
+        described["id2label"] = {str(label): f"LABEL_{label}" for label in range(labels)}
+        described["label2id"] = {name: int(label) for label, name in described["id2label"].items()}
+    return described
+
+
+def _architecture(family: str, weights: Mapping[str, Any], labels: int) -> str:
+    """Return what a model with such weights is, without its family's name."""
+    predicts = any(name.startswith("cls.predictions.") for name in weights)
+    if labels:
+        return "ForSequenceClassification"
+    if family == "Bert" and NEXT_SENTENCE in weights:
+        return "ForPreTraining" if predicts else "ForNextSentencePrediction"
+    return "ForMaskedLM" if predicts else "Model"
+
+
+def _files(directory: Path) -> list[Path]:
+    """Return all files that a conversion depends on."""
+    names = [CONFIG_FILE, tensorflow.CONFIG, TOKENIZER_FILE, VOCABULARY_FILE, SETTINGS_FILE, SPECIALS_FILE, INDEX]
+    found = [directory / name for name in names if (directory / name).exists()]
+    if tensorflow.is_tensorflow(directory):
+        prefix = tensorflow.checkpoint_of(directory)
+        return [*found, *sorted(prefix.parent.glob(f"{prefix.name}.*"))]
+    weights = [directory / name for name in weight_files(directory)] or pickled_files(directory)
+    missing = next((file for file in weights if not file.exists()), None)
+    if missing is not None:
+        raise ModelLoadError(f"{missing} is missing; {INDEX} names it", path=str(missing))
+    return [*found, *weights]
+
+
+def _digest(files: list[Path], head: Head) -> str:
+    total = hashlib.sha256(f"1 {head}".encode())
+    for file in sorted(files):
+        with file.open("rb") as opened:
+            total.update(f"{file.name}:{hashlib.file_digest(opened, 'sha256').hexdigest()};".encode())
+    return total.hexdigest()
+
+
+def _write_json(file: Path, content: Mapping[str, Any]) -> None:
+    file.write_text(f"{json.dumps(content, indent=2)}\n", encoding="utf-8")

@@ -1,0 +1,159 @@
+"""Whether a converted reranker ranks at all: 50 questions of SQuAD, each with its paragraph and a random one.
+
+Equal outputs on random weights say nothing about labels in the wrong order, a vocabulary that is cased, or a head that
+was lost. A trained reranker puts nearly every answering paragraph first, so that each of these shows.
+"""
+
+import gzip
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.card import ModelCard
+from osrerank.scoring.checkpoints.vocabulary import is_cased
+from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_json
+from osrerank.types import Scorer
+
+SAMPLE = Path(__file__).parents[2] / "data" / "squad"
+PAIRS, ENOUGH, INVERTED = 50, 45, 10
+MOST_UNKNOWN = 0.01
+SKIP = "osrerank export --no-self-check takes the model as it is, where it is not trained yet"
+
+
+class Example(NamedTuple):
+    """A question with the paragraph that answers it and a random one."""
+
+    question: str
+    answering: str
+    other: str
+
+
+class SelfCheck(NamedTuple):
+    """What a check found.
+
+    Attributes:
+        right: answering paragraphs that were put before the random ones, of `PAIRS`.
+        unknown: share of [UNK] among the pieces of all texts.
+        head, label: the head, and which of its outputs is the score.
+        casing: ``cased`` or ``lower case``: how texts are read.
+        segment_rows: of the model's table.
+        sha256: of the checkpoint's files, if it was converted.
+        cause: why the check failed, most likely; empty where it passed.
+    """
+
+    right: int
+    unknown: float
+    head: str
+    label: int
+    casing: str
+    segment_rows: int
+    sha256: str
+    cause: str
+
+    def __str__(self) -> str:
+        source = f", SHA-256 {self.sha256}" if self.sha256 else ""
+        return (
+            f"self-check: {self.right} of {PAIRS} answering paragraphs before random ones, {self.unknown:.2%} [UNK]; "
+            f"head {self.head}, label {self.label}, {self.casing}, {self.segment_rows} segment rows{source}"
+        )
+
+
+def self_check(scorer: Scorer, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
+    """Return what a model does with the examples.
+
+    Args:
+        scorer: of the model.
+        directory: the model's.
+        card: the model's.
+        sha256: of the checkpoint's files.
+    """
+    tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_FILE))
+    config = read_json(directory / CONFIG_FILE)
+    right = sum(_is_right(scorer, card, example) for example in examples())
+    unknown = _unknown(tokenizer)
+    lowers = _lowers(tokenizer)
+    return SelfCheck(
+        right,
+        unknown,
+        card.head,
+        1 if card.head in {"logits2", "next-sentence"} else 0,
+        "lower case" if lowers else "cased",
+        int(config.get("type_vocab_size", 0)),
+        sha256,
+        _cause(right, unknown, card, is_mixed=lowers and is_cased(tokenizer.get_vocab())),
+    )
+
+
+def checked(scorer: Scorer, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
+    """Return a check that passed.
+
+    Raises:
+        ModelLoadError: it did not; the message has the likely cause.
+    """
+    found = self_check(scorer, directory, card, sha256=sha256)
+    if found.cause:
+        reason = f"{card.name} does not rank as a trained model does: {found.cause} ({found}); {SKIP}"
+        raise ModelLoadError(reason, model=card.name, path=str(directory))
+    return found
+
+
+@cache
+def examples() -> tuple[Example, ...]:
+    """Return the examples, always the same."""
+    with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
+        texts = {entry["id"]: entry["text"] for entry in map(json.loads, lines)}
+    answers = dict(line.split()[::2] for line in (SAMPLE / "qrels.txt").read_text("utf-8").splitlines())
+    questions = (line.split("\t") for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()[:PAIRS])
+    rng, ids = random.Random(1), sorted(texts)  # noqa: S311 - a choice of examples
+    found = []
+    for query_id, question in questions:
+        answer = answers[query_id]
+        article = answer.rpartition("/")[0]
+        other = rng.choice([one for one in ids if one.rpartition("/")[0] != article])
+        found.append(Example(question, texts[answer], texts[other]))
+    return tuple(found)
+
+
+def _is_right(scorer: Scorer, card: ModelCard, example: Example) -> bool:
+    texts = [example.answering, example.other]
+    if card.kind == "duo":
+        first, second = scorer.score(example.question, texts, [(0, 1), (1, 0)]).values
+    else:
+        first, second = scorer.score(example.question, texts, [(0,), (1,)]).values
+    return bool(first > second)
+
+
+def _unknown(tokenizer: Tokenizer) -> float:
+    """Return the share of pieces that stand for what the vocabulary lacks."""
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    texts = [text for example in examples() for text in example]
+    pieces = [
+        token for encoding in tokenizer.encode_batch(texts, add_special_tokens=False) for token in encoding.tokens
+    ]
+    return float(np.mean([token == unknown for token in pieces]))
+
+
+def _lowers(tokenizer: Tokenizer) -> bool:
+    return tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("A") == "a"
+
+
+def _cause(right: int, unknown: float, card: ModelCard, *, is_mixed: bool) -> str:
+    """Return why a check fails; empty where it does not."""
+    swapped = "the labels are swapped"
+    if card.head == "next-sentence":
+        swapped = "of this next-sentence head output 0, not 1, says that the document is relevant"
+    lost = "its head was lost or is not trained, or the vocabulary is another model's"
+    causes = {
+        "texts are lower-cased and the vocabulary has words with capitals: do_lower_case must be false": is_mixed,
+        f"{unknown:.1%} of the pieces are unknown: the vocabulary is another model's, or it is of lower case and texts "
+        "are not lower-cased (do_lower_case)": unknown > MOST_UNKNOWN,
+        f"the order is upside down: {swapped}": right <= INVERTED,
+        f"it hardly tells paragraphs apart: {lost}": right < ENOUGH,
+    }
+    return next((cause for cause, applies in causes.items() if applies), "")

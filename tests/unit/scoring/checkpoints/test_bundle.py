@@ -1,0 +1,112 @@
+"""TensorFlow's checkpoints: one that TensorFlow wrote, damaged in every way, and others that it writes now."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.checkpoints.bundle import read_bundle
+from osrerank.scoring.checkpoints.tensorflow import checkpoint_of, read_tensorflow
+
+pytest.importorskip("google_crc32c")
+
+ROOT = Path(__file__).parents[4]
+GOOGLE = ROOT / "tests" / "data" / "tiny-bert-tensorflow"
+INDEX, DATA = "model.ckpt-7.index", "model.ckpt-7.data-00000-of-00001"
+
+
+def test_all_variables_are_read() -> None:
+    variables = read_bundle(GOOGLE / "model.ckpt-7")
+    assert variables["global_step"] == 7
+    assert variables["bert/embeddings/word_embeddings"].shape == (278, 16)
+    assert variables["bert/encoder/layer_1/intermediate/dense/kernel"].shape == (16, 32)
+    named, config = read_tensorflow(GOOGLE)
+    assert named["bert.encoder.layer.1.intermediate.dense.weight"].shape == (32, 16)
+    assert named["classifier.weight"].shape == (2, 16)
+    assert not [name for name in named if "adam" in name or name == "global_step"]
+    assert config["model_type"] == "bert"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(GOOGLE, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@given(name=st.sampled_from([INDEX, DATA]), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_found_or_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, name: str, place: float, bit: int
+) -> None:
+    folder = tmp_path_factory.mktemp("flipped")
+    for file in GOOGLE.iterdir():
+        shutil.copyfile(file, folder / file.name)
+    content = bytearray((folder / name).read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    (folder / name).write_bytes(content)
+    expected = read_bundle(GOOGLE / "model.ckpt-7")
+    try:
+        found = read_bundle(folder / "model.ckpt-7")
+    except ModelLoadError:
+        return
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[one], expected[one]) for one in expected)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize("name", [INDEX, DATA])
+def test_a_file_that_is_cut_is_refused(copy: Path, name: str, share: float) -> None:
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ModelLoadError, match=f"{name} (is cut|cannot be read)"):
+        read_bundle(copy / "model.ckpt-7")
+
+
+def test_a_missing_data_file_is_named(copy: Path) -> None:
+    (copy / DATA).unlink()
+    with pytest.raises(ModelLoadError, match=f"{DATA} cannot be read.*the index names it"):
+        read_bundle(copy / "model.ckpt-7")
+
+
+def test_of_several_checkpoints_the_named_one_is_read(copy: Path) -> None:
+    for file in list(copy.glob("model.ckpt-7.*")):
+        shutil.copyfile(file, copy / file.name.replace("ckpt-7", "ckpt-9"))
+    with pytest.raises(ModelLoadError, match=r"several checkpoints \(model.ckpt-7, model.ckpt-9\)"):
+        checkpoint_of(copy)
+    (copy / "checkpoint").write_text('model_checkpoint_path: "/some/where/model.ckpt-9"\n')
+    assert checkpoint_of(copy) == copy / "model.ckpt-9"
+
+
+@pytest.mark.slow
+def test_what_tensorflow_writes_now(tmp_path: Path) -> None:
+    """OSRERANK_TEST_TENSORFLOW names a Python that has tensorflow-cpu."""
+    python = os.environ.get("OSRERANK_TEST_TENSORFLOW")
+    if not python:
+        pytest.skip("OSRERANK_TEST_TENSORFLOW does not name a Python that has TensorFlow")
+    pytest.importorskip("torch")
+    from tests import checkpoints
+
+    for number, head in enumerate(("classifier", "next-sentence", "none")):
+        folder = tmp_path / head
+        folder.mkdir()
+        network = checkpoints.network(head, seed=number)
+        wanted = checkpoints.variables(network)
+        if head == "none":
+            wanted = {f"bert/{name}": array for name, array in wanted.items()}
+        file = folder / "variables.npz"
+        np.savez(file, **{name.replace("/", "__"): array for name, array in wanted.items()})
+        script = [python, str(ROOT / "tests" / "write_tensorflow.py"), str(file), str(folder / "model.ckpt-1")]
+        subprocess.run(script, check=True, capture_output=True)
+        found = read_bundle(folder / "model.ckpt-1")
+        assert all(np.array_equal(found[name], array) for name, array in wanted.items())
+        checkpoints.write_config(folder, checkpoints.bert_config(network), "bert_config.json")
+        named, _ = read_tensorflow(folder)
+        state = {name: tensor for name, tensor in network.state_dict().items() if not name.endswith("position_ids")}
+        prefix = "bert." if head == "none" else ""
+        assert {f"{prefix}{name}" for name in state} == named.keys()
+        assert all(np.array_equal(named[f"{prefix}{name}"], tensor.numpy()) for name, tensor in state.items())

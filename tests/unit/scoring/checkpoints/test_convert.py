@@ -1,0 +1,219 @@
+"""Checkpoints as transformers saved them years ago, Birch's and Google's, give the logits that they gave."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.checkpoints.convert import Head, cache_folder, usable
+from osrerank.scoring.model_files import read_card, read_json
+from osrerank.scoring.registry import load_scorer
+
+torch = pytest.importorskip("torch")
+
+from tests import checkpoints  # noqa: E402 - imports torch
+
+QUERY, TEXT = "what causes low blood pressure", "blood pressure is low when water and heat flow over the wing !"
+GOOGLE = Path(__file__).parents[3] / "data" / "tiny-bert-tensorflow"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def logits(directory: Path) -> np.ndarray:
+    """Return a model's raw outputs, by a network that was loaded from a directory of safetensors."""
+    from osrerank.scoring.inputs import InputBuilder
+    from osrerank.scoring.torch_scorer import load_network
+
+    card = read_card(directory)
+    builder = InputBuilder.load(directory, card)
+    query = builder.query(QUERY)
+    (document,) = builder.documents([TEXT], query)
+    tokens = builder.mono(query, document)
+    network = load_network(directory, card).eval()
+    ids, segments = (torch.from_numpy(part)[None] for part in (tokens.ids, tokens.segments))
+    with torch.no_grad():
+        return network(ids, torch.ones_like(ids), segments)[0].numpy()
+
+
+def saved(folder: Path, network: Any, **options: Any) -> Path:
+    network.save_pretrained(folder, safe_serialization=False, **options)
+    checkpoints.write_vocabulary(folder)
+    return folder
+
+
+def without(folder: Path, *names: str) -> Path:
+    config = json.loads((folder / "config.json").read_bytes())
+    checkpoints.write_config(folder, {name: value for name, value in config.items() if name not in names})
+    return folder
+
+
+def as_state_dict(folder: Path, network: Any, *, prefix: str = "", nested: str = "", name: str = "saved.pt") -> Path:
+    folder.mkdir()
+    state = {f"{prefix}{name}": tensor for name, tensor in network.state_dict().items()}
+    torch.save({nested: state, "epoch": 3} if nested else state, folder / name)
+    checkpoints.write_vocabulary(folder)
+    checkpoints.write_config(folder, {**network.config.to_dict(), "architectures": None})
+    return folder
+
+
+FORMS: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
+    "a pickle and a vocabulary": ("classifier", saved),
+    "several pickles": ("classifier", lambda folder, made: saved(folder, made, max_shard_size="20KB")),
+    "no architectures": ("classifier", lambda folder, made: without(saved(folder, made), "architectures")),
+    "neither architectures nor type": (
+        "classifier",
+        lambda folder, made: without(saved(folder, made), "architectures", "model_type", "id2label"),
+    ),
+    "next sentence": ("next-sentence", saved),
+    "next sentence, no architectures": (
+        "next-sentence",
+        lambda folder, made: without(saved(folder, made), "architectures"),
+    ),
+    "a state dict": ("next-sentence", as_state_dict),
+    "a training's state dict": (
+        "next-sentence",
+        lambda folder, made: as_state_dict(folder, made, prefix="module.", nested="state_dict"),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_logits_are_those_of_the_old_form(tmp_path: Path, form: str) -> None:
+    head, write = FORMS[form]
+    network = checkpoints.network(head)
+    source = write(tmp_path / "source", network)
+    assert len(list(source.glob("*.bin"))) > 1 or form != "several pickles"
+    converted = usable(source)
+    assert converted.directory == cache_folder() / converted.sha256
+    np.testing.assert_allclose(logits(converted.directory), checkpoints.expected(network, QUERY, TEXT), atol=1e-5)
+    assert read_card(converted.directory).head == ("logits2" if head == "classifier" else "next-sentence")
+    again = usable(source)
+    assert (again.directory, again.is_checked) == (converted.directory, False)
+
+
+def test_old_names_of_norms(tmp_path: Path) -> None:
+    network = checkpoints.network()
+    source = saved(tmp_path / "source", network)
+    state = torch.load(source / "pytorch_model.bin", weights_only=True)
+    ends = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    renamed = {}
+    for name, tensor in state.items():
+        old = next((end for end in ends if name.endswith(end)), None)
+        renamed[name.removesuffix(old) + ends[old] if old else name] = tensor
+    torch.save({**renamed, "bert.embeddings.position_ids": torch.arange(128)}, source / "pytorch_model.bin")
+    directory = usable(source).directory
+    np.testing.assert_allclose(logits(directory), checkpoints.expected(network, QUERY, TEXT), atol=1e-5)
+
+
+def test_a_changed_file_is_converted_anew(tmp_path: Path) -> None:
+    source = saved(tmp_path / "source", checkpoints.network())
+    first = usable(source).directory
+    saved(source, checkpoints.network(seed=2))
+    assert usable(source).directory != first
+    assert not np.allclose(logits(usable(source).directory), logits(first))
+
+
+def test_what_needs_no_conversion_is_left_alone(tmp_path: Path) -> None:
+    network = checkpoints.network()
+    network.save_pretrained(tmp_path / "source")
+    checkpoints.tokenizer().save(str(tmp_path / "source" / "tokenizer.json"))
+    assert usable(tmp_path / "source") == (tmp_path / "source", "")
+    assert not cache_folder().exists()
+
+
+@pytest.mark.parametrize("head", ["", "next-sentence"])
+def test_a_pre_trained_model_needs_to_be_told_its_head(tmp_path: Path, head: Head) -> None:
+    made = checkpoints.network("next-sentence")
+    source = without(saved(tmp_path / "source", made), "architectures")
+    state = torch.load(source / "pytorch_model.bin", weights_only=True)
+    torch.save({**state, "cls.predictions.bias": torch.zeros(278)}, source / "pytorch_model.bin")
+    directory = usable(source, head).directory
+    if head:
+        assert read_card(directory).head == "next-sentence"
+        return
+    with pytest.raises(ModelLoadError, match=r"BertForPreTraining.*osrerank export MODEL OUTPUT --head next-sentence"):
+        read_card(directory)
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        ("logit1", "has no head logit1: its weights have a classifier with 2 labels"),
+        ("next-sentence", "has no head next-sentence: its weights have a classifier with 2 labels"),
+    ],
+)
+def test_a_head_that_is_not_there_is_refused(tmp_path: Path, head: Head, reason: str) -> None:
+    with pytest.raises(ModelLoadError, match=reason):
+        usable(saved(tmp_path / "source", checkpoints.network()), head)
+    assert list(cache_folder().iterdir()) == []
+
+
+class Module:
+    """Stands for a module that was pickled whole."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, ("touch pickle-ran",)
+
+
+@pytest.mark.parametrize(
+    "write", [torch.save, lambda content, file: file.write_bytes(pickle.dumps(content, protocol=2))]
+)
+def test_a_pickle_that_runs_code_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Any, Path], None]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = saved(tmp_path / "source", checkpoints.network())
+    write(Module(), source / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match=r"pytorch_model.bin is a pickle of more than tensors.*state_dict\(\)"):
+        usable(source)
+    assert not (tmp_path / "pickle-ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda source: (source / "pytorch_model.bin").write_bytes(b"PK\x03\x04cut"), "cannot be read as PyTorch"),
+        (lambda source: torch.save({"epoch": 3}, source / "pytorch_model.bin"), "has no tensors, but epoch"),
+        (lambda source: without(source, "architectures", "model_type") and _rename(source), "add what the model was"),
+        (
+            lambda source: (source / "pytorch_model.bin.index.json").write_text(
+                json.dumps({"weight_map": {"bert.x": "pytorch_model-00001-of-00002.bin"}})
+            ),
+            "pytorch_model-00001-of-00002.bin is missing; pytorch_model.bin.index.json names it",
+        ),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[Path], object], reason: str) -> None:
+    source = saved(tmp_path / "source", checkpoints.network())
+    damage(source)
+    with pytest.raises(ModelLoadError, match=reason):
+        usable(source)
+
+
+def _rename(source: Path) -> None:
+    state = torch.load(source / "pytorch_model.bin", weights_only=True)
+    torch.save({f"other.{name}": tensor for name, tensor in state.items()}, source / "pytorch_model.bin")
+
+
+def test_an_untrained_model_is_refused_at_its_first_load_and_later(tmp_path: Path) -> None:
+    source = saved(tmp_path / "source", checkpoints.network())
+    for _ in range(2):
+        with pytest.raises(ModelLoadError, match=r"source does not rank as a trained model does: .*self-check: \d+ of"):
+            load_scorer(str(source))
+
+
+def test_a_google_checkpoint_has_the_logits_of_the_network_that_it_was_written_from(tmp_path: Path) -> None:
+    shutil.copytree(GOOGLE, tmp_path / "google")
+    directory = usable(tmp_path / "google").directory
+    assert read_json(directory / "config.json")["architectures"] == ["BertForSequenceClassification"]
+    np.testing.assert_allclose(logits(directory), checkpoints.expected(checkpoints.network(), QUERY, TEXT), atol=1e-5)

@@ -1,0 +1,82 @@
+"""A tokenizer made of vocab.txt splits texts as transformers' own does."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.checkpoints.vocabulary import is_cased, read_vocabulary, tokenizer_of
+
+transformers = pytest.importorskip("transformers")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "low", "blood", "##ed", "##s"]
+TEXTS = [
+    "low blood",
+    "Low BLOOD, bloods!",
+    "Café naïve résumé",
+    "東京 low",
+    "a[SEP]b",
+    "blooded \u200b low\x00",
+    "",
+    "x" * 150,
+]
+
+
+def written(folder: Path, words: list[str], **settings: object) -> Path:
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), "utf-8")
+    if settings:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    return folder
+
+
+def pieces(tokenizer: Tokenizer, text: str) -> tuple[list[str], list[int], list[int]]:
+    encoded = tokenizer.encode(text, "low")
+    return encoded.tokens, encoded.ids, encoded.type_ids
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_lower_case": True},
+        {"do_lower_case": False},
+        {"do_lower_case": True, "strip_accents": False},
+        {"do_lower_case": False, "tokenize_chinese_chars": False},
+    ],
+)
+def test_texts_are_split_as_by_transformers(tmp_path: Path, settings: dict[str, bool]) -> None:
+    words = [*WORDS, "Low", "é", "東", "京", "##x"]
+    ours = tokenizer_of(written(tmp_path, words, **settings))
+    theirs = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"), **settings).backend_tokenizer
+    for text in TEXTS:
+        assert pieces(ours, text) == pieces(theirs, text), text
+
+
+@pytest.mark.parametrize(("extra", "cased"), [([], False), (["Paris"], True), (["[unusedA]"], False)])
+def test_the_vocabulary_says_whether_it_is_cased(tmp_path: Path, extra: list[str], cased: bool) -> None:
+    made = tokenizer_of(written(tmp_path, [*WORDS, *extra]))
+    assert is_cased(read_vocabulary(tmp_path / "vocab.txt")) is cased
+    assert (made.normalizer.normalize_str("A") == "A") is cased
+
+
+def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
+    words = ["<pad>", "<unk>", "<s>", "</s>", "low"]
+    names = {"pad_token": "<pad>", "unk_token": {"content": "<unk>"}, "cls_token": "<s>", "sep_token": "</s>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(names), "utf-8")
+    made = tokenizer_of(written(tmp_path, words))
+    assert made.encode("low x").tokens == ["<s>", "low", "<unk>", "</s>"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"low\nblood\n", r"has no \[CLS\], \[SEP\], \[UNK\]; it is no BERT's vocabulary"),
+        (b"[PAD]\nlow\nlow\n", "line 2: the token 'low' is there again in a later line"),
+        (b"\xff\xfe", "cannot be read as a vocabulary"),
+    ],
+)
+def test_what_is_no_vocabulary_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "vocab.txt").write_bytes(content)
+    with pytest.raises(ModelLoadError, match=reason):
+        tokenizer_of(tmp_path)
