@@ -217,3 +217,35 @@ def test_a_google_checkpoint_has_the_logits_of_the_network_that_it_was_written_f
     directory = usable(tmp_path / "google").directory
     assert read_json(directory / "config.json")["architectures"] == ["BertForSequenceClassification"]
     np.testing.assert_allclose(logits(directory), checkpoints.expected(checkpoints.network(), QUERY, TEXT), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["mono", "duo"])
+def test_the_command_exports_a_google_checkpoint(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from osrerank.cli import main
+
+    pytest.importorskip("onnx")
+    main(["export", str(GOOGLE), str(tmp_path / "made"), "--kind", kind, "--no-self-check", "--keep-weights"])
+    assert f"{kind} model, standard layout, logits2 head" in capsys.readouterr().out
+    scorer = load_scorer(str(tmp_path / "made"), backend="onnx")
+    if kind == "mono":
+        first, second = checkpoints.expected(checkpoints.network(), QUERY, TEXT)
+        assert scorer.score(QUERY, [TEXT], [(0,)]).values[0] == pytest.approx(second - first, abs=1e-5)
+        return
+    from safetensors.numpy import load_file
+
+    rows = load_file(tmp_path / "made" / "model.safetensors")["bert.embeddings.token_type_embeddings.weight"]
+    assert (len(rows), float(np.abs(rows[2]).max())) == (3, 0.0)
+    assert np.isfinite(scorer.score(QUERY, [TEXT, "low"], [(0, 1)]).values).all()
+
+
+def test_a_training_starts_from_a_google_checkpoint(tmp_path: Path) -> None:
+    from osrerank.cli.options import MODEL
+    from osrerank.training.recipes import Recipe
+    from osrerank.training.weights.models import load_trainee
+
+    source = MODEL.convert(str(GOOGLE), None, None)
+    trainee = load_trainee(source, Recipe.of({}, "monobert"))
+    own = checkpoints.network().state_dict()["bert.encoder.layer.1.output.dense.weight"]
+    torch.testing.assert_close(
+        dict(trainee.network.named_parameters())["network.bert.encoder.layer.1.output.dense.weight"], own
+    )
