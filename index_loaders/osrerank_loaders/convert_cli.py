@@ -88,13 +88,22 @@ def candidates(
 @_paths
 @_level
 @click.option("--style", type=click.Choice(["headings", "dl4marco"]), default="headings", show_default=True)
+@click.option(
+    "--pages", is_flag=True, help="hierarchical: pages are queries too, as v2.0's judgments have them; for outlines."
+)
 @_output
-def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, output: Path) -> None:
-    """Write TREC-CAR's queries, from outlines or pages, as queries.tsv."""
+def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: bool, output: Path) -> None:
+    """Write TREC-CAR's queries, from outlines or pages, as queries.tsv.
+
+    A page with paragraphs before its first heading is a query of the level hierarchical too. Outlines have no
+    paragraphs: name pages, or give --pages where the collection is of v2.0.
+    """
     from osrerank.formats.common_layout import write_queries  # noqa: PLC0415 - its twin
     from osrerank_loaders.collections import trec_car_topics as car  # noqa: PLC0415 - loaded when asked for
 
-    _report(write_queries(car.queries(car.read_sections(paths), level, style=style), output), "queries", output)
+    _report(
+        write_queries(car.queries(car.read_sections(paths), level, style=style, pages=pages), output), "queries", output
+    )
 
 
 @convert.command("trec-car-qrels")

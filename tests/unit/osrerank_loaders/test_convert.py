@@ -1,14 +1,16 @@
 """Queries, judgments and candidates in the common layout."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import cbor2
 import pytest
 from click.testing import CliRunner
 
 from osrerank.errors import CorpusFormatError, FormatError
-from osrerank.formats.common_layout import judgments_of
+from osrerank.formats.common_layout import Judgment, judgments_of
 from osrerank.formats.trec import read_qrels
 from osrerank.types import Document, Query
 from osrerank_loaders.candidates import candidates_of_run, candidates_with_texts, write_candidates
@@ -74,6 +76,25 @@ PAGES = [
 ]
 
 
+LEVELS: tuple[Level, ...] = ("hierarchical", "toplevel", "article")
+
+
+def _pages_of(rows: Iterable[Judgment]) -> list[Any]:
+    """Return pages whose sections have the judged paragraphs; a heading with a '/' in it makes two here."""
+    pages: dict[str, list[Any]] = {}
+    for row in rows:
+        page, *headings = row.query_id.split("/")
+        parts = pages.setdefault(page, [])
+        for heading in headings:
+            found = next((part for part in parts if part[0] == 0 and part[2] == heading.encode()), None)
+            if found is None:
+                found = [0, heading, heading.encode(), []]
+                parts.append(found)
+            parts = found[3]
+        parts.append([1, [0, row.doc_id.encode(), []]])
+    return [[0, page, page.encode(), parts] for page, parts in pages.items()]
+
+
 class TestTrecCar:
     @pytest.fixture(params=["v1.5", "v2.0"])
     def pages(self, request: pytest.FixtureRequest, tmp_path: Path) -> str:
@@ -84,6 +105,7 @@ class TestTrecCar:
 
     def test_headings_are_taken_from_the_outline(self, pages: str) -> None:
         assert list(queries(read_sections([pages]), "hierarchical")) == [
+            Query("Yin/yang%20&%20co", "Yin/yang & co"),
             Query("Yin/yang%20&%20co/A/B%20test", "Yin/yang & co A/B test"),
             Query("Yin/yang%20&%20co/A/B%20test/Deep", "Yin/yang & co A/B test Deep"),
             Query("Yin/yang%20&%20co/Empty", "Yin/yang & co Empty"),
@@ -105,6 +127,32 @@ class TestTrecCar:
         }
         for level, rows in expected.items():
             assert [(row.query_id, row.doc_id) for row in judgments(read_sections([pages]), level)] == rows
+
+    def test_every_judged_query_is_asked(self, pages: str) -> None:
+        for level in LEVELS:
+            asked = {query.query_id for query in queries(read_sections([pages]), level)}
+            assert {row.query_id for row in judgments(read_sections([pages]), level)} <= asked
+
+    def test_pages_of_outlines_are_queries_where_they_are_asked_for(self, tmp_path: Path) -> None:
+        outline = write(tmp_path, cbor2.dumps([0, "Page", b"Page", [[0, "A", b"A", []]]]))
+        for arguments, expected in ([], "Page/A\tPage A\n"), (["--pages"], "Page\tPage\nPage/A\tPage A\n"):
+            output = tmp_path / "queries.tsv"
+            whole = ["trec-car-queries", outline, "--level", "hierarchical", "-o", str(output), *arguments]
+            assert CliRunner().invoke(convert, whole, catch_exceptions=False).exit_code == 0
+            assert output.read_text() == expected
+            output.unlink()
+
+    def test_the_ids_of_v2(self, shared: Path, tmp_path: Path) -> None:
+        """Pages that have exactly the paragraphs of v2.0's judgments give the queries of its topics."""
+        rows = list(judgments_of(read_qrels(shared / "qrels" / "qrels.car17v2.0.benchmarkY1test.txt")))
+        topics = shared / "qrels" / "topics.car17v2.0.benchmarkY1test.txt"
+        listed = {line.split("\t")[0].strip() for line in topics.read_text("utf-8").splitlines() if line}
+        made = write(tmp_path, b"".join(map(cbor2.dumps, _pages_of(rows))))
+        asked = [query.query_id for query in queries(read_sections([made]), "hierarchical")]
+        judged = judgments(read_sections([made]), "hierarchical")
+        assert (len(listed), len([one for one in listed if "/" not in one])) == (2254, 132)
+        assert listed == {row.query_id for row in judged} <= set(asked)
+        assert set(judged) == set(rows)
 
     def test_paragraphs_are_no_pages(self, tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="item 1 is no page"):
