@@ -29,7 +29,7 @@ Patterns = tuple[str, ...]
 ANY: Patterns = ("*",)
 BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
-_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
+_SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
 _NEVER = ("*readme*", "*readchg*", "license*", "*.dtd")
 
 
@@ -255,7 +255,23 @@ def _decompressed(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
         return bz2.BZ2File(stream)
     if head.startswith(b"\x28\xb5\x2f\xfd"):
         return cast("IO[bytes]", _Zstandard(stream))
+    if head.startswith(b"\x1f\x9d"):
+        return io.BytesIO(_without_lzw(stream))
     return None
+
+
+def _without_lzw(stream: IO[bytes]) -> bytes:
+    """Return the bytes that the Unix program compress packed: all at once, as TREC's files have a megabyte or two.
+
+    Raises:
+        EOFError: they are cut or damaged.
+    """
+    unlzw = require("unlzw3", extra="loaders")
+    try:
+        content: bytes = unlzw.unlzw(stream.read())
+    except (ValueError, IndexError) as error:
+        raise EOFError(str(error)) from error
+    return content
 
 
 def _members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[Source]:

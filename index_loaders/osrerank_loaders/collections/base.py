@@ -31,6 +31,7 @@ class Loader:
         fields: mappings of the metadata fields.
         open_fields: whether other fields may occur and are mapped dynamically.
         is_users: whether it is for collections of one's own, for which k1 and b are published nowhere.
+        may_be_left_out: whether a file may have no document of the collection.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Loader:
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     open_fields: bool = False
     is_users: bool = False
+    may_be_left_out: bool = False
 
 
 def read_records(loader: Loader, sources: Iterable[Source]) -> Iterator[Record]:
@@ -64,7 +66,7 @@ def _records(loader: Loader, sources: Iterable[Source]) -> Iterator[Record]:
             for record in loader.read(source):
                 before_first = False
                 yield record
-        if before_first:
+        if before_first and not loader.may_be_left_out:
             yield malformed(source, f"holds no record for the loader {loader.name}; is this the right file?")
 
 

@@ -1,7 +1,8 @@
 """JSON lines, a document each: our own common layout, and BEIR's ``corpus.jsonl``.
 
 The id is under ``id``, ``_id``, ``doc_id`` or ``docid``; the text under ``text``, ``contents`` or ``body``; ``title``
-is optional. Other fields become metadata; an object under ``metadata`` (BEIR's) is flattened.
+is optional. Other fields become metadata; an object under ``metadata`` (BEIR's) is flattened. A line with ``id_str`` is
+a tweet: that is its id, and ``full_text`` comes before ``text``, which may be cut.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from osrerank_loaders.collections.base import Loader, Record
 
 _ID_KEYS = ("id", "_id", "doc_id", "docid")
 _TEXT_KEYS = ("text", "contents", "body")
+_TWEET = "id_str"
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -31,8 +33,11 @@ def read_jsonl(source: Source) -> Iterator[Record]:
 
 
 def _document(record: dict[str, Any]) -> Document:
-    doc_id = _take(record, _ID_KEYS)
-    text = _take(record, _TEXT_KEYS)
+    is_tweet = _TWEET in record
+    doc_id = _take(record, (_TWEET,) if is_tweet else _ID_KEYS)
+    text = _take(record, ("full_text", *_TEXT_KEYS) if is_tweet else _TEXT_KEYS)
+    if is_tweet:
+        record = {name: value for name, value in record.items() if name not in ("id", "text")}
     title = record.pop("title", None) or ""
     if isinstance(doc_id, int) and not isinstance(doc_id, bool):
         doc_id = str(doc_id)

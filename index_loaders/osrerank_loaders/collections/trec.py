@@ -1,11 +1,14 @@
 """Collections of TREC's news tracks; the beginning of a file decides its format.
 
-- SGML ``<DOC>`` records, as on TREC disks 4 and 5 (Robust04).
+- SGML ``<DOC>`` records, as on TREC disks 4 and 5.
 - New York Times: one NITF XML file for each article.
 - Washington Post: JSON lines.
 - HTML, one file for each document, its id the file's stem, all of its text in ``text`` (as Anserini indexes CACM).
 
 Which elements are indexed follows Anserini's collection classes.
+
+Robust04 is those disks without the Congressional Record. Their characters are of ISO 8859-1, in which every byte means
+something: the loader ``robust04`` reads them so, and ``trec`` refuses what is not UTF-8.
 """
 
 import re
@@ -24,6 +27,7 @@ from osrerank_loaders.collections.base import Loader, Record
 _TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP")
 _POST_TYPES = frozenset({"sanitized_html", "tweet"})
+LATIN_1, CONGRESSIONAL_RECORD = "iso-8859-1", "CR93"
 _DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
 
 
@@ -39,7 +43,21 @@ def read_trec(source: Source) -> Iterator[Record]:
     return _read_sgml(source)
 
 
-def doc_blocks(source: Source) -> Iterator[tuple[int, str | FormatError]]:
+def read_robust04(source: Source) -> Iterator[Record]:
+    """Read the SGML documents of TREC's disks 4 and 5 that Robust04 has: all but the Congressional Record's.
+
+    A file of the Congressional Record alone has nothing that is indexed, and is no bad file.
+    """
+    is_empty = True
+    for record in _read_sgml(source, LATIN_1):
+        is_empty = False
+        if isinstance(record, FormatError) or not record.doc_id.startswith(CONGRESSIONAL_RECORD):
+            yield record
+    if is_empty:
+        yield malformed(source, "holds no record for the loader robust04; is this the right file?")
+
+
+def doc_blocks(source: Source, encoding: str = "utf-8") -> Iterator[tuple[int, str | FormatError]]:
     """Yield the text from each ``<DOC>`` line to its ``</DOC>``, with the number of its first line."""
     block: list[bytes] = []
     began = 0
@@ -52,22 +70,22 @@ def doc_blocks(source: Source) -> Iterator[tuple[int, str | FormatError]]:
         if began:
             block.append(line)
         if began and line.rstrip()[-6:].upper() == b"</DOC>":
-            yield began, _decoded(source, b"".join(block), began)
+            yield began, _decoded(source, b"".join(block), began, encoding)
             block, began = [], 0
     if block:
         yield began, malformed(source, "the file ends inside a <DOC>: it is truncated", line=began)
 
 
-def _decoded(source: Source, raw: bytes, line: int) -> str | FormatError:
+def _decoded(source: Source, raw: bytes, line: int, encoding: str = "utf-8") -> str | FormatError:
     try:
-        return raw.decode()
+        return raw.decode(encoding)
     except UnicodeDecodeError as error:
         at_line = line + raw.count(b"\n", 0, error.start)
         return malformed(source, f"not UTF-8: byte 0x{raw[error.start]:02x}", line=at_line)
 
 
-def _read_sgml(source: Source) -> Iterator[Record]:
-    for number, block in doc_blocks(source):
+def _read_sgml(source: Source, encoding: str = "utf-8") -> Iterator[Record]:
+    for number, block in doc_blocks(source, encoding):
         if isinstance(block, FormatError):
             yield block
             continue
@@ -135,4 +153,11 @@ TREC = Loader(
     about="TREC news: SGML <DOC> files, NYT XML, Washington Post JSON lines, HTML files",
     read=read_trec,
     fields={"url": {"type": "keyword", "ignore_above": 2048}},
+)
+
+ROBUST04 = Loader(
+    name="robust04",
+    about="Robust04: TREC disks 4 and 5, SGML <DOC> files, without the Congressional Record",
+    read=read_robust04,
+    may_be_left_out=True,
 )

@@ -4,6 +4,8 @@ import bz2
 import gzip
 import io
 import lzma
+import shutil
+import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -56,6 +58,22 @@ def tar_of_packed(content: bytes) -> bytes:
     return tar_of({"queries.dev.tsv": b"1\tnot a passage\n", **parts})
 
 
+def lzw_of(content: bytes) -> bytes:
+    """Pack as compress does, without any code for two bytes or more: nine bits a byte, and after each 256 a new table.
+
+    Codes are written in groups of eight, so that a group is filled up before the table is cleared.
+    """
+    codes: list[int] = []
+    for start in range(0, len(content), 250):
+        part = content[start : start + 250]
+        codes += part
+        if start + 250 < len(content):
+            codes.append(256)
+            codes += [0] * (-len(codes) % 8)
+    bits = sum(code << (9 * place) for place, code in enumerate(codes))
+    return b"\x1f\x9d\x90" + bits.to_bytes(-(-9 * len(codes) // 8), "little")
+
+
 PACKINGS: dict[str, Callable[[bytes], bytes]] = {
     "plain": bytes,
     "gz": gzip.compress,
@@ -64,6 +82,7 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
     "zst": zstandard.compress,
     "zst of two frames": zstd_of_two_frames,
     "bz2": bz2.compress,
+    "z": lzw_of,
     "tar": lambda content: tar_of({"queries.dev.tsv": b"1\tnot a passage\n", "x/collection.tsv": content}),
     "tar.gz": lambda content: gzip.compress(tar_of({"collection.tsv": content})),
     "tar of packed files": tar_of_packed,
@@ -122,6 +141,19 @@ def test_a_truncated_packing_is_named(read: Read, packing: str) -> None:
     packed = PACKINGS[packing](PLAIN)
     with pytest.raises(CorpusFormatError, match=r"file.*: is truncated or damaged"):
         read(PASSAGES, packed[: len(packed) // 2])
+
+
+def test_what_the_program_compress_packs(read: Read, tmp_path: Path) -> None:
+    program = shutil.which("compress")
+    if program is None:
+        pytest.skip("the program compress is not installed")
+    path = tmp_path / "collection.tsv"
+    path.write_bytes(PLAIN)
+    subprocess.run([program, str(path)], check=True)
+    packed = path.with_name("collection.tsv.Z").read_bytes()
+    assert packed[:2] == b"\x1f\x9d"
+    assert len(packed) < len(PLAIN) / 2
+    assert read(PASSAGES, packed) == EXPECTED
 
 
 @pytest.mark.parametrize("packing", ["gz", "xz", "zst"])

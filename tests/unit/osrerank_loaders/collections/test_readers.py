@@ -146,6 +146,13 @@ GOLDEN = {
         Document("NEWS-1", "It rained, 3 < 4.", "Rain & sun"),
         Document("other", "Sun."),
     ),
+    "robust04": (
+        "robust04",
+        SGML.encode("iso-8859-1"),
+        2,
+        Document("NEWS-1", "It rained, 3 < 4.", "Rain & sun"),
+        Document("other", "Sun."),
+    ),
     "trec-nyt": (
         "trec",
         NITF.encode(),
@@ -177,6 +184,33 @@ GOLDEN = {
         Document("2", "y"),
     ),
 }
+
+
+ROBUST = b"""<DOC>
+<DOCNO> FT911-1 </DOCNO>
+<HEADLINE>Caf\xe9</HEADLINE>
+<TEXT>\xa3 5</TEXT>
+</DOC>
+<DOC>
+<DOCNO> CR93E-1 </DOCNO>
+<TEXT>Of the Congressional Record.</TEXT>
+</DOC>
+"""
+
+
+def test_robust04_is_latin_1_and_has_no_congressional_record(read: Read) -> None:
+    assert read(LOADERS["robust04"], ROBUST) == [Document("FT911-1", "\u00a3 5", "Caf\u00e9")]
+    assert read(LOADERS["robust04"], ROBUST[ROBUST.index(b"<DOC>", 10) :]) == []
+    (error, other) = read(LOADERS["trec"], ROBUST)
+    assert "line 3: not UTF-8: byte 0xe9" in str(error)
+    assert isinstance(other, Document)
+
+
+def test_tweets(read: Read) -> None:
+    tweet = {"id": 1, "id_str": "12345678901234567890", "text": "cut\u2026", "full_text": "whole", "lang": "en"}
+    assert read(LOADERS["jsonl"], lines(tweet)) == [Document("12345678901234567890", "whole", "", {"lang": "en"})]
+    del tweet["full_text"]
+    assert read(LOADERS["jsonl"], lines(tweet)) == [Document("12345678901234567890", "cut\u2026", "", {"lang": "en"})]
 
 
 @pytest.mark.parametrize("case", GOLDEN)

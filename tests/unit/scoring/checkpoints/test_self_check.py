@@ -134,7 +134,7 @@ def trained(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = BertForSequenceClassification.from_pretrained(source, num_labels=2, num_hidden_layers=3).float()
     tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
     tokenizer.enable_padding(pad_id=0)
-    tokenizer.enable_truncation(128)
+    tokenizer.enable_truncation(96)
     articles = json.loads((shared / "squad" / "train-v1.1.json").read_bytes())["data"]
     pairs = [
         (paragraph["qas"][0]["question"], paragraph["context"])
@@ -145,13 +145,13 @@ def trained(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     order = np.random.default_rng(1).permutation(len(pairs))
     optimiser = torch.optim.AdamW(network.parameters(), 1e-4)
     for step in range(250):
-        some = [pairs[at] for at in order[step * 16 : step * 16 + 16]]
-        texts = [(question, some[(at + turn) % 16][1]) for turn in (0, 1) for at, (question, _) in enumerate(some)]
+        some = [pairs[at] for at in order[step * 8 : step * 8 + 8]]
+        texts = [(question, some[(at + turn) % 8][1]) for turn in (0, 1) for at, (question, _) in enumerate(some)]
         encoded = tokenizer.encode_batch(texts)
         ids, types, mask = (
             torch.tensor([getattr(one, part) for one in encoded]) for part in ("ids", "type_ids", "attention_mask")
         )
-        labels = torch.tensor([1] * 16 + [0] * 16)
+        labels = torch.tensor([1] * 8 + [0] * 8)
         loss = network(ids, attention_mask=mask, token_type_ids=types, labels=labels).loss
         optimiser.zero_grad()
         loss.backward()
