@@ -1,7 +1,9 @@
 """Whether a converted reranker ranks at all: 50 questions of SQuAD, each with its paragraph and a random one.
 
 Equal outputs on random weights say nothing about labels in the wrong order, a vocabulary that is cased, or a head that
-was lost. A trained reranker puts nearly every answering paragraph first, so that each of these shows.
+was lost. A trained reranker puts nearly every answering paragraph first, and far ahead, so that each of these shows. The
+distance counts because the layers below a lost head were trained: with a new head, which is random and small, relevant
+and other texts still lie apart, by chance in the right order.
 """
 
 import gzip
@@ -22,6 +24,8 @@ from osrerank.types import Scorer
 
 SAMPLE = Path(__file__).parents[2] / "data" / "squad"
 PAIRS, ENOUGH, INVERTED = 50, 45, 10
+LEAST_MARGIN = 1.5
+"""In logits, as the head gives them."""
 MOST_UNKNOWN = 0.01
 SKIP = "osrerank export --no-self-check takes the model as it is, where it is not trained yet"
 
@@ -39,6 +43,7 @@ class SelfCheck(NamedTuple):
 
     Attributes:
         right: answering paragraphs that were put before the random ones, of `PAIRS`.
+        margin: median distance of the two paragraphs' logits, as the head gives them: negative where the order is wrong.
         unknown: share of [UNK] among the pieces of all texts.
         head, label: the head, and which of its outputs is the score.
         casing: ``cased`` or ``lower case``: how texts are read.
@@ -48,6 +53,7 @@ class SelfCheck(NamedTuple):
     """
 
     right: int
+    margin: float
     unknown: float
     head: str
     label: int
@@ -59,7 +65,8 @@ class SelfCheck(NamedTuple):
     def __str__(self) -> str:
         source = f", SHA-256 {self.sha256}" if self.sha256 else ""
         return (
-            f"self-check: {self.right} of {PAIRS} answering paragraphs before random ones, {self.unknown:.2%} [UNK]; "
+            f"self-check: {self.right} of {PAIRS} answering paragraphs before random ones, by {self.margin:.2f} logits, "
+            f"{self.unknown:.2%} [UNK]; "
             f"head {self.head}, label {self.label}, {self.casing}, {self.segment_rows} segment rows{source}"
         )
 
@@ -75,18 +82,20 @@ def self_check(scorer: Scorer, directory: Path, card: ModelCard, *, sha256: str 
     """
     tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_FILE))
     config = read_json(directory / CONFIG_FILE)
-    right = sum(_is_right(scorer, card, example) for example in examples())
+    margins = np.array([_margin(scorer, card, example) for example in examples()])
+    right, margin = int(np.count_nonzero(margins > 0)), float(np.median(margins))
     unknown = _unknown(tokenizer)
     lowers = _lowers(tokenizer)
     return SelfCheck(
         right,
+        margin,
         unknown,
         card.head,
         1 if card.head in {"logits2", "next-sentence"} else 0,
         "lower case" if lowers else "cased",
         int(config.get("type_vocab_size", 0)),
         sha256,
-        _cause(right, unknown, card, is_mixed=lowers and is_cased(tokenizer.get_vocab())),
+        _cause(right, margin, unknown, card, is_mixed=lowers and is_cased(tokenizer.get_vocab())),
     )
 
 
@@ -120,13 +129,14 @@ def examples() -> tuple[Example, ...]:
     return tuple(found)
 
 
-def _is_right(scorer: Scorer, card: ModelCard, example: Example) -> bool:
+def _margin(scorer: Scorer, card: ModelCard, example: Example) -> float:
+    """Return how far the answering paragraph is ahead, in logits as the head gives them."""
     texts = [example.answering, example.other]
     if card.kind == "duo":
         first, second = scorer.score(example.question, texts, [(0, 1), (1, 0)]).values
     else:
         first, second = scorer.score(example.question, texts, [(0,), (1,)]).values
-    return bool(first > second)
+    return float(first - second) / card.calibration.scale
 
 
 def _unknown(tokenizer: Tokenizer) -> float:
@@ -143,7 +153,7 @@ def _lowers(tokenizer: Tokenizer) -> bool:
     return tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("A") == "a"
 
 
-def _cause(right: int, unknown: float, card: ModelCard, *, is_mixed: bool) -> str:
+def _cause(right: int, margin: float, unknown: float, card: ModelCard, *, is_mixed: bool) -> str:
     """Return why a check fails; empty where it does not."""
     swapped = "the labels are swapped"
     if card.head == "next-sentence":
@@ -153,7 +163,8 @@ def _cause(right: int, unknown: float, card: ModelCard, *, is_mixed: bool) -> st
         "texts are lower-cased and the vocabulary has words with capitals: do_lower_case must be false": is_mixed,
         f"{unknown:.1%} of the pieces are unknown: the vocabulary is another model's, or it is of lower case and texts "
         "are not lower-cased (do_lower_case)": unknown > MOST_UNKNOWN,
+        f"it hardly tells paragraphs apart: {lost}": abs(margin) < LEAST_MARGIN,
         f"the order is upside down: {swapped}": right <= INVERTED,
-        f"it hardly tells paragraphs apart: {lost}": right < ENOUGH,
+        f"it puts too few first: {lost}": right < ENOUGH,
     }
     return next((cause for cause, applies in causes.items() if applies), "")
