@@ -31,7 +31,7 @@ from osrerank.training.loop import Machine, Plan, Training
 from osrerank.training.mining import MINED_FILE, Mined, mine
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
-from osrerank.training.weights.joined import on_states
+from osrerank.training.weights.joined import BUDGET_TOKENS, OnStates, on_states
 from osrerank.training.weights.models import Trainee, check_loss, load_trainee
 from osrerank.training.weights.readme import write_model
 from osrerank.training.weights.student import layer_map, select_layers, stand_ins
@@ -202,11 +202,12 @@ def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee 
         unlike = recipe.hard or not recipe.soft
         return DuoAssembly(builder, both_orders=not trainee.card.is_antisymmetric, unlike=unlike)
 
+    budget_tokens = BUDGET_TOKENS if isinstance(trainee.network, OnStates) else machine.budget_tokens
     reads_alike = teacher is None or _reading(teacher) == _reading(trainee)
     return Steps(
         assembly(trainee.builder),
         recipe.batch,
-        recipe.budget_tokens or machine.budget_tokens,
+        recipe.budget_tokens or budget_tokens,
         trainee.pad_id,
         lists=recipe.loss == "listwise",
         teacher=None if teacher is None or reads_alike else assembly(teacher.builder),

@@ -5,6 +5,7 @@ text goes through the encoder's graph once, and a step reads one row of the quer
 thousands of pairs a second without a GPU.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from osrerank.errors import ConfigError
 from osrerank.scoring.card import BLOCKED, ModelCard
@@ -26,6 +26,9 @@ from osrerank.scoring.onnx_scorer import JoinedBackend
 
 TEMPERATURE = 20.0
 """Factor of the cosines in a softmax over a list, that of the layout ``cross-bias``."""
+BUDGET_TOKENS = 49_152
+"""Of a forward pass on states where the recipe has none: a step is one pass, whose weights' gradients cost as much
+whatever the number of pairs."""
 KEPT_BYTES = 4 << 30
 """Most memory for states, in 16 bits: some 40,000 texts of 130 pieces at one joined layer of 384."""
 
@@ -59,8 +62,29 @@ class _Text:
         return sum(layer.nbytes for layer in self.layers) + self.vector.nbytes
 
 
+class _Room:
+    """Memory that is used again: to allocate it for each step takes longer than to fill it."""
+
+    def __init__(self) -> None:
+        self._numbers = torch.empty(0)
+
+    def padded(self, states: Sequence[Tensor]) -> Tensor:
+        """Return texts' states as fp32 with padding ``(n, rows, hidden)``, until the next call."""
+        shape = (len(states), max(map(len, states)), states[0].shape[1])
+        if math.prod(shape) > len(self._numbers):
+            with torch.inference_mode(mode=False):  # what is made in it cannot be used for gradients later
+                self._numbers = torch.empty(math.prod(shape))
+        padded = self._numbers[: math.prod(shape)].view(shape)
+        for rows, text in zip(padded, states, strict=True):
+            rows[: len(text)] = text
+            rows[len(text) :] = 0
+        return padded
+
+
 class OnStates(JoinedNetwork):
     """A mono model of which the joined layers are trained, with weights of their own, on texts' states.
+
+    Gradients of a forward pass must be computed before the next one, which uses the same memory for states.
 
     Args:
         encoder: the model; its other parameters stay as they are.
@@ -84,21 +108,25 @@ class OnStates(JoinedNetwork):
         self._threads = ThreadPoolExecutor(threads)
         self._texts: OrderedDict[bytes, _Text] = OrderedDict()
         self._bytes, self._kept_bytes = 0, kept_bytes
+        self._rooms = [[_Room() for _ in range(encoder.joining.layers)] for _ in range(2)]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         device, joining = input_ids.device, self.encoder.joining
-        rows, masks, types = (part.cpu().numpy() for part in (input_ids, attention_mask, token_type_ids))
+        inside = attention_mask == 1
+        ends = torch.stack(((inside & (token_type_ids == 0)).sum(dim=1), inside.sum(dim=1)), dim=1).tolist()
+        rows = input_ids.cpu().numpy()
         keys = [
-            [ids[(mask == 1) & (kind == part)].tobytes() for part in (0, 1)]
-            for ids, mask, kind in zip(rows, masks, types, strict=True)
+            (ids[:middle].tobytes(), ids[middle:end].tobytes()) for ids, (middle, end) in zip(rows, ends, strict=True)
         ]
         self._keep({key for pair in keys for key in pair})
-        queries = self._padded((query for query, _ in keys), device)
-        documents = self._padded((document for _, document in keys), device)
+        different = {query: place for place, query in enumerate(dict.fromkeys(query for query, _ in keys))}
+        queries = self._padded(different, self._rooms[0], device)
+        documents = self._padded((document for _, document in keys), self._rooms[1], device)
+        places = torch.tensor([different[query] for query, _ in keys], device=device)
         self._forget()
-        scores = joined_scores(self.encoder, queries, documents, joining, [joining.bias])[0]
+        scores = joined_scores(self.encoder, queries, documents, joining, [joining.bias], places)[0]
         if joining.cosine_share:
-            plain = (queries.vectors * documents.vectors).sum(dim=1)
+            plain = (queries.vectors[places] * documents.vectors).sum(dim=1)
             scores = scores + joining.cosine_share * (plain - scores)
         return TEMPERATURE * scores.unsqueeze(1)
 
@@ -116,11 +144,10 @@ class OnStates(JoinedNetwork):
         states = self._encode(np.frombuffer(key, dtype=np.int64).tolist())
         return _Text(tuple(layer[0].half() for layer in states.layers), states.vectors[0].clone())
 
-    def _padded(self, keys: Iterable[bytes], device: torch.device) -> TextStates:
+    def _padded(self, keys: Iterable[bytes], rooms: Sequence[_Room], device: torch.device) -> TextStates:
         texts = [self._texts[key] for key in keys]
         layers = tuple(
-            pad_sequence([text.layers[place] for text in texts], batch_first=True).to(device).float()
-            for place in range(len(texts[0].layers))
+            room.padded([text.layers[place] for text in texts]).to(device) for place, room in enumerate(rooms)
         )
         lengths = torch.tensor([len(text.layers[0]) for text in texts], device=device)
         is_row = torch.arange(layers[0].shape[1], device=device) < lengths.unsqueeze(1)

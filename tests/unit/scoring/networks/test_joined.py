@@ -17,7 +17,12 @@ from osrerank.scoring.model_files import read_json
 torch = pytest.importorskip("torch")
 
 from osrerank.scoring.networks.cross_bias import from_bert  # noqa: E402 - imports torch
-from osrerank.scoring.networks.joined import JoinedEncoder, joined_from_bert, merged  # noqa: E402 - likewise
+from osrerank.scoring.networks.joined import (  # noqa: E402 - likewise
+    JoinedEncoder,
+    TextStates,
+    joined_from_bert,
+    merged,
+)
 from osrerank.scoring.networks.joined_scores import joined_scores  # noqa: E402 - likewise
 from osrerank.scoring.torch_scorer import read_weights  # noqa: E402 - likewise
 from tests.joined import defined  # noqa: E402 - likewise
@@ -84,6 +89,22 @@ def test_without_keys_and_values_the_scores_are_the_same(joining: Joining, own: 
         ]
         found = joined_scores(encoder, queries, documents, joining, [-1.0, 0.5])
     np.testing.assert_allclose(found.numpy(), expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("joining", JOININGS, ids=str)
+def test_a_query_of_several_documents_is_computed_once(joining: Joining) -> None:
+    joining = replace(joining, cosine_share=0.0)
+    encoder = network(joining)
+    places = torch.tensor([1, 0, 1, 2])
+    with torch.inference_mode():
+        several = encoder.encode(*padded(["wing", QUERY, "heat flow"]), joining.layers)
+        queries = TextStates(
+            tuple(layer[places] for layer in several.layers), several.log_pieces[places], several.vectors[places]
+        )
+        documents = encoder.encode(*padded(DOCUMENTS), joining.layers)
+        expected = joined_scores(encoder, queries, documents, joining, [-1.0, 0.5])
+        found = joined_scores(encoder, several, documents, joining, [-1.0, 0.5], places)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("joining", JOININGS, ids=str)
