@@ -72,13 +72,13 @@ class Kept:
 
     def add(self, folder: Path) -> None:
         """Add what a folder has."""
-        bounds = np.load(folder / "bounds.npy")
+        first, bounds = len(self.vectors), np.load(folder / "bounds.npy")
         self.vectors += list(np.load(folder / "vectors.npy"))
         for place in range(LAYERS):
             whole = np.load(folder / f"states.{place}.npy", mmap_mode="r")
             self.states[place].extend(whole[begin:end] for begin, end in itertools.pairwise(bounds))
-        for text in json.loads((folder / "texts.json").read_text("utf-8")):
-            self.places[text] = len(self.places)
+        texts = json.loads((folder / "texts.json").read_text("utf-8"))
+        self.places |= {text: first + place for place, text in enumerate(texts)}
 
 
 def encode(backend: Any, ids: Sequence[Sequence[int]], output: Path) -> None:
@@ -124,6 +124,7 @@ def main() -> None:
     parser.add_argument("sets", type=Path)
     parser.add_argument("states", type=Path)
     parser.add_argument("--starts", nargs="+", default=["e5-small-v2", "bge-small-en-v1.5"])
+    parser.add_argument("--only", nargs="+", help="names of folders; all if not given")
     options = parser.parse_args()
     plan = read_plan()
     for start in options.starts:
@@ -132,6 +133,8 @@ def main() -> None:
         tokenizer.enable_truncation(plan["most_pieces"])
         seen: set[str] = set()
         for name, content in files_of(options.lists, options.sets, plan):
+            if options.only and name not in options.only:
+                continue
             folder = options.states / start / name
             new = [text for text in texts_of(content) if text not in seen]
             random.Random(1).shuffle(new)
