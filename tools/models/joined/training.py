@@ -71,8 +71,8 @@ class Lists:
 def scored(student: Student, queries: Sequence[str], documents: Sequence[Sequence[int]]) -> np.ndarray:
     """Return the cosines of queries' documents, list after list."""
     found = [np.zeros(0, dtype=np.float32)]
-    for lot in in_lots([len(some) for some in documents], PAIRS):
-        found.append(student.cosines([queries[at] for at in lot], [documents[at] for at in lot]).float().numpy())
+    lots = in_lots([len(some) for some in documents], PAIRS)
+    found += [student.cosines([queries[at] for at in lot], [documents[at] for at in lot]).numpy() for lot in lots]
     return np.concatenate(found)
 
 
@@ -201,45 +201,47 @@ class Bench:
         return {query_id: part.tolist() for query_id, part in zip(content["candidates"], parts, strict=True)}
 
     def score(self, student: Student, start: str, name: str) -> None:
-        """Score the development sets that are encoded."""
-        found = {}
+        """Score the development sets that are encoded and not scored yet."""
+        file = self.scores / f"{name}.npz"
+        found = dict(np.load(file)) if file.exists() else {}
+        places = self.kept(start).places
         for one in self.plan["development"]:
+            if one in found:
+                continue
             content = read_set(self._sets, one, self.plan)
-            places = self.kept(start).places
             documents = [[text_of(content, doc_id) for doc_id in some] for some in content["candidates"].values()]
             if all(text in places for some in documents for text in some):
-                numbers = [[places[text] for text in some] for some in documents]
+                began, numbers = time.perf_counter(), [[places[text] for text in some] for some in documents]
                 found[one] = scored(student, list(content["queries"].values()), numbers)
-        np.savez(self.scores / f"{name}.npz", **found)
-        print(f"{name}: scored {', '.join(found)}", flush=True)
+                print(f"{name}: scored {one}, {time.perf_counter() - began:.0f} s", flush=True)
+        np.savez(file, **found)
 
     def run(self, recipe: Mapping[str, Any]) -> None:
-        """Train a recipe and score its student."""
+        """Train a recipe if it is not trained yet, and score its student."""
         name, start = recipe["name"], recipe["start"]
-        defaults = self.plan["training"]
-        recipe = {"depth": self.plan["data"]["depth"], "lists": defaults["lists"], **recipe}
-        untrained = "start-" + (
-            start if recipe["trained"] == "query" else f"{start}-{recipe['layers']}-{recipe['rows']}"
-        )
-        student = self.student(recipe)
-        if not (self.scores / f"{untrained}.npz").exists():
-            self.score(student, start, untrained)
-        if (self.scores / f"{name}.json").exists():
-            return
-        print(name, flush=True)
-        lists = self.lists(start, teacher=recipe["loss"] != "labels")
-        if questions := recipe.get("questions"):
-            chosen = random.Random(1).sample(range(len(lists.queries)), min(questions, len(lists.queries)))
-            lists = Lists(*([part[at] for at in chosen] if part else [] for part in (
-                lists.queries, lists.documents, lists.relevant, lists.teacher)))  # fmt: skip
+        recipe = {"depth": self.plan["data"]["depth"], "lists": self.plan["training"]["lists"], **recipe}
+        way = "" if recipe["trained"] == "query" else f"-{recipe['layers']}-{recipe['rows']}"
+        student, weights = self.student(recipe), self.scores / f"{name}.pt"
+        self.score(student, start, f"start-{start}{way}")
         before = student.start()
-        curve = train(student, lists, recipe)
-        trained = student.start()
-        for share in defaults["averaged"]:
+        if not weights.exists():
+            print(name, flush=True)
+            curve = train(student, self._chosen(recipe), recipe)
+            (self.scores / f"{name}.json").write_text(json.dumps({**recipe, **curve}, indent=1), "utf-8")
+            torch.save(student.start(), weights)
+        trained = torch.load(weights)
+        for share in self.plan["training"]["averaged"]:
             student.trained.load_state_dict(trained)
             student.average(before, share)
             self.score(student, start, f"{name}.{share:g}")
-        (self.scores / f"{name}.json").write_text(json.dumps({**recipe, **curve}, indent=1), "utf-8")
+
+    def _chosen(self, recipe: Mapping[str, Any]) -> Lists:
+        """Return the lists that a recipe is trained on."""
+        whole = self.lists(recipe["start"], teacher=recipe["loss"] != "labels")
+        everything = range(len(whole.queries))
+        chosen = random.Random(1).sample(everything, min(recipe.get("questions", len(everything)), len(everything)))
+        parts = (whole.queries, whole.documents, whole.relevant, whole.teacher)
+        return Lists(*([part[at] for at in chosen] if part else [] for part in parts))
 
 
 def main() -> None:
