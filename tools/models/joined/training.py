@@ -30,6 +30,7 @@ from training_students import Student, in_lots, student_of
 PAIRS = 500
 """Most pairs of a forward pass without gradients, and of a joined one with gradients."""
 WARMUP = 0.1
+QUERIES = "queries.pt"
 
 
 @dataclass(slots=True)
@@ -105,7 +106,6 @@ def train(student: Student, lists: Lists, recipe: Mapping[str, Any]) -> dict[str
     """Train a student; return its curve and speed."""
     batch = recipe["lists"]
     scale = recipe["temperature"] * spread(student, lists) if recipe["loss"] != "labels" else 0.0
-    student.prepare(lists.queries)
     rng = random.Random(1)
     order = [
         number for _ in range(recipe["epochs"]) for number in rng.sample(range(len(lists.queries)), len(lists.queries))
@@ -166,9 +166,23 @@ class Bench:
         if start not in self._kept:
             self._kept[start] = Kept()
             for folder in sorted((self._states / start).iterdir()):
-                if not folder.name.endswith(".partial"):
+                if folder.is_dir() and not folder.name.endswith(".partial"):
                     self._kept[start].add(folder)
+            if (queries := self._states / start / QUERIES).exists():
+                self._kept[start].queries = torch.load(queries)
         return self._kept[start]
+
+    def prepare(self, start: str) -> None:
+        """Encode all queries of lists and sets once, and keep them in a file."""
+        queries, kept = self._states / start / QUERIES, self.kept(start)
+        count = len(kept.queries)
+        student = self.student({"start": start, "trained": "query"})
+        for file in sorted(self._lists.glob("*.json")):
+            student.prepare(list(json.loads(file.read_text("utf-8"))["queries"].values()))
+        for name in self.plan["development"]:
+            student.prepare(list(read_set(self._sets, name, self.plan)["queries"].values()))
+        if len(kept.queries) > count:
+            torch.save(kept.queries, queries)
 
     def student(self, recipe: Mapping[str, Any]) -> Student:
         """Return a recipe's student, untrained."""
@@ -220,6 +234,7 @@ class Bench:
         """Train a recipe if it is not trained yet, and score its student."""
         name, start = recipe["name"], recipe["start"]
         recipe = {"depth": self.plan["data"]["depth"], "lists": self.plan["training"]["lists"], **recipe}
+        self.prepare(start)
         way = "" if recipe["trained"] == "query" else f"-{recipe['layers']}-{recipe['rows']}"
         student, weights = self.student(recipe), self.scores / f"{name}.pt"
         self.score(student, start, f"start-{start}{way}")

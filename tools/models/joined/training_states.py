@@ -64,11 +64,14 @@ class Kept:
     Attributes:
         vectors: of each text ``(n, hidden)``.
         states: what enters the last layers, of each text, each ``(rows, hidden)``.
+        queries: likewise of each query as `training_students.py` encodes it, and its vector.
     """
 
     places: dict[str, int] = field(default_factory=dict)
     vectors: list[Floats] = field(default_factory=list)
     states: tuple[list[Halves], ...] = field(default_factory=lambda: tuple([] for _ in range(LAYERS)))
+
+    queries: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def add(self, folder: Path) -> None:
         """Add what a folder has."""

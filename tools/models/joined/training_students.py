@@ -41,8 +41,6 @@ class Student(nn.Module, ABC):
         self._prefix, self._kept, self._pooling = model.query_prefix, kept, model.pooling
         self._tokenizer = tokenizer_of(model)
         self._tokenizer.enable_truncation(most_pieces)
-        self._queries: dict[str, tuple[Tensor, ...]] = {}
-        self._vectors: dict[str, Tensor] = {}
 
     @abstractmethod
     def cosines(self, queries: Sequence[str], documents: Sequence[Sequence[int]]) -> Tensor:
@@ -57,23 +55,26 @@ class Student(nn.Module, ABC):
     @torch.no_grad()
     def prepare(self, queries: Sequence[str]) -> None:
         """Encode the queries that are not kept yet as far as nothing is trained."""
-        new = sorted({query for query in queries if query not in self._queries}, key=len)
+        new = sorted({query for query in queries if query not in self._kept.queries}, key=len)
         for start in range(0, len(new), AT_ONCE):
             some = new[start : start + AT_ONCE]
             rows = [torch.tensor(self._tokenizer.encode(self._prefix + query).ids) for query in some]
             masks = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-            states = self.encoder.encode(pad_sequence(rows, batch_first=True), masks, self.layers)
+            states = self.encoder.encode(pad_sequence(rows, batch_first=True), masks, QUERY_LAYERS)
             for place, (query, row) in enumerate(zip(some, rows, strict=True)):
-                self._queries[query] = tuple(layer[place, : len(row)].clone() for layer in states.layers)
-                self._vectors[query] = states.vectors[place].clone()
+                kept = tuple(layer[place, : len(row)].half() for layer in states.layers)
+                self._kept.queries[query] = (*kept, states.vectors[place].clone())
 
     def query_states(self, queries: Sequence[str]) -> TextStates:
         """Return what is kept of queries."""
         self.prepare(queries)
-        kept = [self._queries[query] for query in queries]
-        layers = tuple(pad_sequence([one[place] for one in kept], batch_first=True) for place in range(self.layers))
+        kept = [self._kept.queries[query] for query in queries]
+        layers = tuple(
+            pad_sequence([one[-1 - back] for one in kept], batch_first=True).float()
+            for back in range(self.layers, 0, -1)
+        )
         masks = pad_sequence([torch.ones(len(one[0])) for one in kept], batch_first=True)
-        return TextStates(layers, BLOCKED * (masks == 0), torch.stack([self._vectors[query] for query in queries]))
+        return TextStates(layers, BLOCKED * (masks == 0), torch.stack([one[-1] for one in kept]))
 
     def document_vectors(self, places: Sequence[int]) -> Tensor:
         """Return documents' vectors ``(n, hidden)``."""
