@@ -72,9 +72,10 @@ class Lists:
 @torch.inference_mode()
 def scored(student: Student, queries: Sequence[str], documents: Sequence[Sequence[int]]) -> np.ndarray:
     """Return the cosines of queries' documents, list after list."""
-    found = [np.zeros(0, dtype=np.float32)]
+    queries = [query for query, some in zip(queries, documents, strict=True) if some]
+    documents = [some for some in documents if some]
     lots = in_lots([len(some) for some in documents], PAIRS)
-    found += [student.cosines([queries[at] for at in lot], [documents[at] for at in lot]).numpy() for lot in lots]
+    found = [student.cosines([queries[at] for at in lot], [documents[at] for at in lot]).numpy() for lot in lots]
     return np.concatenate(found)
 
 
