@@ -247,7 +247,7 @@ class Bench:
         if not weights.exists():
             print(name, flush=True)
             curve = train(student, self._chosen(recipe), recipe)
-            (self.scores / f"{name}.json").write_text(json.dumps({**recipe, **curve}, indent=1), "utf-8")
+            (self.scores / f"{name}.json").write_text(json.dumps({"recipe": recipe, "training": curve}, indent=1), "utf-8")
             torch.save(student.start(), weights)
         trained = torch.load(weights)
         for share in self.plan["training"]["averaged"]:
