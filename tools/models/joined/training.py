@@ -174,17 +174,12 @@ class Bench:
                 self._kept[start].queries = torch.load(queries)
         return self._kept[start]
 
-    def prepare(self, start: str) -> None:
-        """Encode all queries of lists and sets once, and keep them in a file."""
-        queries, kept = self._states / start / QUERIES, self.kept(start)
-        count = len(kept.queries)
-        student = self.student({"start": start, "trained": "query"})
-        for file in sorted(self._lists.glob("*.json")):
-            student.prepare(list(json.loads(file.read_text("utf-8"))["queries"].values()))
-        for name in self.plan["development"]:
-            student.prepare(list(read_set(self._sets, name, self.plan)["queries"].values()))
-        if len(kept.queries) > count:
-            torch.save(kept.queries, queries)
+    def prepare(self, student: Student, start: str, queries: Sequence[str]) -> None:
+        """Encode queries that are not kept yet, and keep them in a file."""
+        count = len(self.kept(start).queries)
+        student.prepare(queries)
+        if len(self.kept(start).queries) > count:
+            torch.save(self.kept(start).queries, self._states / start / QUERIES)
 
     def student(self, recipe: Mapping[str, Any]) -> Student:
         """Return a recipe's student, untrained."""
@@ -219,12 +214,12 @@ class Bench:
         parts = np.split(np.load(file)["scores"], np.cumsum(counts)[:-1])
         return {query_id: part.tolist() for query_id, part in zip(content["candidates"], parts, strict=True)}
 
-    def score(self, student: Student, start: str, name: str) -> None:
-        """Score the development sets that are encoded and not scored yet."""
+    def score(self, student: Student, start: str, name: str, sets: Sequence[str]) -> None:
+        """Score the sets that are encoded and not scored yet."""
         file = self.scores / f"{name}.npz"
         found = dict(np.load(file)) if file.exists() else {}
         places = self.kept(start).places
-        for one in self.plan["development"]:
+        for one in sets:
             if one in found:
                 continue
             content = read_set(self._sets, one, self.plan)
@@ -238,22 +233,27 @@ class Bench:
     def run(self, recipe: Mapping[str, Any]) -> None:
         """Train a recipe if it is not trained yet, and score its student."""
         name, start = recipe["name"], recipe["start"]
-        recipe = {"depth": self.plan["data"]["depth"], "lists": self.plan["training"]["lists"], **recipe}
-        self.prepare(start)
+        plan = self.plan
+        given = {"depth": plan["data"]["depth"], "lists": plan["training"]["lists"], "sets": plan["development"]}
+        recipe = {**given, **recipe}
         way = "" if recipe["trained"] == "query" else f"-{recipe['layers']}-{recipe['rows']}"
         student, weights = self.student(recipe), self.scores / f"{name}.pt"
-        self.score(student, start, f"start-{start}{way}")
+        self.score(student, start, f"start-{start}{way}", recipe["sets"])
         before = student.start()
         if not weights.exists():
             print(name, flush=True)
-            curve = train(student, self._chosen(recipe), recipe)
-            (self.scores / f"{name}.json").write_text(json.dumps({"recipe": recipe, "training": curve}, indent=1), "utf-8")
+            lists = self._chosen(recipe)
+            self.prepare(student, start, lists.queries)
+            curve = train(student, lists, recipe)
+            (self.scores / f"{name}.json").write_text(
+                json.dumps({"recipe": recipe, "training": curve}, indent=1), "utf-8"
+            )
             torch.save(student.start(), weights)
         trained = torch.load(weights)
         for share in self.plan["training"]["averaged"]:
             student.trained.load_state_dict(trained)
             student.average(before, share)
-            self.score(student, start, f"{name}.{share:g}")
+            self.score(student, start, f"{name}.{share:g}", recipe["sets"])
 
     def _chosen(self, recipe: Mapping[str, Any]) -> Lists:
         """Return the lists that a recipe is trained on."""
