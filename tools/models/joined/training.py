@@ -51,12 +51,13 @@ class Lists:
     teacher: list[list[float]] = field(default_factory=list)
 
     def add(self, content: Mapping[str, Any], kept: Kept, teacher: Mapping[str, Sequence[float]] | None) -> None:
-        """Add a file's lists, those that the teacher scored if there is one."""
+        """Add a file's lists whose documents are encoded, with the teacher's scores if there is one."""
         for query_id, candidates in content["candidates"].items():
-            if teacher is not None and query_id not in teacher:
+            texts = [text_of(content, doc_id) for doc_id in candidates]
+            if any(text not in kept.places for text in texts):
                 continue
             self.queries.append(content["queries"][query_id])
-            self.documents.append([kept.places[text_of(content, doc_id)] for doc_id in candidates])
+            self.documents.append([kept.places[text] for text in texts])
             self.relevant.append([int(doc_id in content["qrels"][query_id]) for doc_id in candidates])
             if teacher is not None:
                 self.teacher.append(list(teacher[query_id]))
