@@ -1,8 +1,7 @@
 """Joined models to train: whole, or the joined layers alone, on states that are computed once.
 
 While only the joined layers of the query's side are trained, what the encoder gives of a text never changes. So each
-text goes through the encoder's graph once, and a step reads one row of the query, or a few, through one or two layers:
-thousands of pairs a second without a GPU.
+text goes through the encoder's graph once, and a step reads one row of the query, or a few, through one or two layers.
 """
 
 import math
