@@ -10,7 +10,6 @@ What is there already is not made again. `training_table.py` measures.
 import argparse
 import itertools
 import json
-import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -125,7 +124,7 @@ def train(student: Student, lists: Lists, recipe: Mapping[str, Any]) -> dict[str
         numbers = order[step * batch : (step + 1) * batch]
         counts = [len(lists.drawn(number, recipe["depth"])) for number in numbers]
         value = 0.0
-        for lot in in_lots(counts, PAIRS if recipe["trained"] == "own" else math.inf):
+        for lot in in_lots(counts, PAIRS if recipe["trained"] == "own" else sum(counts)):
             share = len(lot) / batch
             loss = share * loss_of(student, lists, [numbers[at] for at in lot], recipe, scale)
             loss.backward()
@@ -147,7 +146,8 @@ def train(student: Student, lists: Lists, recipe: Mapping[str, Any]) -> dict[str
 
 def standardised(values: np.ndarray) -> np.ndarray:
     """Return scores less their mean and over their standard deviation."""
-    return (values - values.mean()) / (values.std() + 1e-9)
+    found: np.ndarray = (values - values.mean()) / (values.std() + 1e-9)
+    return found
 
 
 class Bench:
@@ -261,8 +261,12 @@ class Bench:
         whole = self.lists(recipe["start"], teacher=recipe["loss"] != "labels")
         everything = range(len(whole.queries))
         chosen = random.Random(1).sample(everything, min(recipe.get("questions", len(everything)), len(everything)))
-        parts = (whole.queries, whole.documents, whole.relevant, whole.teacher)
-        return Lists(*([part[at] for at in chosen] if part else [] for part in parts))
+        return Lists(
+            [whole.queries[at] for at in chosen],
+            [whole.documents[at] for at in chosen],
+            [whole.relevant[at] for at in chosen],
+            [whole.teacher[at] for at in chosen] if whole.teacher else [],
+        )
 
 
 def main() -> None:
