@@ -1,9 +1,9 @@
 """Whether a converted reranker ranks at all: 50 questions of SQuAD, each with its paragraph and a random one.
 
 Equal outputs on random weights say nothing about labels in the wrong order, a vocabulary that is cased, or a head that
-was lost. A trained reranker puts nearly every answering paragraph first, and far ahead, so that each of these shows. The
-distance counts because the layers below a lost head were trained: with a new head, which is random and small, relevant
-and other texts still lie apart, by chance in the right order.
+was lost. A trained reranker puts nearly every answering paragraph first, and far ahead, so that each of these shows.
+The distance counts because the layers below a lost head were trained: with a new head, which is random and small,
+relevant and other texts still lie apart, by chance in the right order.
 """
 
 import gzip
@@ -43,7 +43,7 @@ class SelfCheck(NamedTuple):
 
     Attributes:
         right: answering paragraphs that were put before the random ones, of `PAIRS`.
-        margin: median distance of the two paragraphs' logits, as the head gives them: negative where the order is wrong.
+        margin: median distance of the two paragraphs' logits, as the head gives them; negative in the wrong order.
         unknown: share of [UNK] among the pieces of all texts.
         head, label: the head, and which of its outputs is the score.
         casing: ``cased`` or ``lower case``: how texts are read.
@@ -65,8 +65,8 @@ class SelfCheck(NamedTuple):
     def __str__(self) -> str:
         source = f", SHA-256 {self.sha256}" if self.sha256 else ""
         return (
-            f"self-check: {self.right} of {PAIRS} answering paragraphs before random ones, by {self.margin:.2f} logits, "
-            f"{self.unknown:.2%} [UNK]; "
+            f"self-check: {self.right} of {PAIRS} answering paragraphs before random ones, "
+            f"by {self.margin:.2f} logits, {self.unknown:.2%} [UNK]; "
             f"head {self.head}, label {self.label}, {self.casing}, {self.segment_rows} segment rows{source}"
         )
 

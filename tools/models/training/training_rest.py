@@ -1,6 +1,8 @@
 """Measure trained query sides on the queries that `training.toml` leaves out of its samples.
 
-python tools/models/joined/training_rest.py MODELS SETS STATES SCORES RECIPE ...
+python tools/models/training/training_rest.py MODELS SETS STATES SCORES RECIPE ...
+
+It needs tools/models/joined in PYTHONPATH.
 
 The weight of the first pass is the one that the baseline has in `training_table.py`: nothing is picked here.
 """

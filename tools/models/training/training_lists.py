@@ -1,6 +1,8 @@
 """Write what `training.toml` trains on: lists of BM25's first documents of questions, over pools of documents.
 
-python tools/models/joined/training_lists.py DATA LISTS
+python tools/models/training/training_lists.py DATA LISTS
+
+It needs tools/models/joined in PYTHONPATH.
 
 One JSON file for each collection, laid out as `sets.py` writes a set.
 """

@@ -1,6 +1,8 @@
 """Measure what `training.py` scored, by the rule of `training.toml`.
 
-python tools/models/joined/training_table.py SETS SCORES
+python tools/models/training/training_table.py SETS SCORES
+
+It needs tools/models/joined in PYTHONPATH.
 
 Prints a line for each student: the weight of the first pass that was picked, the macro-mean, each set, and the
 differences to the baseline and to its own start: standard error, wins, losses and p over all queries. Students

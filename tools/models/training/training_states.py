@@ -1,6 +1,8 @@
 """Encode the texts of `training.toml`'s lists and sets once, and keep their vectors and states.
 
-python tools/models/joined/training_states.py MODELS LISTS SETS STATES [--starts e5-small-v2]
+python tools/models/training/training_states.py MODELS LISTS SETS STATES [--starts e5-small-v2]
+
+It needs tools/models/joined in PYTHONPATH.
 
 Each start and file of texts gives a folder ``START/NAME``: ``texts.json``, ``vectors.npy`` (fp32), ``bounds.npy`` (rows
 of each text) and ``states.0.npy``, ``states.1.npy`` (16 bits): what enters the last two layers. A text is kept once.

@@ -1,6 +1,8 @@
 """Measure how many pairs a second ``osrerank train mono --on-states`` trains, once all texts are encoded.
 
-python tools/models/joined/training_speed.py ADAPTED [--pieces 128] [--batch 256] [--steps 20] [--threads 2] [--profile]
+python tools/models/training/training_speed.py ADAPTED [--pieces 128] [--batch 256] [--steps 20] [--threads 2] [--profile]
+
+It needs tools/models/joined in PYTHONPATH.
 
 ADAPTED is what ``osrerank adapt --keep-weights`` makes, with joined layers. Texts are invented: each question has 8
 documents of so many pieces. A step is all that the training does: tokenising, padding, the loss, gradients and

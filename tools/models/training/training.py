@@ -1,6 +1,8 @@
 """Train the recipes of `training.toml` and score the development sets with each, as trained and averaged.
 
-python tools/models/joined/training.py MODELS LISTS SETS STATES SCORES [--recipes NAME ...] [--threads 2]
+python tools/models/training/training.py MODELS LISTS SETS STATES SCORES [--recipes NAME ...] [--threads 2]
+
+It needs tools/models/joined in PYTHONPATH.
 
 Each recipe gives ``NAME.0.npz`` and ``NAME.0.5.npz`` (cosines of each set; the start's share in the name) and
 ``NAME.json``: the loss in tenths of the training, pairs a second, minutes. Untrained students are ``start-...``.
