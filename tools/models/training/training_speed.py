@@ -1,6 +1,6 @@
 """Measure how many pairs a second ``osrerank train mono --on-states`` trains, once all texts are encoded.
 
-python tools/models/training/training_speed.py ADAPTED [--pieces 128] [--batch 256] [--steps 20] [--threads 2] [--profile]
+python tools/models/training/training_speed.py ADAPTED [--pieces 128] [--batch 256] [--steps 20] [--threads 2]
 
 It needs tools/models/joined in PYTHONPATH.
 
