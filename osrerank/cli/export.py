@@ -105,7 +105,7 @@ class Bias(click.ParamType[float | str]):
     "--self-check/--no-self-check",
     default=True,
     show_default=True,
-    help="Refuse a model that does not put answering paragraphs first, as one that is not trained.",
+    help="Refuse a model of others that does not put answering paragraphs first, as one that is not trained.",
 )
 @click.option(
     "--calibrate",

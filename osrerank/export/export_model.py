@@ -71,8 +71,8 @@ class ExportOptions:
             `osrerank.export.graph`.
         keep_weights: whether to copy the safetensors, for the torch backend.
         head: what the head is, where the source's files do not say: ``logit1``, ``logits2`` or ``next-sentence``.
-        self_check: whether a model of the layout ``standard`` must put paragraphs that answer a question before random
-            ones, as a trained one does (`osrerank.scoring.checkpoints.self_check`).
+        self_check: whether a model of the layout ``standard`` that osrerank did not make must put paragraphs that
+            answer a question before random ones, as a trained one does (`osrerank.scoring.checkpoints.self_check`).
         provenance: for the card.
     """
 
@@ -133,7 +133,7 @@ def export_model(
         if calibrate is not None:
             card = replace(card, calibration=_calibration(folder, *calibrate))
             write_card(folder, card)
-        if options.self_check and card.layout == "standard":
+        if options.self_check and card.layout == "standard" and not (source / CARD_FILE).exists():
             with closing(load_scorer(str(folder), backend="onnx")) as scorer:
                 report(str(checked(scorer, folder, card, sha256=found.sha256)))
     return card
