@@ -22,7 +22,7 @@ from osrerank.export.graph import build_graph, can_build
 from osrerank.export.quantise import Recipe, quantise
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, join_keys, with_pool_factor
-from osrerank.scoring.checkpoints.convert import Head, usable
+from osrerank.scoring.checkpoints.convert import NOTICES, Head, usable
 from osrerank.scoring.checkpoints.self_check import checked
 from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, apart
 from osrerank.scoring.model_files import (
@@ -41,7 +41,6 @@ OPSET = 17
 EXAMPLES = {"words": 32, "marks": 16}
 """Sequences that show which channels are outliers and how large the others become."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
-NOTICES = ("LICENSE", "NOTICE")
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 What was converted is kept in the user's cache folder by the SHA-256 of its files, so that it happens once.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
+    digest,
     read_json,
     weight_files,
 )
@@ -81,8 +81,8 @@ def usable(directory: Path, head: Head = "") -> Converted:
     if not head and not needs_conversion(directory):
         return Converted(directory)
     files = _files(directory)
-    sha256 = _digest(files, head)
-    target = cache_folder() / sha256
+    sha256 = digest(directory, [file.name for file in files])
+    target = cache_folder() / "-".join(filter(None, (sha256, head)))
     if target.exists():
         return Converted(target, sha256)
     require("safetensors.torch", extra="torch")
@@ -200,14 +200,6 @@ def _files(directory: Path) -> list[Path]:
     if missing is not None:
         raise ModelLoadError(f"{missing} is missing; {INDEX} names it", path=str(missing))
     return [*found, *weights]
-
-
-def _digest(files: list[Path], head: Head) -> str:
-    total = hashlib.sha256(f"1 {head}".encode())
-    for file in sorted(files):
-        with file.open("rb") as opened:
-            total.update(f"{file.name}:{hashlib.file_digest(opened, 'sha256').hexdigest()};".encode())
-    return total.hexdigest()
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:

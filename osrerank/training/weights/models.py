@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export.export_model import NOTICES, write_card
+from osrerank.export.export_model import write_card
 from osrerank.export.third_segment import third_row
 from osrerank.scoring.card import Calibration, CrossBias, Joining, Kind, ModelCard
+from osrerank.scoring.checkpoints.convert import NOTICES
+from osrerank.scoring.checkpoints.pickled import OLD_NAMES
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import (
     CARD_FILE,
@@ -36,7 +38,6 @@ from osrerank.training.weights.joined import JoinedNetwork
 
 SIGMA = 0.02
 """Standard deviation of BERT's new weights, truncated at two of it."""
-OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 FRESH = ("classifier.", "score.", "pooler.", "cls.", "lm_head.")
 """Prefixes, after the encoder's own, of weights that a checkpoint may lack: heads are trained."""
 TYPE_TABLE = "embeddings.token_type_embeddings.weight"
