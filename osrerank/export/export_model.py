@@ -308,7 +308,8 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 def _write_joined(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
     """Write the encoder graph and, where layers are joined, the graphs that join."""
-    from osrerank.export.joined_graph import BUILDERS, build_encoder  # noqa: PLC0415 - for one layout
+    from osrerank.export.contexts_graph import BUILDERS  # noqa: PLC0415 - for one layout
+    from osrerank.export.joined_graph import build_encoder  # noqa: PLC0415 - likewise
     from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
 
     onnx, config = require("onnx", extra="onnx"), read_json(source / CONFIG_FILE)

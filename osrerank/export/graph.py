@@ -23,7 +23,7 @@ IR_VERSION = 9
 RUNTIME = "com.microsoft"
 """Domain of ONNX Runtime's own operators."""
 INPUTS = Batch.__slots__
-PAIRS = "pairs"
+PLACES = "places"
 """Input of places, int64, as `INPUTS` are."""
 
 Array = npt.NDArray[Any]
@@ -97,13 +97,13 @@ class Graph:
         """Return the whole as a model.
 
         Args:
-            inputs: name -> shape; `PAIRS` and those of `INPUTS` are int64, others float32.
+            inputs: name -> shape; `PLACES` and those of `INPUTS` are int64, others float32.
             outputs: name -> value and shape, float32.
         """
         onnx = require("onnx", extra="onnx")
         make, types = onnx.helper, onnx.TensorProto
         self.nodes.extend(make.make_node("Identity", [value], [name]) for name, (value, _) in outputs.items())
-        kinds = {name: types.INT64 if name in (*INPUTS, PAIRS) else types.FLOAT for name in inputs}
+        kinds = {name: types.INT64 if name in (*INPUTS, PLACES) else types.FLOAT for name in inputs}
         graph = make.make_graph(
             self.nodes,
             "bert",

@@ -1,16 +1,13 @@
-"""Build a joined model's two ONNX graphs: one encodes texts, the other joins a query and documents.
+"""Build a joined model's ONNX graphs: one encodes texts, another joins a query and documents.
 
 The encoder graph serves queries and documents. Where texts' vectors are their [CLS] states, its last layer computes
 nothing else. The join graph has the last m layers for the rows of the query that look at the document. It reads the
 document's states as they are. Head by head, the logit of a row x_j is ``((W_k^T q) x_j + q b_k) / sqrt(d) + g + log
 n_j``, and the context is ``W_v (sum_j p_j x_j) + b_v sum_j p_j``: the document's keys and values are never computed.
+States may be integers with a scale s_j for each row: then s_j multiplies the product with x_j, and p_j in the sum.
 
-A duo model with one joined layer has two graphs in place of the join graph, because what a query's rows see in one
-document does not depend on the other one. The contexts graph has a softmax over each text's rows alone: its context and
-the logarithm of its sum. The pairs graph has a softmax over three such sums, the query's and two documents', which
-gives the shares of their contexts: the same as one softmax over all rows. So a document in 49 pairs is looked at once.
-
-All graphs are tested against `osrerank.scoring.networks.joined`.
+A model with one joined layer has the graphs of `osrerank.export.contexts_graph` in place of the join graph. All are
+tested against `osrerank.scoring.networks.joined`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from osrerank.export.graph import PAIRS, TOKENS, BertGraph, Shape, Weights
+from osrerank.export.graph import TOKENS, BertGraph, Shape, Weights
 from osrerank.export.quantise import quantise_rows
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.networks.bert_weights import OWN
@@ -45,64 +42,22 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
 def build_join(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool = False) -> Any:
     """Return the graph that joins a query and documents, as an ``onnx.ModelProto`` that computes in fp32.
 
-    Its inputs are float32: ``query.i`` ``(1, tokens, hidden)`` and ``document.i`` ``(n, rows, hidden)`` for each joined
-    layer i, ``query_vector`` ``(1, hidden)``, ``document_vector`` ``(n, hidden)``, and ``log_pieces`` ``(n, rows)``:
-    the log of the pieces in each row, `BLOCKED` where there is none. Its output is ``logits`` ``(n, 1)``.
+    Its inputs are float32: ``query.i`` ``(1, tokens, hidden)``, ``document.i`` ``(n, rows, hidden)`` and ``scale.i``
+    ``(n, rows)``, which multiplies the document's rows, for each joined layer i; ``query_vector`` ``(1, hidden)``,
+    ``document_vector`` ``(n, hidden)``, and ``bias`` ``(n, rows)``, which is added to the rows' logits: g and the log
+    of the pieces in a row, `BLOCKED` where there is none. Its output is ``logits`` ``(n, 1)``.
 
     Args:
         weights: as `build_encoder`.
         config: likewise.
-        card: of the layout ``joined``, with at least one joined layer.
+        card: of the layout ``joined``, with two joined layers or more.
         int8: whether the file has the matrices in int8, with a scale for each output; ONNX Runtime makes fp32 of them
             when it loads the graph, so that the scores of one document never depend on the others.
 
     Raises:
         KeyError: a weight is missing.
     """
-    return _Join(_looking(_plain(weights), config, card), config, card, int8=int8).build()
-
-
-def build_contexts(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool = False) -> Any:
-    """Return the graph of what a query's rows see in texts, each by itself, as an ``onnx.ModelProto`` in fp32.
-
-    Its inputs are ``query.0``, ``document.0`` and ``log_pieces`` of `build_join`. Its outputs are float32: ``context``
-    ``(n, heads, looking, width)``, the mean of a document's values in each head by the attention of each of the query's
-    rows that look, and ``log_sum`` ``(n, heads, looking, 1)``, the logarithm of the sum of exponentials of the logits;
-    ``own_context`` and ``own_log_sum`` of the query's own rows, n being 1.
-
-    Args:
-        weights: as `build_encoder`.
-        config: likewise.
-        card: of a duo model with one joined layer.
-        int8: as `build_join`.
-
-    Raises:
-        KeyError: a weight is missing.
-    """
-    return _Contexts(_looking(_plain(weights), config, card), config, card, int8=int8).build()
-
-
-def build_pairs(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool = False) -> Any:
-    """Return the graph that compares documents by what a query's rows see in them, as an ``onnx.ModelProto`` in fp32.
-
-    Its inputs are ``query.0`` and ``query_vector``, as `build_join` has them, the four outputs of `build_contexts`,
-    ``document_vector`` ``(n, hidden)``, and ``pairs``, int64 ``(p, 2)``: places of documents. Its output is ``logits``
-    ``(p, 1)``: the cosine with the first document's vector less that with the second's.
-
-    Args:
-        weights: as `build_encoder`.
-        config: likewise.
-        card: of a duo model with one joined layer.
-        int8: as `build_join`.
-
-    Raises:
-        KeyError: a weight is missing.
-    """
-    return _Pairs(_looking(_plain(weights), config, card), config, card, int8=int8).build()
-
-
-BUILDERS = {"join": build_join, "contexts": build_contexts, "pairs": build_pairs}
-"""By what follows the precision in `osrerank.scoring.card.join_keys`."""
+    return _Join(weights, config, card, int8=int8).build()
 
 
 def _looking(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Weights:
@@ -135,91 +90,37 @@ class _Encoder(BertGraph):
         return self.graph.model({"input_ids": TOKENS}, {"vector": (vector, ("n", self._hidden)), **outputs})
 
 
-class _Join(BertGraph):
-    """The joined layers. Values are ``(n, rows, hidden)``; n is 1 for what is the same beside each document."""
+class JoiningGraph(BertGraph):
+    """What graphs of joined layers share; n is 1 for what is the same beside each document.
+
+    Args:
+        weights: as of `build_join`.
+        config: likewise.
+        card: likewise.
+        int8: likewise.
+    """
 
     def __init__(self, weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool) -> None:
-        super().__init__(weights, config, card)
+        super().__init__(_looking(_plain(weights), config, card), config, card)
         self._is_int8 = int8
 
-    def build(self) -> Any:
-        """Return `build_join`'s graph."""
-        joining, first = self._card.joining, self._layers - self._card.joining.layers
-        looks_alone = joining.rows == "cls"
-        states = self._first("query.0") if looks_alone else "query.0"
-        for place in range(joining.layers):
-            own = states
-            if looks_alone:
-                own = f"query.{place}" if place == 0 else self._with_others(states, f"query.{place}")
-            is_last = place == joining.layers - 1
-            looking = self._first(states) if is_last and joining.pooling == "cls" and not looks_alone else states
-            context = self._context(looking, own, f"document.{place}", first + place, is_first=place == 0)
-            states = self._after(context, looking, first + place)
-        shapes: dict[str, Shape] = {}
-        for place in range(joining.layers):
-            shapes[f"query.{place}"] = (1, "tokens", self._hidden)
-            shapes[f"document.{place}"] = ("n", "rows", self._hidden)
-        shapes["query_vector"], shapes["document_vector"] = (1, self._hidden), ("n", self._hidden)
-        shapes["log_pieces"] = ("n", "rows")
-        score = self._score(states, "document_vector")
-        return self.graph.model(shapes, {"logits": (score, ("n", 1))})
-
-    def _score(self, states: str, vectors: str) -> str:
-        """Return the products of the query's vectors with the documents', or with differences of two ``(n, 1)``.
+    def _asked(self, looking: str, layer: int) -> tuple[str, str, str]:
+        """Return rows' attention queries, the same times the key matrix, and their products with the key bias.
 
         Args:
-            states: of the query's rows beside each document.
-            vectors: of the documents ``(n, hidden)``.
-        """
-        plain = self._times("query_vector", vectors)
-        joined = self._times(_vector(self, states), vectors)
-        share = self._number("cosine_share", self._card.joining.cosine_share)
-        apart = self.graph.add("Mul", [self.graph.add("Sub", [plain, joined]), share])
-        return self.graph.add("Add", [joined, apart])
-
-    def _context(self, looking: str, own: str, document: str, layer: int, *, is_first: bool) -> str:
-        """Return what rows attend to ``(n, looking, hidden)``: the query's own rows and the document's."""
-        add = self.graph.add
-        own_logits, own_values, logits = self._logits(looking, own, document, layer, is_first=is_first)
-        own_logits = add("Add", [own_logits, self._zeros()])  # for each of the n documents
-        attention = add("Softmax", [add("Concat", [own_logits, logits], axis=3)], axis=3)
-        sizes = add("Concat", [add("Shape", [part], start=3, end=4) for part in (own_logits, logits)], axis=0)
-        own_share, share = self.graph.split("Split", [attention, sizes], 2, axis=3)
-        weight = add("ReduceSum", [share, self._axis(3)])
-        offset = add("Mul", [weight, self._value_bias(layer)])
-        seen = self._valued(self._seen(share, document), layer)
-        return self._beside(add("Sum", [add("MatMul", [own_share, own_values]), seen, offset]))
-
-    def _logits(self, looking: str, own: str, document: str, layer: int, *, is_first: bool) -> tuple[str, str, str]:
-        """Return the logits of rows that look: the query's own with their values, then the document's.
-
-        In the first joined layer the query's rows are the same beside each document, so that the logits of all
-        documents' rows are one product.
-
-        Args:
-            looking: rows of the query ``(1 or n, looking, hidden)``.
-            own: all rows of the query.
-            document: its rows.
+            looking: rows of the query ``(n, looking, hidden)``.
             layer: number of the layer.
-            is_first: whether it is the first joined one.
+
+        Returns:
+            ``(n, heads, looking, width)``, ``(n, heads * looking, hidden)`` and ``(n, heads, looking, 1)``.
         """
         add, ours = self.graph.add, f"layers.{layer}"
-        query, key, value = (f"encoder.layer.{layer}.attention.self.{part}" for part in ("query", "key", "value"))
+        query, key = (f"encoder.layer.{layer}.attention.self.{part}" for part in ("query", "key"))
         asked = self._split_heads(self._linear(looking, f"{ours}.query", [query]))
         asked = add("Mul", [asked, self._number("scale", self._width**-0.5)])
-        own_keys = add("Transpose", [self._split_heads(self._linear(own, f"{ours}.key", [key]))], perm=[0, 1, 3, 2])
-        own_values = self._split_heads(self._linear(own, f"{ours}.value", [value]))
-        keyed = add("MatMul", [asked, self._by_head(key, ours, "key")])  # (1 or n, heads, looking, hidden)
-        together = add("Reshape", [keyed, self._shape(0, -1, self._hidden)])  # (1 or n, heads * looking, hidden)
-        if is_first:
-            flat = add("Transpose", [add("Squeeze", [together, self._axis(0)])], perm=[1, 0])
-            logits = add("Transpose", [add("MatMul", [document, flat])], perm=[0, 2, 1])
-        else:
-            logits = add("MatMul", [together, add("Transpose", [document], perm=[0, 2, 1])])
-        logits = self._heads_of_rows(logits)  # (n, heads, looking, rows)
-        offset = add("MatMul", [asked, self._bias_by_head(key, (self._heads, self._width, 1))])
-        logits = add("Sum", [logits, offset, self._document_bias()])
-        return add("MatMul", [asked, own_keys]), own_values, logits
+        keyed = add("MatMul", [asked, self._by_head(key, ours, "key")])
+        together = add("Reshape", [keyed, self._shape(0, -1, self._hidden)])
+        return asked, together, add("MatMul", [asked, self._bias_by_head(key, f"{ours}.key", self._width, 1)])
 
     def _beside(self, by_head: str) -> str:
         """Return contexts with their heads side by side ``(n, looking, hidden)``."""
@@ -228,14 +129,7 @@ class _Join(BertGraph):
 
     def _value_bias(self, layer: int) -> str:
         name = f"encoder.layer.{layer}.attention.self.value"
-        return self._bias_by_head(name, (self._heads, 1, self._width))
-
-    def _seen(self, share: str, document: str) -> str:
-        """Return the sums of a document's rows by their shares ``(n, heads, looking, hidden)``."""
-        rows = self.graph.add("Shape", [share], start=3, end=4)
-        shape = self.graph.add("Concat", [self._shape(0, -1), rows], axis=0)
-        sums = self.graph.add("MatMul", [self.graph.add("Reshape", [share, shape]), document])
-        return self._heads_of_rows(sums)
+        return self._bias_by_head(name, f"layers.{layer}.value", 1, self._width)
 
     def _valued(self, sums: str, layer: int) -> str:
         """Return the values of sums of rows ``(n, heads, looking, width)``: one product a head for all documents."""
@@ -248,11 +142,20 @@ class _Join(BertGraph):
         apart = add("Reshape", [values, add("Concat", parts, axis=0)])
         return add("Transpose", [apart], perm=[1, 0, 2, 3])
 
+    def _summed(self, shares: str, rows: str) -> str:
+        """Return sums of rows ``(n, rows, hidden)`` by shares: ``(n, heads, looking, hidden)``."""
+        add = self.graph.add
+        shape = add("Concat", [self._shape(0, -1), add("Shape", [shares], start=3, end=4)], axis=0)
+        return self._heads_of_rows(add("MatMul", [add("Reshape", [shares, shape]), rows]))
+
     def _heads_of_rows(self, together: str) -> str:
         """Return ``(n, heads, looking, columns)`` of ``(n, heads * looking, columns)``."""
         columns = self.graph.add("Shape", [together], start=2, end=3)
         shape = self.graph.add("Concat", [self._shape(0, self._heads, -1), columns], axis=0)
         return self.graph.add("Reshape", [together, shape])
+
+    def _axes(self, *axes: int) -> str:
+        return self.graph.constant(f"axes.{'.'.join(map(str, axes))}", np.array(axes))
 
     def _shape(self, *sizes: int) -> str:
         """Return a shape, or a part of one: 0 keeps the size in that place, -1 takes what is left."""
@@ -276,13 +179,101 @@ class _Join(BertGraph):
         shape = self.graph.constant("by.head", np.array([self._heads, self._width, self._hidden]))
         return self.graph.add("Reshape", [self._matrix(name, f"{ours}.{part}"), shape])
 
-    def _bias_by_head(self, name: str, shape: tuple[int, int, int]) -> str:
-        return self.graph.constant(f"{name}.bias.by.head", self._weights[f"{name}.bias"].reshape(shape))
+    def _bias_by_head(self, name: str, ours: str, *sizes: int) -> str:
+        """Return a projection's bias with these sizes for each head."""
+        bias = self.graph.constant(f"{ours}.bias", self._weights[f"{name}.bias"])
+        return self.graph.add("Reshape", [bias, self._shape(self._heads, *sizes)])
 
     def _split_heads(self, states: str) -> str:
         """Return ``(n, heads, rows, width)``."""
         shape = self.graph.constant("heads.apart", np.array([0, 0, self._heads, self._width]))
         return self.graph.add("Transpose", [self.graph.add("Reshape", [states, shape])], perm=[0, 2, 1, 3])
+
+    def _score(self, states: str, vectors: str) -> str:
+        """Return the products of the query's vectors with the documents', or with differences of two ``(n, 1)``.
+
+        Args:
+            states: of the query's rows beside each document.
+            vectors: of the documents ``(n, hidden)``.
+        """
+        plain = self._times("query_vector", vectors)
+        joined = self._times(_vector(self, states), vectors)
+        share = self._number("cosine_share", self._card.joining.cosine_share)
+        apart = self.graph.add("Mul", [self.graph.add("Sub", [plain, joined]), share])
+        return self.graph.add("Add", [joined, apart])
+
+    def _times(self, vector: str, vectors: str) -> str:
+        """Return the products of a query's vectors ``(1 or n, hidden)`` with others ``(n, hidden)``: ``(n, 1)``."""
+        return self.graph.add("ReduceSum", [self.graph.add("Mul", [vector, vectors]), self._axis(1)])
+
+
+class _Join(JoiningGraph):
+    """The joined layers. Values are ``(n, rows, hidden)``."""
+
+    def build(self) -> Any:
+        """Return `build_join`'s graph."""
+        joining, first = self._card.joining, self._layers - self._card.joining.layers
+        looks_alone = joining.rows == "cls"
+        states = self._first("query.0") if looks_alone else "query.0"
+        for place in range(joining.layers):
+            own = states
+            if looks_alone:
+                own = f"query.{place}" if place == 0 else self._with_others(states, f"query.{place}")
+            is_last = place == joining.layers - 1
+            looking = self._first(states) if is_last and joining.pooling == "cls" and not looks_alone else states
+            context = self._context(looking, own, place, first + place)
+            states = self._after(context, looking, first + place)
+        shapes: dict[str, Shape] = {}
+        for place in range(joining.layers):
+            shapes[f"query.{place}"] = (1, "tokens", self._hidden)
+            shapes[f"document.{place}"] = ("n", "rows", self._hidden)
+            shapes[f"scale.{place}"] = ("n", "rows")
+        shapes["query_vector"], shapes["document_vector"] = (1, self._hidden), ("n", self._hidden)
+        shapes["bias"] = ("n", "rows")
+        score = self._score(states, "document_vector")
+        return self.graph.model(shapes, {"logits": (score, ("n", 1))})
+
+    def _context(self, looking: str, own: str, place: int, layer: int) -> str:
+        """Return what rows attend to ``(n, looking, hidden)``: the query's own rows and the document's."""
+        add = self.graph.add
+        own_logits, own_values, logits = self._logits(looking, own, place, layer)
+        own_logits = add("Add", [own_logits, self._zeros()])  # for each of the n documents
+        attention = add("Softmax", [add("Concat", [own_logits, logits], axis=3)], axis=3)
+        sizes = add("Concat", [add("Shape", [part], start=3, end=4) for part in (own_logits, logits)], axis=0)
+        own_share, share = self.graph.split("Split", [attention, sizes], 2, axis=3)
+        weight = add("ReduceSum", [share, self._axis(3)])
+        offset = add("Mul", [weight, self._value_bias(layer)])
+        scaled = add("Mul", [share, add("Unsqueeze", [f"scale.{place}", self._axes(1, 2)])])
+        seen = self._valued(self._summed(scaled, f"document.{place}"), layer)
+        return self._beside(add("Sum", [add("MatMul", [own_share, own_values]), seen, offset]))
+
+    def _logits(self, looking: str, own: str, place: int, layer: int) -> tuple[str, str, str]:
+        """Return the logits of rows that look: the query's own with their values, then the document's.
+
+        In the first joined layer the query's rows are the same beside each document, so that the logits of all
+        documents' rows are one product.
+
+        Args:
+            looking: rows of the query ``(1 or n, looking, hidden)``.
+            own: all rows of the query.
+            place: of the layer among the joined ones.
+            layer: its number.
+        """
+        add, ours, document = self.graph.add, f"layers.{layer}", f"document.{place}"
+        key, value = (f"encoder.layer.{layer}.attention.self.{part}" for part in ("key", "value"))
+        asked, keyed, offset = self._asked(looking, layer)
+        own_keys = add("Transpose", [self._split_heads(self._linear(own, f"{ours}.key", [key]))], perm=[0, 1, 3, 2])
+        own_values = self._split_heads(self._linear(own, f"{ours}.value", [value]))
+        if place == 0:
+            flat = add("Transpose", [add("Squeeze", [keyed, self._axis(0)])], perm=[1, 0])
+            logits = add("Transpose", [add("MatMul", [document, flat])], perm=[0, 2, 1])
+        else:
+            logits = add("MatMul", [keyed, add("Transpose", [document], perm=[0, 2, 1])])
+        logits = add("Mul", [logits, add("Unsqueeze", [f"scale.{place}", self._axis(1)])])
+        logits = self._heads_of_rows(logits)  # (n, heads, looking, rows)
+        bias = add("Unsqueeze", ["bias", self._axes(1, 2)])
+        logits = add("Sum", [logits, offset, bias])
+        return add("MatMul", [asked, own_keys]), own_values, logits
 
     def _with_others(self, states: str, query: str) -> str:
         """Return the query's rows with its [CLS] as it is beside each document ``(n, tokens, hidden)``."""
@@ -291,87 +282,11 @@ class _Join(BertGraph):
         zeros = self.graph.add("Squeeze", [self._zeros(), self._axis(3)])
         return self.graph.add("Concat", [states, self.graph.add("Add", [others, zeros])], axis=1)
 
-    def _document_bias(self) -> str:
-        """Return what is added to the logits of the document's rows ``(n, 1, 1, rows)``."""
-        bias = self.graph.add("Add", ["log_pieces", self._number("bias", self._card.joining.bias)])
-        return self.graph.add("Unsqueeze", [bias, self.graph.constant("axes.1.2", np.array([1, 2]))])
-
     def _zeros(self) -> str:
         """Return ``(n, 1, 1, 1)`` zeros, which make n of what is the same beside each document."""
-        one = self.graph.add("Slice", ["log_pieces", self._axis(0), self._axis(1), self._axis(1)])
+        one = self.graph.add("Slice", ["bias", self._axis(0), self._axis(1), self._axis(1)])
         zero = self.graph.add("Mul", [one, self._number("zero", 0.0)])
-        return self.graph.add("Unsqueeze", [zero, self.graph.constant("axes.2.3", np.array([2, 3]))])
-
-    def _times(self, vector: str, vectors: str) -> str:
-        """Return the products of a query's vectors ``(1 or n, hidden)`` with others ``(n, hidden)``: ``(n, 1)``."""
-        return self.graph.add("ReduceSum", [self.graph.add("Mul", [vector, vectors]), self._axis(1)])
-
-
-class _Contexts(_Join):
-    def build(self) -> Any:
-        """Return `build_contexts`'s graph."""
-        add, layer = self.graph.add, self._layers - 1
-        own_logits, own_values, logits = self._logits(
-            self._rows_that_look(), "query.0", "document.0", layer, is_first=True
-        )
-        own_context = add("MatMul", [add("Softmax", [own_logits], axis=3), own_values])
-        seen = self._valued(self._seen(add("Softmax", [logits], axis=3), "document.0"), layer)
-        context = add("Add", [seen, self._value_bias(layer)])
-        shapes: dict[str, Shape] = {
-            "query.0": (1, "tokens", self._hidden),
-            "document.0": ("n", "rows", self._hidden),
-            "log_pieces": ("n", "rows"),
-        }
-        outputs: dict[str, tuple[str, Shape]] = {
-            "own_context": (own_context, self._contexts(1)),
-            "own_log_sum": (self._log_sum(own_logits), self._log_sums(1)),
-            "context": (context, self._contexts("n")),
-            "log_sum": (self._log_sum(logits), self._log_sums("n")),
-        }
-        return self.graph.model(shapes, outputs)
-
-    def _log_sum(self, logits: str) -> str:
-        return self.graph.add("ReduceLogSumExp", [logits, self._axis(3)])
-
-    def _rows_that_look(self) -> str:
-        joining = self._card.joining
-        return self._first("query.0") if "cls" in (joining.rows, joining.pooling) else "query.0"
-
-    def _contexts(self, count: str | int) -> Shape:
-        return (count, self._heads, "looking", self._width)
-
-    def _log_sums(self, count: str | int) -> Shape:
-        return (count, self._heads, "looking", 1)
-
-
-class _Pairs(_Contexts):
-    def build(self) -> Any:
-        """Return `build_pairs`'s graph."""
-        add = self.graph.add
-        sums = [self._of("log_sum", place) for place in range(2)]
-        own = add("Expand", ["own_log_sum", add("Shape", [sums[0]])])
-        attention = add("Softmax", [add("Concat", [own, *sums], axis=3)], axis=3)
-        shares = self.graph.split("Split", [attention], 3, axis=3, num_outputs=3)
-        seen = ["own_context", *(self._of("context", place) for place in range(2))]
-        context = add("Sum", [add("Mul", [one, share]) for one, share in zip(seen, shares, strict=True)])
-        states = self._after(self._beside(context), self._rows_that_look(), self._layers - 1)
-        vectors = add("Sub", [self._of("document_vector", place) for place in range(2)])
-        shapes: dict[str, Shape] = {
-            "query.0": (1, "tokens", self._hidden),
-            "query_vector": (1, self._hidden),
-            "own_context": self._contexts(1),
-            "own_log_sum": self._log_sums(1),
-            "context": self._contexts("n"),
-            "log_sum": self._log_sums("n"),
-            "document_vector": ("n", self._hidden),
-            PAIRS: ("p", 2),
-        }
-        return self.graph.model(shapes, {"logits": (self._score(states, vectors), ("p", 1))})
-
-    def _of(self, name: str, place: int) -> str:
-        """Return what belongs to each pair's first or second document."""
-        documents = self.graph.add("Gather", [PAIRS, self._axis(place)], axis=1)
-        return self.graph.add("Gather", [name, self._squeezed(documents)])
+        return self.graph.add("Unsqueeze", [zero, self._axes(2, 3)])
 
 
 def _vector(graph: BertGraph, states: str) -> str:

@@ -291,12 +291,12 @@ class ModelCard:
 def join_keys(card: ModelCard, precision: str) -> tuple[str, ...]:
     """Return the keys, in a card's ``onnx``, of the graphs beside the encoder's, whose key is the precision alone.
 
-    There is one where layers are joined, and there are two for a duo model with one joined layer.
+    There are three where one layer is joined, and there is one where more are.
     """
     if card.layout != "joined" or not card.joining.layers:
         return ()
-    if card.kind == "duo" and card.joining.layers == 1:
-        return f"{precision}-contexts", f"{precision}-pairs"
+    if card.joining.layers == 1:
+        return f"{precision}-queries", f"{precision}-contexts", f"{precision}-scores"
     return (f"{precision}-join",)
 
 

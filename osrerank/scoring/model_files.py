@@ -63,14 +63,11 @@ def read_json(file: Path, *, kind: type = dict) -> Any:
 
 
 def tokenizer_file(directory: Path) -> Path:
-    """Return the file of a model's tokenizer: its own, or that of the model whose encoder its card names."""
+    """Return the file of a model's tokenizer: its own, or what ``tokenizer`` in its card names."""
     own, card = directory / TOKENIZER_FILE, directory / CARD_FILE
     if own.exists() or not card.exists():
         return own
-    graphs = read_json(card).get("onnx")
-    named = graphs.values() if isinstance(graphs, dict) else ()
-    shared = [directory / str(graph) for graph in named if str(graph).startswith("../")]
-    return shared[0].parent.parent / TOKENIZER_FILE if shared else own
+    return directory / str(read_json(card).get("tokenizer", TOKENIZER_FILE))
 
 
 def padding_id(directory: Path) -> int:
@@ -127,6 +124,7 @@ def _refuse_unusable(directory: Path) -> None:
 
 def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     card = dict(content)
+    card.pop("tokenizer", None)  # `tokenizer_file` reads it
     version = card.pop("version", None)
     if version != CARD_VERSION:
         raise ValueError(f"version is {version!r}; this osrerank reads version {CARD_VERSION}")

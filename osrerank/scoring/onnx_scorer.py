@@ -139,7 +139,7 @@ class JoinedBackend:
         self.hidden = int(next(one.shape[1] for one in encoder.get_outputs() if one.name == "vector"))
         self._encoder: Any = encoder
         self._model = card.name
-        self._layers = card.joining.layers
+        self._layers, self._bias = card.joining.layers, card.joining.bias
         self._parts = range(1, SEGMENTS[card.kind])
         self._outputs = ["vector", *(f"states.{place}" for place in range(self._layers))]
         self._query = lru_cache(QUERIES)(self._of_bytes)
@@ -182,8 +182,8 @@ class JoinedBackend:
         """Return the raw score of a query and a document, or of two documents ``(1, 1)``."""
         query = self._query(tokens.ids[tokens.segments == 0].tobytes())
         documents = [self._document(tokens.ids[tokens.segments == part].tobytes()) for part in self._parts]
-        if len(self.joins) == 2:
-            return self._compared(query, documents)
+        if self._layers == 1:
+            return self._by_contexts(query, documents)
         vector = documents[0]["vector"]
         if len(documents) == 2:
             vector = vector - documents[1]["vector"]
@@ -195,25 +195,28 @@ class JoinedBackend:
             feeds[f"query.{place}"] = query[f"states.{place}"]
             rows = [document[f"states.{place}"] for document in documents]
             feeds[f"document.{place}"] = np.concatenate(rows, axis=1) if len(rows) == 2 else rows[0]
-        feeds["log_pieces"] = np.zeros(feeds["document.0"].shape[:2], dtype=np.float32)
+            feeds[f"scale.{place}"] = np.ones(feeds["document.0"].shape[:2], dtype=np.float32)
+        feeds["bias"] = np.full_like(feeds["scale.0"], self._bias)
         logits: npt.NDArray[np.float32] = self.joins[0].run(None, feeds)[0]
         return logits
 
-    def _compared(
+    def _by_contexts(
         self, query: Mapping[str, npt.NDArray[np.float32]], documents: Sequence[Mapping[str, npt.NDArray[np.float32]]]
     ) -> npt.NDArray[np.float32]:
-        """Return the raw score of two documents by the contexts and the pairs graph ``(1, 1)``."""
-        contexts, pairs = self.joins
-        names, seen = [one.name for one in contexts.get_outputs()], []
-        for document in documents:
-            rows = document["states.0"]
-            feeds = {"query.0": query["states.0"], "document.0": rows, "log_pieces": np.zeros(rows.shape[:2], "f4")}
-            seen.append(dict(zip(names, contexts.run(names, feeds), strict=True)))
-        both = {name: np.concatenate([one[name] for one in seen]) for name in ("context", "log_sum")}
-        vectors = np.concatenate([document["vector"] for document in documents])
-        feeds = {"query.0": query["states.0"], "query_vector": query["vector"], "document_vector": vectors}
-        feeds |= {**seen[0], **both, "pairs": np.array([[0, 1]])}
-        logits: npt.NDArray[np.float32] = pairs.run(None, feeds)[0]
+        """Return the raw score of a document, or of two, where one layer is joined ``(1, 1)``."""
+        queries, contexts, scores = self.joins
+        looking = dict(zip(("queries", "offsets"), queries.run(None, {"query.0": query["states.0"]}), strict=True))
+        seen = []
+        for text, bias in ((query, 0.0), *((document, self._bias) for document in documents)):
+            scale = np.ones(text["states.0"].shape[:2], dtype=np.float32)
+            feeds = {**looking, "rows": text["states.0"], "scale": scale, "bias": np.full_like(scale, bias)}
+            seen.append(contexts.run(["context", "log_sum"], feeds))
+        (own_context, own_log_sum), *others = seen
+        feeds = {"query.0": query["states.0"], "query_vector": query["vector"]}
+        feeds |= {"own_context": own_context, "own_log_sum": own_log_sum, "places": np.arange(len(documents))[None]}
+        feeds["context"], feeds["log_sum"] = (np.concatenate(parts) for parts in zip(*others, strict=True))
+        feeds["document_vector"] = np.concatenate([document["vector"] for document in documents])
+        logits: npt.NDArray[np.float32] = scores.run(None, feeds)[0]
         return logits
 
     def _of_bytes(self, ids: bytes) -> Mapping[str, npt.NDArray[np.float32]]:

@@ -35,6 +35,9 @@ JOININGS = [
     Joining(1, -1.0, "all", "mean", own_weights=True),
 ]
 
+JOINS = [set(), {"fp32-queries", "fp32-contexts", "fp32-scores"}, {"fp32-join"}]
+"""Keys of a card's graphs beside the encoder's, by the number of joined layers."""
+
 
 def model(folder: Path, joining: Joining, **changes: object) -> Path:
     """Write the tiny bi-encoder with a card of the layout joined, weights and no graph."""
@@ -65,7 +68,7 @@ def expected(source: Path) -> list[float]:
 
 def test_the_graphs_equal_the_definition(source: Path, tmp_path: Path) -> None:
     card = export_model(source, tmp_path / "fp32", ExportOptions())
-    assert set(card.onnx) == ({"fp32", "fp32-join"} if card.joining.layers else {"fp32"})
+    assert set(card.onnx) == {"fp32"} | JOINS[card.joining.layers]
     scorer = load_scorer(str(tmp_path / "fp32"), backend="onnx")
     assert np.ptp(expected(source)) > 0.05
     np.testing.assert_allclose(values(scorer, DOCUMENTS), expected(source), atol=3e-6, rtol=0)
@@ -115,7 +118,7 @@ def test_a_missing_join_graph_is_named(tmp_path: Path) -> None:
     folder = model(tmp_path / "source", Joining(1, -1.0))
     card = export_model(folder, tmp_path / "fp32", ExportOptions())
     write_card(tmp_path / "fp32", replace(card, onnx={"fp32": card.onnx["fp32"]}))
-    with pytest.raises(ModelLoadError, match="no graph fp32-join; make it with osrerank export"):
+    with pytest.raises(ModelLoadError, match="no graph fp32-queries; make it with osrerank export"):
         load_scorer(str(tmp_path / "fp32"), backend="onnx")
 
 
@@ -125,8 +128,8 @@ def pairs(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     mono = model(tmp_path / "mono", request.param)
     card = export_model(mono, tmp_path / "duo", ExportOptions(kind="duo", keep_weights=True))
     assert card.joining.bias == pytest.approx(request.param.bias - np.log(2))
-    joins = [set(), {"fp32-contexts", "fp32-pairs"}, {"fp32-join"}]
-    assert set(card.onnx) == {"fp32"} | joins[card.joining.layers]
+
+    assert set(card.onnx) == {"fp32"} | JOINS[card.joining.layers]
     return tmp_path / "duo"
 
 

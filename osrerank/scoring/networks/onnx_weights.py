@@ -44,7 +44,7 @@ def read_join_weights(files: Sequence[Path], config: Mapping[str, Any], layers: 
     """Return the weights of the joined layers out of the graphs that join, by the names of the query's own layers.
 
     Args:
-        files: what `osrerank.export.joined_graph.build_join` made, or `build_contexts` and `build_pairs`.
+        files: what `osrerank.export.joined_graph.build_join` made, or the builders of `osrerank.export.contexts_graph`.
         config: the model's ``config.json``.
         layers: how many are joined.
 

@@ -8,17 +8,20 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.scoring.card import BLOCKED
+from osrerank.scoring.card import BLOCKED, Joining
 from osrerank.scoring.states.record import EXACT, Floats, Record
 
 BLOCK = 32
-"""Documents of a block, or pairs of documents."""
-ROWS = 16
+"""Scores of a block."""
+SEEN = 16
+"""Documents of a block, or pairs of documents, whose rows are looked at together."""
+ROWS = 8
 """A document's rows are padded to a multiple of this."""
 
 Seen = Sequence[Record]
@@ -27,18 +30,18 @@ Feeds = dict[str, npt.NDArray[Any]]
 
 
 class Joiner:
-    """Scores records with the graphs of `osrerank.export.joined_graph`; safe to use from several threads.
+    """Scores records with the graphs that join; safe to use from several threads.
 
     Args:
-        sessions: the ``onnxruntime.InferenceSession`` of each graph that joins, in the order of
+        sessions: the ``onnxruntime.InferenceSession`` of each graph of `osrerank.export.contexts_graph`, in order of
             `osrerank.scoring.card.join_keys`, with one thread for a run.
-        layers: how many are joined.
+        joining: the model's.
         executor: computes the blocks.
     """
 
-    def __init__(self, sessions: Sequence[Any], layers: int, executor: Executor) -> None:
+    def __init__(self, sessions: Sequence[Any], joining: Joining, executor: Executor) -> None:
         self._sessions = sessions
-        self._layers = layers
+        self._layers, self._bias = joining.layers, joining.bias
         self._executor = executor
 
     def scores(self, query: Mapping[str, Floats], seen: Sequence[Seen]) -> Floats:
@@ -50,36 +53,33 @@ class Joiner:
         """
         if not seen:
             return np.zeros(0, dtype=np.float32)
-        if len(self._sessions) == 2:
-            return self._compared(query, seen)
-        vectors = _differences(seen)
         if not self._layers:
-            cosines: Floats = (vectors * query["vector"]).sum(axis=1)
+            cosines: Floats = (_differences(seen) * query["vector"]).sum(axis=1)
             return cosines
+        return self._by_contexts(query, seen) if self._layers == 1 else self._joined(query, seen)
+
+    def _joined(self, query: Mapping[str, Floats], seen: Sequence[Seen]) -> Floats:
+        """Return the scores of documents, or pairs of documents, by the join graph."""
+        (session,), vectors = self._sessions, _differences(seen)
         found = np.zeros(len(seen), dtype=np.float32)
         blocks = list(_blocks(seen))
-        alike = ([seen[at] for at in places] for places in blocks)
-        joined = self._executor.map(partial(self._block, query), alike, (vectors[places] for places in blocks))
-        for places, scores in zip(blocks, joined, strict=True):
-            found[places] = scores
+        ours = {name.replace("states", "query"): value for name, value in query.items() if name != "vector"}
+        ours["query_vector"] = query["vector"]
+        feeds = (
+            {**ours, **self._rows([seen[at] for at in places]), "document_vector": _filled(vectors[places], SEEN)}
+            for places in blocks
+        )
+        for places, (logits,) in zip(blocks, self._executor.map(partial(session.run, None), feeds), strict=True):
+            found[places] = logits[: len(places), 0]
         return found
 
-    def _block(self, query: Mapping[str, Floats], seen: Sequence[Seen], vectors: Floats) -> Floats:
-        """Return the scores of a block's documents, which have equally many rows after padding."""
-        feeds = {**self._rows(query, seen), "query_vector": query["vector"]}
-        feeds["document_vector"] = np.zeros((BLOCK, vectors.shape[1]), dtype=np.float32)
-        feeds["document_vector"][: len(seen)] = vectors
-        (session,) = self._sessions
-        scores: Floats = session.run(None, feeds)[0]
-        return scores[: len(seen), 0]
-
-    def _rows(self, query: Mapping[str, Floats], seen: Sequence[Seen]) -> Feeds:
-        """Return what a graph reads of a query's and a block's rows, in each joined layer."""
-        rows, hidden = _padded(seen[0]), query["vector"].shape[1]
-        pieces = np.zeros((BLOCK, rows), dtype=np.float32)
+    def _rows(self, seen: Sequence[Seen]) -> Feeds:
+        """Return what the join graph reads of a block's rows, in each joined layer."""
+        rows, (layers, _, hidden) = _padded(seen[0]), seen[0][0].states.shape
+        pieces = np.zeros((SEEN, rows), dtype=np.float32)
         pieces[len(seen) :, 0] = 1
-        scales = np.zeros((self._layers, BLOCK, rows), dtype=np.float32)
-        states = np.zeros((self._layers, BLOCK, rows, hidden), dtype=seen[0][0].states.dtype)
+        scales = np.zeros((layers, SEEN, rows), dtype=np.float32)
+        states = np.zeros((layers, SEEN, rows, hidden), dtype=np.float32)
         for at, records in enumerate(seen):
             start = 0
             for record in records:
@@ -88,39 +88,46 @@ class Joiner:
                 scales[:, at, start:stop] = record.scales
                 states[:, at, start:stop] = record.states
                 start = stop
-        feeds = {"log_pieces": np.log(pieces, out=np.full_like(pieces, BLOCKED), where=pieces > 0)}
-        states = np.multiply(states, scales[..., None], dtype=np.float32)
-        for layer in range(self._layers):
-            feeds[f"query.{layer}"], feeds[f"document.{layer}"] = query[f"states.{layer}"], states[layer]
+        log_pieces = np.log(pieces, out=np.full_like(pieces, BLOCKED), where=pieces > 0)
+        feeds = {"bias": log_pieces + np.float32(self._bias)}
+        for layer in range(layers):
+            feeds[f"document.{layer}"], feeds[f"scale.{layer}"] = states[layer], scales[layer]
         return feeds
 
-    def _compared(self, query: Mapping[str, Floats], seen: Sequence[Seen]) -> Floats:
-        """Return the scores of pairs of documents, each of which is looked at once."""
+    def _by_contexts(self, query: Mapping[str, Floats], seen: Sequence[Seen]) -> Floats:
+        """Return the scores of documents, or pairs of documents, each of which is looked at once."""
         documents = list({id(record): record for records in seen for record in records}.values())
-        places = {id(record): at for at, record in enumerate(documents)}
-        pairs = np.array([[places[id(record)] for record in records] for records in seen])
+        at = {id(record): place for place, record in enumerate(documents)}
+        places = np.array([[at[id(record)] for record in records] for records in seen])
         feeds = {"query.0": query["states.0"], "query_vector": query["vector"], "document_vector": _vectors(documents)}
-        feeds |= self._contexts(query, [(record,) for record in documents])
-        filled = np.zeros((-(-len(pairs) // BLOCK) * BLOCK, 2), dtype=np.int64)
-        filled[: len(pairs)] = pairs
-        _, session = self._sessions
-        blocks = [{**feeds, "pairs": block} for block in np.split(filled, len(filled) // BLOCK)]
-        scores = [logits[:, 0] for (logits,) in self._executor.map(partial(session.run, None), blocks)]
-        return np.concatenate(scores)[: len(seen)]
+        feeds |= self._contexts(query["states.0"], documents)
+        filled = _filled(places, -(-len(places) // BLOCK) * BLOCK)
+        scores = self._sessions[2]
+        blocks = [{**feeds, "places": block} for block in np.split(filled, len(filled) // BLOCK)]
+        logits = [found[:, 0] for (found,) in self._executor.map(partial(scores.run, None), blocks)]
+        return np.concatenate(logits)[: len(seen)]
 
-    def _contexts(self, query: Mapping[str, Floats], seen: Sequence[Seen]) -> Feeds:
-        """Return what the query's rows see in itself and in each document: the outputs of the contexts graph."""
-        session, _ = self._sessions
-        names = [output.name for output in session.get_outputs()]
-        blocks = list(_blocks(seen))
-        feeds = (self._rows(query, [seen[at] for at in places]) for places in blocks)
-        found = [
-            dict(zip(names, outputs, strict=True)) for outputs in self._executor.map(partial(session.run, names), feeds)
-        ]
+    def _contexts(self, query: Floats, documents: Sequence[Record]) -> Feeds:
+        """Return what the query's rows see in itself and in each document."""
+        queries, contexts, _ = self._sessions
+        looking = dict(zip(("queries", "offsets"), queries.run(None, {"query.0": query}), strict=True))
+        scale = np.ones(query.shape[:2], dtype=np.float32)
+        own = {**looking, "rows": query, "scale": scale, "bias": np.zeros_like(scale)}
+        blocks = list(_blocks([(document,) for document in documents]))
+        others = ({**looking, **self._row_feeds([documents[at] for at in places])} for places in blocks)
+        look = partial(contexts.run, ["context", "log_sum"])
+        (own_context, own_log_sum), *found = self._executor.map(look, chain([own], others))
+        feeds = {"own_context": own_context, "own_log_sum": own_log_sum}
         order = np.argsort(np.concatenate(blocks))
-        parts = zip(found, blocks, strict=True)
-        cut = [{name: outputs[name][: len(places)] for name in ("context", "log_sum")} for outputs, places in parts]
-        return {**found[0], **{name: np.concatenate([one[name] for one in cut])[order] for name in cut[0]}}
+        for number, name in enumerate(("context", "log_sum")):
+            cut = [outputs[number][: len(places)] for outputs, places in zip(found, blocks, strict=True)]
+            feeds[name] = np.concatenate(cut)[order]
+        return feeds
+
+    def _row_feeds(self, documents: Sequence[Record]) -> Feeds:
+        """Return what the contexts graph reads of a block's documents."""
+        feeds = self._rows([(document,) for document in documents])
+        return {"rows": feeds["document.0"], "scale": feeds["scale.0"], "bias": feeds["bias"]}
 
 
 def _differences(seen: Sequence[Seen]) -> Floats:
@@ -128,6 +135,13 @@ def _differences(seen: Sequence[Seen]) -> Floats:
     records = [record for some in seen for record in some]
     vectors = _vectors(records)
     return vectors[0::2] - vectors[1::2] if len(records) == 2 * len(seen) else vectors
+
+
+def _filled(rows: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """Return rows, with zeros up to a number of them."""
+    filled = np.zeros((count, rows.shape[1]), dtype=rows.dtype)
+    filled[: len(rows)] = rows
+    return filled
 
 
 def _vectors(records: Sequence[Record]) -> Floats:
@@ -149,5 +163,5 @@ def _blocks(seen: Sequence[Seen]) -> Iterator[npt.NDArray[np.intp]]:
     for place, one in enumerate(seen):
         alike[_padded(one)].append(place)
     for places in alike.values():
-        for start in range(0, len(places), BLOCK):
-            yield np.array(places[start : start + BLOCK])
+        for start in range(0, len(places), SEEN):
+            yield np.array(places[start : start + SEEN])

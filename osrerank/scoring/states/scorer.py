@@ -10,7 +10,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -84,7 +84,7 @@ class JoinedScorer(LocalScorer):
     def renew(self) -> None:
         """Start over without threads in a forked child: they stay with the parent."""
         executor = ThreadPoolExecutor(self._joined.threads, thread_name_prefix="osrerank-join")
-        self.joiner = Joiner(self._joined.joins, self.card.joining.layers, executor)
+        self.joiner = Joiner(self._joined.joins, self.card.joining, executor)
         self._executor = executor
 
     @functools.cached_property
@@ -128,6 +128,7 @@ class JoinedScorer(LocalScorer):
     ) -> Scores:
         self._check(tuples)
         pieces = self._builder.query(query)
+        encoded_query = self._encoding(pieces)
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
         reached = inferences = truncated = encoded = known_before = 0
@@ -139,16 +140,19 @@ class JoinedScorer(LocalScorer):
             records = {at: one.records[0] for at, one in zip(needed, found, strict=True) if one.records}
             failed = {at: one.failures[0] for at, one in zip(needed, found, strict=True) if one.failures}
             able = [place for place, indices in enumerate(different) if all(at in records for at in indices)]
-            raw = self._joined_scores(pieces, [[records[at] for at in different[place]] for place in able])
-            scored = dict(zip(able, raw.tolist(), strict=True))
-            done = len(window)
-            for at, (place, sign) in enumerate(places):
-                if place in scored and not math.isfinite(scored[place]):
-                    failures[reached + at] = self._not_finite()
-                elif place in scored:
-                    values[reached + at] = self._logit(np.array([sign * scored[place]], dtype=np.float32))
-                elif reasons := [failed[index] for index in different[place] if index in failed]:
-                    failures[reached + at] = reasons[0]
+            raw = self._joined_scores(encoded_query, [[records[at] for at in different[place]] for place in able])
+            scores = np.full(len(different), np.nan, dtype=np.float32)
+            scores[able] = raw
+            wanted, signs = np.array(places).T
+            found_logits = self._logits(signs.astype(np.float32) * scores[wanted])
+            values[reached : reached + len(window)] = found_logits
+            done, computed = len(window), set(able)
+            for at in np.flatnonzero(~np.isfinite(found_logits)).tolist():
+                place = places[at][0]
+                reasons = [failed[index] for index in different[place] if index in failed]
+                if place in computed or reasons:
+                    failures[reached + at] = self._not_finite() if place in computed else reasons[0]
+                    values[reached + at] = np.nan
                 else:
                     done = min(done, at)
             inferences += len(able)
@@ -180,14 +184,15 @@ class JoinedScorer(LocalScorer):
             nothing = np.full(1, np.nan, dtype=np.float32)
             return PassageScores([[None]] * len(texts), [nothing] * len(texts))
         pieces = self._builder.query(query)
+        encoded_query = self._encoding(pieces)
         documents, known, made = self._found(texts, deadline, states)
         order = [(at, turn) for at, document in enumerate(documents) for turn in sorted(document.records)]
         logits = [np.full(len(document.places), np.nan, dtype=np.float32) for document in documents]
         failures = {(at, turn): why for at, one in enumerate(documents) for turn, why in one.failures.items()}
-        raw = self._joined_scores(pieces, [[documents[at].records[turn]] for at, turn in order])
-        for (at, turn), score in zip(order, raw.tolist(), strict=True):
-            if math.isfinite(score):
-                logits[at][turn] = self._logit(np.array([score], dtype=np.float32))
+        raw = self._joined_scores(encoded_query, [[documents[at].records[turn]] for at, turn in order])
+        for (at, turn), logit in zip(order, self._logits(raw).tolist(), strict=True):
+            if math.isfinite(logit):
+                logits[at][turn] = logit
             else:
                 failures[at, turn] = self._not_finite()
         return PassageScores(
@@ -253,11 +258,24 @@ class JoinedScorer(LocalScorer):
     def _of_query(self, query: Pieces) -> Mapping[str, npt.NDArray[np.float32]]:
         return self._joined.query(self._builder.alone(query).ids)
 
-    def _joined_scores(self, query: Pieces, seen: Sequence[Sequence[Record]]) -> npt.NDArray[np.float32]:
+    def _encoding(self, query: Pieces) -> Future[Mapping[str, npt.NDArray[np.float32]]]:
+        """Begin to encode a query, while documents' records are looked up."""
         try:
-            return self.joiner.scores(self._of_query(query), seen)
+            return self._executor.submit(self._of_query, query)
+        except RuntimeError as error:
+            raise InferenceError(f"{self.model} is closed", model=self.model) from error
+
+    def _joined_scores(
+        self, query: Future[Mapping[str, npt.NDArray[np.float32]]], seen: Sequence[Sequence[Record]]
+    ) -> npt.NDArray[np.float32]:
+        try:
+            return self.joiner.scores(query.result(), seen)
         except Exception as error:
             raise InferenceError(f"{self.model} failed in ONNX Runtime: {error}", model=self.model) from error
+
+    def _logits(self, raw: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return calibrated logits of cosines."""
+        return self.card.calibration.scale * raw + self.card.calibration.offset
 
     def _not_finite(self) -> str:
         return f"{self.model} gave a score that is not a finite number"

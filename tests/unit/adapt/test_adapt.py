@@ -68,7 +68,7 @@ def test_without_judgments_the_defaults_are_those_documented(checkpoint: Path, t
     assert (joining.query_prefix, joining.document_prefix) == (PROMPTS["query"], PROMPTS["document"])
     assert card.first_pass_weight == pytest.approx(0.1 * card.calibration.scale)
     assert (card.max_tokens, card.max_query_tokens, made.rows) == (24, 24, 1)
-    assert set(card.onnx) == {"int8", "int8-join"}
+    assert set(card.onnx) == {"int8", "int8-queries", "int8-contexts", "int8-scores"}
     assert "Its licence is the bi-encoder's" in (tmp_path / "made" / "README.md").read_text("utf-8")
 
 

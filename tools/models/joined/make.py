@@ -23,7 +23,7 @@ from osrerank.adapt.adapt import AdaptOptions, adapt
 from osrerank.export.calibration import fit_scorer
 from osrerank.export.export_model import GRAPHS, ExportOptions, export_model, write_card
 from osrerank.scoring.card import Calibration
-from osrerank.scoring.model_files import TOKENIZER_FILE, read_card
+from osrerank.scoring.model_files import CARD_FILE, TOKENIZER_FILE, read_card, read_json
 from osrerank.scoring.registry import load_scorer
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -76,8 +76,7 @@ def make_duo(models: Path, directory: Path, recipe: Mapping[str, Any]) -> None:
         adapt(models / recipe["start"], joined, AdaptOptions(**recipe["adapt"], keep_weights=True))
         export_model(joined, directory, ExportOptions(kind="duo", precision="int8"))
         shutil.move(joined / ENCODER, mono / ENCODER)
-    for file in (ENCODER, TOKENIZER_FILE):  # mono's, which the card names
-        (directory / file).unlink()
+    (directory / ENCODER).unlink()  # mono's, which the card names
     scale = read_card(mono).calibration.scale
     card = read_card(directory)
     card = replace(
@@ -92,6 +91,19 @@ def make_duo(models: Path, directory: Path, recipe: Mapping[str, Any]) -> None:
     print(f"{directory}: {card.calibration}, encoder {card.onnx['int8']}", flush=True)
 
 
+def share_tokenizer(directory: Path, other: Path) -> None:
+    """Let a model read another one's tokenizer in place of its own, which is the same.
+
+    Raises:
+        ValueError: it is not the same.
+    """
+    if read_json(directory / TOKENIZER_FILE) != read_json(other / TOKENIZER_FILE):
+        raise ValueError(f"{directory} and {other} have different tokenizers")
+    card = {**read_json(directory / CARD_FILE), "tokenizer": f"../{other.name}/{TOKENIZER_FILE}"}
+    (directory / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    (directory / TOKENIZER_FILE).unlink()
+
+
 def make(models: Path, sets: Path, output: Path, name: str) -> None:
     """Make a shipped model's directory."""
     recipe = read_recipe(name)
@@ -99,6 +111,8 @@ def make(models: Path, sets: Path, output: Path, name: str) -> None:
         make_duo(models, output / name, recipe)
     else:
         make_mono(models, sets, output / name, recipe)
+    if "tokenizer_of" in recipe:
+        share_tokenizer(output / name, output / recipe["tokenizer_of"])
 
 
 def main() -> None:
