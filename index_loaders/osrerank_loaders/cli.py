@@ -25,6 +25,7 @@ __all__ = ["convert", "download", "index"]
 @click.option("--b", type=click.FloatRange(0, 1), help="BM25 b; as published for the collection when absent.")
 @click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Scores differ per shard.")
 @click.option("--replicas", type=click.IntRange(min=0), help="Copies once loaded; at most one when absent.")
+@click.option("--contents", is_flag=True, help="Also index title and text (and URL) as one field, as Anserini does.")
 @click.option("--recreate", is_flag=True, help="Delete an index of that name first.")
 @click.option("--force-merge", is_flag=True, help="Merge to one segment at the end.")
 @click.option("--skip-bad", type=click.IntRange(min=0), default=0, show_default=True, help="Bad records to tolerate.")

@@ -37,7 +37,7 @@ def _options(options: Mapping[str, Any]) -> LoadOptions:
         repair_encoding=options["repair_encoding"],
         force_merge=options["force_merge"],
         checkpoint_s=options["checkpoint_s"],
-        index=IndexOptions(options["k1"], options["b"], options["shards"], options["replicas"]),
+        index=IndexOptions(**{name: options[name] for name in ("k1", "b", "shards", "replicas", "contents")}),
         bulk=BulkOptions(
             max_bytes=int(options["bulk_mb"] * (1 << 20)),
             in_flight=options["in_flight"],

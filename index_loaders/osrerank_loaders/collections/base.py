@@ -6,7 +6,7 @@ archive, damaged CBOR) are raised.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
@@ -14,6 +14,9 @@ from osrerank.formats.sources import Source, malformed, readable
 from osrerank.types import Document
 
 Record = Document | FormatError
+Read = Callable[[Source], Iterator[Record]]
+CONTENTS = "contents"
+"""The field that holds all that Anserini indexes of a document, its title and text among it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,12 @@ class Loader:
         open_fields: whether other fields may occur and are mapped dynamically.
         is_users: whether it is for collections of one's own, for which k1 and b are published nowhere.
         may_be_left_out: whether a file may have no document of the collection.
+        read_contents: as ``read``, with what Anserini indexes in the field ``contents``; title and text when None.
     """
 
     name: str
     about: str
-    read: Callable[[Source], Iterator[Record]]
+    read: Read
     files: tuple[str, ...] = ("*",)
     k1: float = 0.9
     b: float = 0.4
@@ -44,26 +48,54 @@ class Loader:
     open_fields: bool = False
     is_users: bool = False
     may_be_left_out: bool = False
+    read_contents: Read | None = None
 
 
-def read_records(loader: Loader, sources: Iterable[Source]) -> Iterator[Record]:
+def joined(read: Read, join: Callable[[Document], str]) -> Read:
+    """Return a reader of the same documents with the field ``contents``, which ``join`` makes of each."""
+
+    def read_joined(source: Source) -> Iterator[Record]:
+        for record in read(source):
+            if isinstance(record, FormatError):
+                yield record
+            elif CONTENTS in record.metadata:
+                reason = f"document {record.doc_id!r} has a field contents of its own; load it without --contents"
+                yield malformed(source, reason)
+            else:
+                yield replace(record, metadata={**record.metadata, CONTENTS: join(record)})
+
+    return read_joined
+
+
+def title_and_text(document: Document) -> str:
+    """Return title and text, a line each."""
+    return "\n".join(part for part in (document.title, document.text) if part)
+
+
+def read_records(loader: Loader, sources: Iterable[Source], *, contents: bool = False) -> Iterator[Record]:
     """Read the records of every source in turn; an empty source counts as a bad record.
+
+    Args:
+        loader: of the collection.
+        sources: its files.
+        contents: whether documents get the field ``contents``.
 
     Raises:
         CorpusFormatError: a file is truncated or damaged, and nothing after that place can be read.
     """
     try:
-        for record in _records(loader, sources):
+        for record in _records(loader, sources, contents=contents):
             yield _of_corpus(record) if isinstance(record, FormatError) else record
     except FormatError as error:
         raise _of_corpus(error) from error
 
 
-def _records(loader: Loader, sources: Iterable[Source]) -> Iterator[Record]:
+def _records(loader: Loader, sources: Iterable[Source], *, contents: bool) -> Iterator[Record]:
+    read = loader.read_contents or joined(loader.read, title_and_text) if contents else loader.read
     for source in sources:
         before_first = True
         with readable(source):
-            for record in loader.read(source):
+            for record in read(source):
                 before_first = False
                 yield record
         if before_first and not loader.may_be_left_out:

@@ -6,7 +6,7 @@ from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines, not_utf8, shown
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record
+from osrerank_loaders.collections.base import Loader, Record, joined
 from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.trec import doc_blocks
 
@@ -72,6 +72,16 @@ def read_documents_v2(source: Source) -> Iterator[Record]:
             yield malformed(source, f"docid, title and body must be strings, found docid {doc_id!r}", line=number)
 
 
+def _url_title_body(document: Document) -> str:
+    """Return what Anserini indexes of version 1, a line each."""
+    return "\n".join(part for part in (document.metadata.get("url"), document.title, document.text) if part)
+
+
+def _url_title_headings_text(document: Document) -> str:
+    """Return what Anserini indexes of version 2, of a document or a segment (``MsMarcoV2DocCollection``)."""
+    return f"{document.metadata['url']} {document.title} {document.metadata['headings']} {document.text}"
+
+
 MSMARCO_DOCUMENT = Loader(
     name="msmarco-document",
     about="MS MARCO documents: msmarco-docs.tsv or msmarco-docs.trec",
@@ -80,6 +90,7 @@ MSMARCO_DOCUMENT = Loader(
     k1=4.46,
     b=0.82,
     fields={"url": _URL},
+    read_contents=joined(read_documents, _url_title_body),
 )
 MSMARCO_V2_DOCUMENT = Loader(
     name="msmarco-v2-document",
@@ -87,4 +98,5 @@ MSMARCO_V2_DOCUMENT = Loader(
     read=read_documents_v2,
     files=("msmarco_doc_*", "*.json", "*.jsonl"),
     fields={"url": _URL, "headings": {"type": "text", "analyzer": "english"}},
+    read_contents=joined(read_documents_v2, _url_title_headings_text),
 )

@@ -14,6 +14,7 @@ something: the loader ``robust04`` reads them so, and ``trec`` refuses what is n
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -22,34 +23,36 @@ from osrerank.formats.lines import json_lines
 from osrerank.formats.markup import elements, strip_tags
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record
+from osrerank_loaders.collections.base import CONTENTS, Loader, Record, joined, title_and_text
 
 _TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP")
+_CONTENTS_TAGS = (*_TITLE_TAGS, *_TEXT_TAGS, "DATE", "DD")
+"""What Anserini's ``TrecCollection`` indexes: an element within another is part of it."""
 _POST_TYPES = frozenset({"sanitized_html", "tweet"})
 LATIN_1, CONGRESSIONAL_RECORD = "iso-8859-1", "CR93"
 _DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
 
 
-def read_trec(source: Source) -> Iterator[Record]:
-    """Read documents in the format that the file begins with."""
+def read_trec(source: Source, *, contents: bool = False) -> Iterator[Record]:
+    """Read documents in the format that the file begins with, with the field ``contents`` if asked for."""
     head = source.stream.peek(512)[:512].lstrip().lower()
     if PurePath(source.name).suffix.lower() in {".html", ".htm"}:
-        return _read_html(source)
+        return joined(_read_html, title_and_text)(source) if contents else _read_html(source)
     if head.startswith(b"{"):
-        return _read_post(source)
+        return _read_post(source, contents=contents)
     if b"<nitf" in head:
-        return _read_times(source)
-    return _read_sgml(source)
+        return _read_times(source, contents=contents)
+    return _read_sgml(source, contents=contents)
 
 
-def read_robust04(source: Source) -> Iterator[Record]:
+def read_robust04(source: Source, *, contents: bool = False) -> Iterator[Record]:
     """Read the SGML documents of TREC's disks 4 and 5 that Robust04 has: all but the Congressional Record's.
 
     A file of the Congressional Record alone has nothing that is indexed, and is no bad file.
     """
     is_empty = True
-    for record in _read_sgml(source, LATIN_1):
+    for record in _read_sgml(source, LATIN_1, contents=contents):
         is_empty = False
         if isinstance(record, FormatError) or not record.doc_id.startswith(CONGRESSIONAL_RECORD):
             yield record
@@ -84,7 +87,7 @@ def _decoded(source: Source, raw: bytes, line: int, encoding: str = "utf-8") -> 
         return malformed(source, f"not UTF-8: byte 0x{raw[error.start]:02x}", line=at_line)
 
 
-def _read_sgml(source: Source, encoding: str = "utf-8") -> Iterator[Record]:
+def _read_sgml(source: Source, encoding: str = "utf-8", *, contents: bool = False) -> Iterator[Record]:
     for number, block in doc_blocks(source, encoding):
         if isinstance(block, FormatError):
             yield block
@@ -92,7 +95,8 @@ def _read_sgml(source: Source, encoding: str = "utf-8") -> Iterator[Record]:
         doc_id = next(iter(elements(block, "DOCNO") or _DOC_ID.findall(block)), "")
         if doc_id:
             text = "\n".join(elements(block, *_TEXT_TAGS))
-            yield Document(doc_id, text, " ".join(elements(block, *_TITLE_TAGS)))
+            metadata = {CONTENTS: "\n".join(elements(block, *_CONTENTS_TAGS))} if contents else {}
+            yield Document(doc_id, text, " ".join(elements(block, *_TITLE_TAGS)), metadata)
         else:
             yield malformed(source, "a <DOC> without <DOCNO>", line=number)
 
@@ -104,7 +108,7 @@ def _read_html(source: Source) -> Iterator[Record]:
     yield text if isinstance(text, FormatError) else Document(stem, strip_tags(text).strip())
 
 
-def _read_times(source: Source) -> Iterator[Record]:
+def _read_times(source: Source, *, contents: bool = False) -> Iterator[Record]:
     try:
         article = ET.fromstring(source.stream.read())  # noqa: S314 - expat since 2.4.1 bounds entity expansion
     except ET.ParseError as error:
@@ -116,33 +120,37 @@ def _read_times(source: Source) -> Iterator[Record]:
         return
     abstract = _texts(article.findall(".//abstract/p"))
     body = _texts(article.findall(".//block[@class='full_text']/p"))
-    title = " ".join(_texts(article.findall(".//hl1"))) or " ".join(_texts(article.findall("./head/title")))
-    yield Document(number.attrib["id-string"], "\n".join([*abstract, *body]), title)
+    headline = _texts(article.findall(".//hl1"))
+    title = " ".join(headline) or " ".join(_texts(article.findall("./head/title")))
+    metadata = {CONTENTS: "\n".join([*headline, *abstract, *body])} if contents else {}
+    yield Document(number.attrib["id-string"], "\n".join([*abstract, *body]), title, metadata)
 
 
 def _texts(found: Iterable[ET.Element]) -> list[str]:
     return ["".join(element.itertext()).strip() for element in found]
 
 
-def _read_post(source: Source) -> Iterator[Record]:
+def _read_post(source: Source, *, contents: bool = False) -> Iterator[Record]:
     for number, record in json_lines(source):
         if isinstance(record, FormatError):
             yield record
         elif isinstance(record.get("id"), str) and isinstance(record.get("contents"), list):
+            title = record.get("title") or ""
             metadata = {"url": record["article_url"]} if record.get("article_url") else {}
-            yield Document(
-                record["id"], "\n".join(_post_texts(record["contents"])), record.get("title") or "", metadata
-            )
+            if contents:
+                metadata[CONTENTS] = "\n".join([title, *_post_texts(record["contents"], kickers=True)])
+            yield Document(record["id"], "\n".join(_post_texts(record["contents"])), title, metadata)
         else:
             yield malformed(source, "expected id and a list of contents (Washington Post)", line=number)
 
 
-def _post_texts(contents: list[dict[str, Any] | None]) -> Iterator[str]:
-    """Yield the paragraphs, tweets and captions; kickers, bylines and dates are not text."""
+def _post_texts(contents: list[dict[str, Any] | None], *, kickers: bool = False) -> Iterator[str]:
+    """Yield the paragraphs, tweets and captions, and kickers if asked for; bylines and dates are not text."""
+    types = _POST_TYPES | ({"kicker"} if kickers else set())
     for part in contents:
         if not part:
             continue
-        if part.get("type") in _POST_TYPES and part.get("content"):
+        if part.get("type") in types and part.get("content"):
             yield strip_tags(part["content"]).strip()
         if part.get("fullcaption"):
             yield strip_tags(part["fullcaption"]).strip()
@@ -153,6 +161,7 @@ TREC = Loader(
     about="TREC news: SGML <DOC> files, NYT XML, Washington Post JSON lines, HTML files",
     read=read_trec,
     fields={"url": {"type": "keyword", "ignore_above": 2048}},
+    read_contents=partial(read_trec, contents=True),
 )
 
 ROBUST04 = Loader(
@@ -160,4 +169,5 @@ ROBUST04 = Loader(
     about="Robust04: TREC disks 4 and 5, SGML <DOC> files, without the Congressional Record",
     read=read_robust04,
     may_be_left_out=True,
+    read_contents=partial(read_robust04, contents=True),
 )

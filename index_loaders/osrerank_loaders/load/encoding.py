@@ -7,7 +7,7 @@ import dataclasses
 import re
 
 from osrerank.errors import FormatError
-from osrerank_loaders.collections.base import Record
+from osrerank_loaders.collections.base import CONTENTS, Record
 
 # Two to four characters that, written as latin-1, are the bytes of one character in UTF-8.
 _ENCODED_TWICE = re.compile("[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
@@ -26,7 +26,10 @@ def _decoded(match: re.Match[str]) -> str:
 
 
 def repaired(record: Record) -> Record:
-    """Return a document with its text and title repaired; an error as it is."""
+    """Return a document with its text, title and contents repaired; an error as it is."""
     if isinstance(record, FormatError):
         return record
-    return dataclasses.replace(record, text=repair(record.text), title=repair(record.title))
+    metadata = record.metadata
+    if CONTENTS in metadata:
+        metadata = {**metadata, CONTENTS: repair(metadata[CONTENTS])}
+    return dataclasses.replace(record, text=repair(record.text), title=repair(record.title), metadata=metadata)

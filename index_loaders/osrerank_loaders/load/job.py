@@ -152,7 +152,7 @@ class _Load:
 
     def _records(self, meter: Meter | None = None) -> Iterator[Record]:
         sources = open_sources(self._files, self._loader.files, meter, taken=self._fingerprints.taken)
-        records = read_records(self._loader, sources)
+        records = read_records(self._loader, sources, contents=self._options.index.contents)
         return map(repaired, records) if self._options.repair_encoding else records
 
     def _begin(self) -> LoadState:

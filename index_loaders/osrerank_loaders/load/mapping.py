@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from osrerank_loaders.collections.base import Loader
+from osrerank_loaders.collections.base import CONTENTS, Loader
 
 _LOADING = {"refresh_interval": "-1", "number_of_replicas": 0}
 
@@ -17,12 +17,14 @@ class IndexOptions:
         b: BM25's b; the loader's when None.
         shards: with more than one, term statistics and so scores differ per shard.
         replicas: copies once loaded; as many as the nodes allow, at most one, when None.
+        contents: whether there is a field ``contents`` too, with all that Anserini indexes of a document.
     """
 
     k1: float | None = None
     b: float | None = None
     shards: int = 1
     replicas: int | None = None
+    contents: bool = False
 
 
 def index_body(
@@ -43,7 +45,7 @@ def index_body(
     mappings: dict[str, Any] = {
         "_meta": meta,
         "dynamic": loader.open_fields,
-        "properties": {"title": text, "text": text, **loader.fields},
+        "properties": {"title": text, "text": text, **({CONTENTS: text} if options.contents else {}), **loader.fields},
     }
     settings: dict[str, Any] = {"number_of_shards": options.shards, **_LOADING}
     if not (fixed_similarity and loader.is_users and options.k1 is None and options.b is None):
@@ -54,7 +56,8 @@ def index_body(
 def fixed_options(loader: Loader, options: IndexOptions) -> tuple[str, ...]:
     """Return the options that are fixed once the index exists, so that a load resumes only with the same."""
     similarity = _similarity(loader, options)
-    return (f"k1={similarity['k1']:g}", f"b={similarity['b']:g}", f"shards={options.shards}")
+    constants = (f"k1={similarity['k1']:g}", f"b={similarity['b']:g}", f"shards={options.shards}")
+    return (*constants, CONTENTS) if options.contents else constants
 
 
 def _similarity(loader: Loader, options: IndexOptions) -> dict[str, Any]:

@@ -15,10 +15,11 @@ Read = Callable[..., list[Record]]
 def read(tmp_path: Path) -> Read:
     """Write the bytes to a file (or take paths as they are) and read them with a loader."""
 
-    def reading(loader: Loader, content: bytes | Path, name: str = "file") -> list[Record]:
+    def reading(loader: Loader, content: bytes | Path, name: str = "file", *, contents: bool = False) -> list[Record]:
         path = content if isinstance(content, Path) else tmp_path / name
         if isinstance(content, bytes):
             path.write_bytes(content)
-        return list(read_records(loader, open_sources(files_of([str(path)], loader.files), loader.files)))
+        sources = open_sources(files_of([str(path)], loader.files), loader.files)
+        return list(read_records(loader, sources, contents=contents))
 
     return reading

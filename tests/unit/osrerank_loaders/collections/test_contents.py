@@ -1,0 +1,118 @@
+"""The field ``contents``: what Anserini indexes of each collection's documents, beside title and text."""
+
+from pathlib import Path
+
+import pytest
+
+from osrerank.errors import FormatError
+from osrerank.types import Document
+from osrerank_loaders.collections.registry import LOADERS
+from osrerank_loaders.load.encoding import repaired
+from osrerank_loaders.load.mapping import IndexOptions, fixed_options, index_body
+from tests.unit.osrerank_loaders.collections.test_readers import (
+    DOC_V2,
+    DOCS_TREC,
+    DOCS_TSV,
+    GOLDEN,
+    NITF,
+    PASSAGE_V2,
+    POST,
+    SEGMENT_V2,
+    lines,
+)
+from tests.unit.osrerank_loaders.conftest import Read
+
+DATED = b"""<DOC>
+<DOCNO> LA010190-1 </DOCNO>
+<DATE>
+<P>January 1, 1990</P>
+</DATE>
+<SECTION>Metro</SECTION>
+<HEADLINE>Rain &amp; sun</HEADLINE>
+<BYLINE>By nobody</BYLINE>
+<TEXT>
+It rained. <DATE>Monday</DATE>
+</TEXT>
+</DOC>
+"""
+
+EXPECTED = {
+    "tsv": ("msmarco-document", DOCS_TSV.encode(), "https://a.example/\nA title\nThe body. More."),
+    "trec form": ("msmarco-document", DOCS_TREC.encode(), "https://a.example/\nA title\nThe body, where 1 < 2.\nMore."),
+    "json form": ("msmarco-document", lines({"id": "D1", "contents": "u\nt\nb"}), "u\nt\nb"),
+    "v2 document": ("msmarco-v2-document", lines(DOC_V2), "u t h\nh2 b"),
+    "v2 segment": ("msmarco-v2-document", lines(SEGMENT_V2), "u t h s"),
+    "v2 passage": ("msmarco-v2-passage", lines(PASSAGE_V2), "Text."),
+    "passage": ("msmarco-passage", b"1\tA passage.\n", "A passage."),
+    "news, an element within another once": ("trec", DATED, "January 1, 1990\nRain & sun\nIt rained.  Monday"),
+    "robust04": ("robust04", DATED, "January 1, 1990\nRain & sun\nIt rained.  Monday"),
+    "times": ("trec", NITF.encode(), "Headline\nIn short.\nOne.\nTwo words."),
+    "times without a headline": (
+        "trec",
+        NITF.replace("<hl1>Headline</hl1>", "").encode(),
+        "In short.\nOne.\nTwo words.",
+    ),
+    "post, its kicker too": ("trec", lines(POST), "Title\nOpinions\nA  link  & text\nA caption"),
+    "common layout": ("jsonl", lines({"id": "1", "title": "T", "text": "x"}), "T\nx"),
+}
+
+
+@pytest.mark.parametrize("case", EXPECTED)
+def test_contents_are_what_anserini_indexes(read: Read, case: str) -> None:
+    loader, content, expected = EXPECTED[case]
+    first = read(LOADERS[loader], content, contents=True)[0]
+    assert isinstance(first, Document)
+    assert first.metadata["contents"] == expected
+
+
+def test_an_html_file_has_its_text(read: Read) -> None:
+    (record,) = read(LOADERS["trec"], b"<html><pre>n < 7</pre></html>", "CACM-0007.html", contents=True)
+    assert record == Document("CACM-0007", "n < 7", "", {"contents": "n < 7"})
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_nothing_else_changes(read: Read, case: str) -> None:
+    loader, content, *_ = GOLDEN[case]
+    plain = read(LOADERS[loader], content)
+    for before, after in zip(plain, read(LOADERS[loader], content, contents=True), strict=True):
+        assert isinstance(before, Document)
+        assert isinstance(after, Document)
+        assert "contents" not in before.metadata
+        rest = {name: value for name, value in after.metadata.items() if name != "contents"}
+        assert Document(after.doc_id, after.text, after.title, rest) == before
+
+
+def test_bad_records_stay_errors_and_a_field_of_that_name_is_refused(read: Read) -> None:
+    own = {"id": "1", "text": "x", "contents": "y"}
+    bad, taken, good = read(LOADERS["jsonl"], lines({"text": "x"}, own, {"id": "2", "text": "x"}), contents=True)
+    assert isinstance(bad, FormatError)
+    assert isinstance(taken, FormatError)
+    assert "document '1' has a field contents of its own; load it without --contents" in str(taken)
+    assert isinstance(good, Document)
+
+
+def test_the_repair_of_the_encoding_includes_it() -> None:
+    twice = "caf\u00e9".encode().decode("latin-1")
+    record = repaired(Document("1", twice, twice, {"contents": f"{twice} {twice}"}))
+    assert record == Document("1", "caf\u00e9", "caf\u00e9", {"contents": "caf\u00e9 caf\u00e9"})
+
+
+def test_the_index_has_the_field_with_the_published_constants() -> None:
+    loader = LOADERS["robust04"]
+    body = index_body(loader, IndexOptions(contents=True), {})
+    assert body["mappings"]["properties"]["contents"] == {"type": "text", "analyzer": "english"}
+    assert body["settings"]["index"]["similarity"]["default"] == {"type": "BM25", "k1": 0.9, "b": 0.4}
+    assert "contents" not in index_body(loader, IndexOptions(), {})["mappings"]["properties"]
+    assert fixed_options(loader, IndexOptions(contents=True)) == ("k1=0.9", "b=0.4", "shards=1", "contents")
+    assert fixed_options(loader, IndexOptions()) == ("k1=0.9", "b=0.4", "shards=1")
+
+
+def test_published_samples(read: Read, shared: Path) -> None:
+    """Of the samples that Anserini and Pyserini test with, every document's title and words of the text are there."""
+    for folder, loader in [("trec", "trec"), ("nyt", "trec"), ("washingtonpost", "trec"), ("msmarco_v2_doc", "")]:
+        records = read(LOADERS[loader or "msmarco-v2-document"], shared / "format-samples" / folder, contents=True)
+        assert records
+        for record in records:
+            assert isinstance(record, Document)
+            words = set(record.metadata["contents"].split())
+            assert set(record.text.split()) | set(record.title.split()) <= words
