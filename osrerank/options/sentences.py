@@ -5,6 +5,13 @@ from typing import Any, Literal
 
 from osrerank.options.parse import is_count, is_name, is_share, read_options, unusable
 
+PUNKT_LANGUAGES = {
+    "cs": "czech", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish", "et": "estonian",
+    "fi": "finnish", "fr": "french", "it": "italian", "ml": "malayalam", "nl": "dutch", "no": "norwegian",
+    "pl": "polish", "pt": "portuguese", "ru": "russian", "sl": "slovene", "sv": "swedish", "tr": "turkish",
+}  # fmt: skip
+"""Two-letter code -> the model of that language that NLTK has for Punkt."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sentences:
@@ -14,7 +21,11 @@ class Sentences:
         a: weight of the first pass, in [0, 1]; ``osrerank tune`` finds it for a collection.
         weights: of the best sentence, the second best and so on, in [0, 1]; the first is 1 in the paper.
         scores: what is summed: ``"logit"``, as the released code does, or ``"probability"``, as the paper says.
-        max_words: words of a sentence; a longer one is split.
+        splitter: ``"sentencex"``, or ``"punkt"`` for NLTK's Punkt, as in the released code.
+        chunks: by what long sentences are split: ``"words"``, as in the released code, which leaves what the model
+            cannot take to its cut; or ``"tokens"``, into as many as the model takes beside the query, so that nothing
+            is cut.
+        max_words: words of a sentence; a longer one is split. Of no effect with ``chunks="tokens"``.
         drop_tail: whether a split sentence loses its last, shorter part, as in the released code.
         limit: sentences of a document that are scored at most; None for all.
         language: of the documents, as a two-letter code.
@@ -23,6 +34,8 @@ class Sentences:
     a: float = 0.5
     weights: tuple[float, ...] = (1.0, 0.2, 0.3)
     scores: Literal["logit", "probability"] = "logit"
+    splitter: Literal["sentencex", "punkt"] = "sentencex"
+    chunks: Literal["words", "tokens"] = "words"
     max_words: int = 512
     drop_tail: bool = False
     limit: int | None = None
@@ -37,14 +50,25 @@ class Sentences:
             raise unusable("sentences.weights", self.weights, "one or more numbers in [0, 1]")
         if self.scores not in ("logit", "probability"):
             raise unusable("sentences.scores", self.scores, '"logit" or "probability"')
+        if self.limit is not None and not is_count(self.limit):
+            raise unusable("sentences.limit", self.limit, "a count from 1 on or None")
+        self._check_splitting()
+
+    def _check_splitting(self) -> None:
+        if self.splitter not in ("sentencex", "punkt"):
+            raise unusable("sentences.splitter", self.splitter, '"sentencex" or "punkt"')
+        if self.chunks not in ("words", "tokens"):
+            raise unusable("sentences.chunks", self.chunks, '"words" or "tokens"')
         if not is_count(self.max_words):
             raise unusable("sentences.max_words", self.max_words, "a count from 1 on")
         if self.drop_tail not in (True, False):
             raise unusable("sentences.drop_tail", self.drop_tail, "True or False")
+        if self.drop_tail and self.chunks == "tokens":
+            raise unusable("sentences.drop_tail", self.drop_tail, 'False with chunks="tokens", which drops nothing')
         if not is_name(self.language):
             raise unusable("sentences.language", self.language, "a two-letter code")
-        if self.limit is not None and not is_count(self.limit):
-            raise unusable("sentences.limit", self.limit, "a count from 1 on or None")
+        if self.splitter == "punkt" and self.language not in PUNKT_LANGUAGES:
+            raise unusable("sentences.language", self.language, f"one of Punkt's: {', '.join(PUNKT_LANGUAGES)}")
 
     @classmethod
     def of(cls, value: Any) -> "Sentences | None":

@@ -136,8 +136,18 @@ class InputBuilder:
 
     def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
         """Return each document's pieces, its prefix among them, cut to fit beside the query."""
-        room = self._duo_room(query) if self._is_duo else self._mono_room(query)
+        room = self._room(query)
         return self._pieces([self._document_prefix + text for text in texts] if self._document_prefix else texts, room)
+
+    def chunks(self, texts: Sequence[str], query: Pieces) -> list[list[tuple[int, int]]]:
+        """Return the start and end of each text's consecutive chunks, in characters, of which `documents` cuts none.
+
+        A chunk has as many whole words as fit; a word of more pieces than fit is divided. Text without pieces has none.
+        """
+        prefix = self._tokenizer.encode(self._document_prefix, add_special_tokens=False).ids
+        room = max(self._room(query) - len(prefix), 1)
+        encodings = self._tokenizer.encode_batch([_encodable(text) for text in texts], add_special_tokens=False)
+        return [_chunks(encoding, room) for encoding in encodings]
 
     def mono(self, query: Pieces, document: Pieces) -> Tokens:
         """Return the sequence of a query and a document."""
@@ -161,6 +171,9 @@ class InputBuilder:
         segments[: start + len(middle) + len(first.ids)] = around.document_type
         segments[:start] = 0
         return Tokens(ids, segments)
+
+    def _room(self, query: Pieces) -> int:
+        return self._duo_room(query) if self._is_duo else self._mono_room(query)
 
     def _mono_room(self, query: Pieces) -> int:
         """Return how many pieces a document may have; the released code leaves one token unused."""
@@ -279,6 +292,20 @@ def _encodable(text: str) -> str:
 
 def _cut(ids: Sequence[int], most: int) -> Pieces:
     return Pieces(np.array(ids[:most], dtype=np.int64), cut=len(ids) > most)
+
+
+def _chunks(encoding: Encoding, most: int) -> list[tuple[int, int]]:
+    """Return the start and end of chunks of at most so many pieces, each ending with a word where one ends in it."""
+    words, places = encoding.word_ids, encoding.offsets
+    found: list[tuple[int, int]] = []
+    first = 0
+    while first < len(words):
+        end = min(first + most, len(words))
+        if end < len(words):
+            end = next((at for at in range(end, first, -1) if words[at] != words[at - 1]), end)
+        found.append((places[first][0], places[end - 1][1]))
+        first = end
+    return found
 
 
 def _without_last_word(encoding: Encoding) -> list[int]:

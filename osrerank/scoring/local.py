@@ -123,6 +123,9 @@ class LocalScorer:
         """Return the logistic function of logits ``(n,)``, in float64: the values are calibrated already."""
         return logistic(logits)
 
+    def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        return self._builder.chunks(texts, self._builder.query(query))
+
     def close(self) -> None:
         with self._closing:
             backend, self._backend = self._backend, None

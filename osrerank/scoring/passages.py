@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import InferenceError
-from osrerank.types import Deadline, PassageScores, Scorer, Span
+from osrerank.errors import ConfigError, InferenceError
+from osrerank.types import CutsTexts, Deadline, PassageScores, Scorer, Span
 
 Part = tuple[str, Span | None]
 """A passage or sentence as the model reads it, with its place; None for the whole text."""
@@ -54,3 +54,19 @@ def score_parts(
     places = [[span for _, span in some] for some in parts]
     failures = {order[at]: why for at, why in scores.failures.items()}
     return PassageScores(places, logits, failures, scores.identity, **scores.counts())
+
+
+def chunks_of(scorer: Scorer, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """Return the chunks of texts that fit a scorer's model, as `CutsTexts.chunks` does.
+
+    Raises:
+        ConfigError: the scorer's tokenizer is not in this process.
+    """
+    if isinstance(scorer, CutsTexts):
+        return scorer.chunks(query, texts)
+    raise ConfigError(
+        f'sentences.chunks is "tokens", and the tokenizer of {scorer.model} is not in this process; score in it '
+        '(backend "onnx" or "torch"), or split by "words"',
+        setting="rerank.sentences.chunks",
+        source="argument",
+    )

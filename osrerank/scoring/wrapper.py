@@ -1,8 +1,11 @@
 """What every scorer around another one has in common."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
+from osrerank.scoring.passages import chunks_of
 from osrerank.types import Advice, Scorer
 
 
@@ -30,6 +33,9 @@ class Wrapper:
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         return self._scorer.probabilities(logits)
+
+    def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        return chunks_of(self._scorer, query, texts)
 
     def close(self) -> None:
         self._scorer.close()

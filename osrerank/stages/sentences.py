@@ -8,13 +8,15 @@ options.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from osrerank.options.sentences import Sentences
+from osrerank.scoring.passages import chunks_of
 from osrerank.stages.ordering import Judged
-from osrerank.stages.sentence_splitting import sentence_spans
+from osrerank.stages.sentence_splitting import cleaned, sentence_spans
 from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import readable
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
@@ -63,6 +65,7 @@ class SentenceStage:
         """Return the ranking with its top ``depth`` in the interpolated order.
 
         Raises:
+            ConfigError: sentences are to be split by tokens, and the scorer has no tokenizer here.
             MissingDependencyError: the sentence splitter is not installed.
             DeadlineExceeded: no sentence could be scored in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
@@ -70,7 +73,7 @@ class SentenceStage:
         return rank_by_slices(
             self.scorer,
             ranking,
-            self.sentences_of,
+            partial(self.sentences_of, query=ranking.query.text),
             self._judge,
             stage=self.name,
             depth=self.depth,
@@ -78,18 +81,27 @@ class SentenceStage:
             deadline=deadline.within_ms(self.budget_ms),
         )
 
-    def sentences_of(self, candidate: Candidate) -> list[tuple[str, Span]]:
+    def sentences_of(self, candidate: Candidate, query: str) -> list[tuple[str, Span]]:
         """Return a candidate's sentences as the model reads them, at least one, each with its place in the source."""
         sections = candidate.sections or (Section("text", candidate.text or ""),)
-        options = self.options
         found = [
-            (readable(section.text[start:end]), Span(section.field, start, end, section.value))
+            (readable(clean[start:end]), Span(section.field, start, end, section.value))
             for section in sections
-            for start, end in sentence_spans(
-                section.text, options.language, max_words=options.max_words, drop_tail=options.drop_tail
-            )
+            for clean in (cleaned(section.text),)
+            for start, end in self._spans(clean, query)
         ]
-        return found[: options.limit] or [("", Span(sections[0].field, 0, 0, sections[0].value))]
+        return found[: self.options.limit] or [("", Span(sections[0].field, 0, 0, sections[0].value))]
+
+    def _spans(self, clean: str, query: str) -> list[tuple[int, int]]:
+        spans = sentence_spans(clean, self.options)
+        if self.options.chunks == "words":
+            return spans
+        chunks = chunks_of(self.scorer, query, [clean[start:end] for start, end in spans])
+        return [
+            (start + first, start + last)
+            for (start, _), inside in zip(spans, chunks, strict=True)
+            for first, last in inside
+        ]
 
     def _judge(self, candidate: Candidate, spans: Sequence[Span | None], logits: npt.NDArray[np.float32]) -> Judged:
         there = np.flatnonzero(~np.isnan(logits))

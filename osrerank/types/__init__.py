@@ -2,7 +2,7 @@
 
 from osrerank.types.scores import NEVER, Advice, Counts, Deadline, RequestStates, Scorer, Scores
 from osrerank.types.stages import FailurePolicy, Stage, StagePipeline
-from osrerank.types.states import HasStates, LongText, PassageScores, ScoresPassages
+from osrerank.types.states import CutsTexts, HasStates, LongText, PassageScores, ScoresPassages
 from osrerank.types.values import (
     Candidate,
     Document,
@@ -24,6 +24,7 @@ __all__ = [
     "Advice",
     "Candidate",
     "Counts",
+    "CutsTexts",
     "Deadline",
     "Document",
     "FailurePolicy",

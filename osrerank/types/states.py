@@ -69,6 +69,21 @@ class PassageScores(Counts):
 
 
 @runtime_checkable
+class CutsTexts(Protocol):
+    """A scorer that has its model's tokenizer at hand."""
+
+    def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Return the start and end, in characters, of each text's consecutive chunks that fit the model beside a query.
+
+        A text that fits is its only chunk, and one without a piece has none.
+
+        Args:
+            query: its text.
+            texts: to be scored against it.
+        """
+
+
+@runtime_checkable
 class ScoresPassages(Protocol):
     """A scorer that is given documents, and knows how long ones are read."""
 

@@ -21,7 +21,8 @@ import pytest
 from opensearchpy.helpers import bulk
 
 from osrerank import connect
-from osrerank.stages.sentence_splitting import sentence_spans
+from osrerank.options.sentences import Sentences
+from osrerank.stages.sentence_splitting import cleaned, sentence_spans
 from osrerank.states import build_states, joined_scorer
 from tests.bench.test_states import SAMPLE, questions, show, took_ms
 from tests.servers import ROOT
@@ -38,7 +39,9 @@ def passages() -> Iterator[str]:
     texts = [
         json.loads(line)["text"] for line in gzip.decompress((SAMPLE / "corpus.jsonl.gz").read_bytes()).splitlines()
     ]
-    divided = [[text[start:end] for start, end in sentence_spans(text, "en", max_words=200)] for text in texts]
+    divided = [
+        [text[start:end] for start, end in sentence_spans(cleaned(text), Sentences(max_words=200))] for text in texts
+    ]
     pool = [sentence for sentences in divided for sentence in sentences]
     draw = random.Random(7)
     while True:

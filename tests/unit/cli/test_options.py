@@ -35,6 +35,10 @@ def arguments_of(*given):
             ("--sentences", "0.4,weights=1/0.2,drop_tail=true"),
             {"sentences": {"a": 0.4, "weights": [1, 0.2], "drop_tail": True}},
         ),
+        (
+            ("--sentences", "splitter=punkt,chunks=tokens"),
+            {"sentences": {"splitter": "punkt", "chunks": "tokens"}},
+        ),
         (("--passages", "limit=5"), {"passages": {"limit": 5}}),
     ],
 )

@@ -210,3 +210,28 @@ def test_a_model_without_segments_gets_one_segment_for_both_documents(rows: int)
     query = builder.query("low")
     first, second = builder.documents(["wing", "heat"], query)
     assert builder.duo(query, first, second).segments.max() == 0
+
+
+def test_chunks_are_whole_words_that_fit_beside_the_query() -> None:
+    builder = InputBuilder.load(DIRECTORY, card(max_tokens=24, max_query_tokens=8))
+    query = builder.query("wing flow")
+    text = "  flows, of  gas; caf\u00e9 past wings and things unheardof in wings. " * 3
+    (chunks, short, nothing) = builder.chunks([text, "flow of gas", " "], query)
+    assert short == [(0, 11)]
+    assert nothing == []
+    assert len(chunks) > 2
+    assert "".join(text[start:end] for start, end in chunks).replace(" ", "") == text.replace(" ", "")
+    assert all(text[start - 1 : start] in {" ", ""} or not text[start].isalnum() for start, _end in chunks)
+    pieces = builder.documents([text[start:end] for start, end in chunks], query)
+    assert not any(one.cut for one in pieces)
+    whole = InputBuilder.load(DIRECTORY, card()).documents([text], query)[0]
+    assert [piece for one in pieces for piece in one.ids] == whole.ids.tolist()
+
+
+def test_a_word_of_more_pieces_than_fit_is_divided() -> None:
+    builder = InputBuilder.load(DIRECTORY, card(max_tokens=12, max_query_tokens=8))
+    query = builder.query("wing")
+    word = "wingwingwing" * 6
+    ((first, *rest),) = builder.chunks([word], query)
+    assert first[0] == 0
+    assert [start for start, _end in rest] == [end for _start, end in (first, *rest)][:-1]

@@ -20,7 +20,7 @@ VALUE = FunctionScorer(lambda _query, text: float(text.split()[0]) if text else 
 
 
 def sentences_of(text, **options):
-    return [text[start:end] for start, end in sentence_spans(text, "en", **{"max_words": 512, **options})]
+    return [text[start:end] for start, end in sentence_spans(cleaned(text), Sentences(**options))]
 
 
 def test_sentences_with_abbreviations_and_numbers():
@@ -116,3 +116,11 @@ def test_sentences_stand_alone():
         with pytest.raises(ConfigError, match="in place of passages and blend"):
             Rerank(sentences=True, **other)
     assert Rerank(sentences={"weights": [1, 0.5]}).sentences.weights == (1, 0.5)
+
+
+def test_the_model_reads_no_markup():
+    scorer = FunctionScorer(lambda _query, text: 9.0 if text == "One bold word." else 0.0)
+    ranking = SentenceStage(scorer).rerank(ranking_of(["<p>One <b>bold</b>\n word.</p>"]))
+    entry = ranking.candidates[0].trace[-1]
+    assert entry.parts["logit"] == 9.0
+    assert (entry.passage.start, entry.passage.end) == (3, 25)

@@ -1,0 +1,116 @@
+"""Punkt in sentencex's place, with NLTK's own model and no download; and sentences split by what the model takes."""
+
+import importlib.util
+from pathlib import Path
+
+import nltk.data
+import pytest
+
+from osrerank.errors import ConfigError
+from osrerank.options.sentences import PUNKT_LANGUAGES, Sentences
+from osrerank.scoring.cache.local import LocalStore, NoStore
+from osrerank.scoring.cache.scorer import CachedScorer
+from osrerank.scoring.registry import load_scorer
+from osrerank.stages import sentence_splitting
+from osrerank.stages.sentence_splitting import cleaned, sentence_spans
+from osrerank.stages.sentences import SentenceStage
+from osrerank.testing import FunctionScorer
+from tests.rankings import ranking_of
+
+DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
+
+
+def by_punkt(text, **options):
+    return [text[start:end] for start, end in sentence_spans(cleaned(text), Sentences(splitter="punkt", **options))]
+
+
+@pytest.fixture
+def without_downloads(monkeypatch):
+    """Neither NLTK's data nor its downloader can be reached."""
+
+    def refuse(*_args, **_named):
+        raise AssertionError("NLTK's data was asked for")
+
+    monkeypatch.setattr(nltk.data, "find", refuse)
+    monkeypatch.setattr(nltk, "download", refuse)
+    sentence_splitting._punkt.cache_clear()
+
+
+@pytest.mark.usefixtures("without_downloads")
+def test_punkt_knows_its_abbreviations_and_needs_no_download():
+    text = "Shares of Acme Corp. fell in Jan. 1990. Messrs. Gray and J. Smith\n<b>agree</b>.  Why? He left... and came."
+    assert by_punkt(text) == [
+        "Shares of Acme Corp. fell in Jan. 1990.",
+        "Messrs. Gray and J. Smith\n<b>agree</b>.",
+        "Why?",
+        "He left... and came.",
+    ]
+    assert by_punkt("It is (so he said.) true. J. Smith et al. agree.") == [
+        "It is (so he said.)",
+        "true.",
+        "J. Smith et al.",
+        "agree.",
+    ]
+    german = "Er kam am 5. Mai, z.B. mit Freunden. Dann ging er."
+    assert by_punkt(german, language="de") == ["Er kam am 5. Mai, z.B. mit Freunden.", "Dann ging er."]
+    assert by_punkt("") == by_punkt(" \n ") == []
+
+
+def test_long_sentences_are_chunked_as_with_sentencex():
+    text = " ".join(f"w{place}" for place in range(25))
+    assert [len(one.split()) for one in by_punkt(text, max_words=10)] == [10, 10, 5]
+    assert [len(one.split()) for one in by_punkt(text, max_words=10, drop_tail=True)] == [10, 10]
+
+
+def test_every_language_has_a_model():
+    import punkt
+
+    assert set(PUNKT_LANGUAGES.values()) <= set(punkt.available_languages())
+
+
+def test_the_model_is_nltks_own():
+    """Compared to the files of NLTK's ``punkt_tab``, of which LlamaIndex has a copy."""
+    origin = importlib.util.find_spec("llama_index.core").origin
+    folder = Path(origin).parent / "_static" / "nltk_cache" / "tokenizers" / "punkt_tab" / "english"
+    lines = {path.stem: path.read_text("utf-8").split("\n") for path in folder.iterdir()}
+    rows = {name: [tuple(line.split("\t")) for line in lines[name] if line] for name in lines}
+    learned = sentence_splitting._punkt("en")._params
+    assert learned.abbrev_types == {row[0] for row in rows["abbrev_types"]}
+    assert learned.sent_starters == {row[0] for row in rows["sent_starters"]}
+    assert learned.collocations == set(rows["collocations"])
+    flags = {word: int(bits) for word, bits in rows["ortho_context"]}
+    assert len(flags) > 20_000
+    assert {word: learned.ortho_context[word] for word in flags} == flags
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    scorer = load_scorer(str(DIRECTORY), backend="onnx", threads=1)
+    yield scorer
+    scorer.close()
+
+
+LONG = " ".join(f"word{place}," for place in range(400)) + " end. A short one."
+
+
+def test_by_tokens_nothing_is_cut(scorer):
+    by_words = SentenceStage(scorer).rerank(ranking_of([LONG]))
+    assert by_words.reports[0].truncated == 1
+    assert by_words.reports[0].inferences == 2
+    stage = SentenceStage(scorer, Sentences(chunks="tokens", splitter="punkt"))
+    by_tokens = stage.rerank(ranking_of([LONG]))
+    assert by_tokens.reports[0].truncated == 0
+    assert by_tokens.reports[0].inferences > 3
+    parts = stage.sentences_of(ranking_of([LONG]).candidates[0], "a query")
+    assert "".join(text for text, _span in parts).replace(" ", "") == LONG.replace(" ", "")
+    assert [LONG[span.start : span.end] for _text, span in parts] == [text for text, _span in parts]
+    assert parts[-1][0] == "A short one."
+
+
+def test_a_cache_passes_it_on_and_a_scorer_without_a_tokenizer_is_refused(scorer):
+    cached = CachedScorer(scorer, NoStore(), LocalStore(1000))
+    assert cached.chunks("a query", [LONG]) == scorer.chunks("a query", [LONG])
+    for lacking in (FunctionScorer(), CachedScorer(FunctionScorer(), NoStore())):
+        with pytest.raises(ConfigError, match="the tokenizer of testing/function is not in this process") as caught:
+            SentenceStage(lacking, Sentences(chunks="tokens")).rerank(ranking_of([LONG]))
+        assert caught.value.setting == "rerank.sentences.chunks"
