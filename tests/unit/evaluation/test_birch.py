@@ -1,0 +1,117 @@
+"""Birch's released predictions: the formula by hand, the command with folds, files that do not belong together."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from osrerank.cli import cli
+from osrerank.errors import FormatError
+from osrerank.evaluation.birch import read_predictions
+from osrerank.evaluation.tune import Weights
+
+DATASET = [  # label, first pass, query, sentence, query id, sentence id, query id, running id
+    "0\t4.5\ta query\tFirst.\t301\tAP_88-1_0\t301\t0",
+    "0\t4.5\ta query\tSecond.\t301\tAP_88-1_1\t301\t1",
+    '1\t6.25\ta query\tA "quote.\t301\tFT-2_0\t301\t2',
+    "1\t6.25\ta query\t\t301\tFT-2_1\t301\t3",
+    "1\t6.25\ta query\tThird.\t301\tFT-2_2\t301\t4",
+    "1\t6.25\ta query\tFourth.\t301\tFT-2_3\t301\t5",
+    "0\t1.0\tother\tOnly.\t302\tFT-2_0\t302\t6",
+    "0\t0.5\tother\tNot predicted.\t302\tFT-9_0\t302\t7",
+]
+PREDICTIONS = [
+    "301 Q0 0 1 -1.5 bert",
+    "301 Q0 1 2 2.0 bert",
+    "301 Q0 3 3 0.25 bert",
+    "301 Q0 2 4 -3.0 bert",
+    "301 Q0 5 5 1.75 bert",
+    "301 Q0 4 6 -0.5 bert",
+    "302 Q0 6 7 -2e-1 bert",
+]
+
+
+def write(folder, dataset=DATASET, predictions=PREDICTIONS):
+    paths = folder / "predict.mb", folder / "robust04_5cv.csv"
+    for path, lines in zip(paths, (predictions, dataset), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    return paths
+
+
+def test_best_sentences_in_first_pass_order(tmp_path):
+    first, second = read_predictions(*write(tmp_path))
+    assert (first.query_id, first.doc_ids) == ("301", ("FT-2", "AP_88-1"))
+    assert first.first_pass.tolist() == [6.25, 4.5]
+    assert np.array_equal(first.best, [[1.75, 0.25, -0.5], [2.0, -1.5, np.nan]], equal_nan=True)
+    assert (second.query_id, second.doc_ids) == ("302", ("FT-2", "FT-9"))
+    assert np.array_equal(second.best, [[-0.2, np.nan, np.nan], [np.nan] * 3], equal_nan=True)
+    # .2 * 6.25 + .8 * (1.75 + .5 * .25) = 2.75; .2 * 4.5 + .8 * (2 - .75) = 1.9; without the second: 2.65 and 2.5
+    assert first.order(Weights(second=0.5, a=0.2, third=0.0)).tolist() == [0, 1]
+    assert first.order(Weights(second=0.0, a=0.1, third=0.0)).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("which", "place", "line", "said"),
+    [
+        ("dataset", 1, "0\t4.5\tquery\t301\tAP_1_0\t301\t1", "line 2: expected the 8 fields of Birch's dataset"),
+        ("dataset", 1, "0\tx\ta\tb\t301\tAP_88-1_1\t301\t1", "line 2: the first-pass score 'x'"),
+        ("dataset", 1, "0\t4.6\ta\tb\t301\tAP_88-1_1\t301\t1", "line 2: .* has two first-pass scores, 4.5 and 4.6"),
+        ("dataset", 1, "0\t4.5\ta\tb\t301\tAP\t301\t1", "line 2: the sentence's id 'AP' is not DOCID_NUMBER"),
+        ("dataset", 1, "0\t4.5\ta\tb\t301\tAP_88-1_1\t301\t0", "line 2: the running id 0 comes twice"),
+        ("dataset", 1, "0\t4.5\ta\tb\t301\tAP_88-1_1\t301\t-1", "line 2: the running id '-1' is not"),
+        ("predictions", 2, "301 Q0 3 3 0.25", "line 3: expected `query_id Q0 running_id line logit bert`, found 5"),
+        ("predictions", 2, "301 Q0 3 3 nan bert", "line 3: the logit 'nan' is not a finite number"),
+        ("predictions", 2, "301 Q0 0 3 0.25 bert", "line 3: the running id 0 comes twice"),
+        (
+            "predictions",
+            2,
+            "301 Q0 99 3 0.25 bert",
+            "line 3: .*robust04_5cv.csv has no sentence with the running id 99",
+        ),
+        ("predictions", 2, "302 Q0 3 3 0.25 bert", "line 3: sentence 3 is of query 301 in .*, not of 302"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, which, place, line, said):
+    lines = {"dataset": list(DATASET), "predictions": list(PREDICTIONS)}
+    lines[which][place] = line
+    with pytest.raises(FormatError, match=said) as caught:
+        read_predictions(*write(tmp_path, **lines))
+    assert caught.value.line == place + 1
+
+
+def test_empty_files_are_refused(tmp_path):
+    with pytest.raises(FormatError, match="no sentence"):
+        read_predictions(*write(tmp_path, dataset=[]))
+    with pytest.raises(FormatError, match="no prediction"):
+        read_predictions(*write(tmp_path, predictions=[]))
+
+
+def tuned(*arguments):
+    return CliRunner().invoke(cli, ["tune", *map(str, arguments)])
+
+
+def test_command_learns_from_them(tmp_path):
+    """Ten queries whose relevant document has the best sentence and the lowest first-pass score."""
+    dataset, predictions, qrels = [], [], []
+    for query in range(10):
+        for document in range(3):
+            for sentence in range(2):
+                running = len(dataset)
+                dataset.append(f"0\t{3 - document}\tq\ts\t{query}\td{document}_{sentence}\t{query}\t{running}")
+                predictions.append(f"{query} Q0 {running} {running + 1} {4 * document - sentence} bert")
+        qrels.append(f"{query} 0 d2 1\n")
+    predicted, known = write(tmp_path, dataset, predictions)
+    judged, folds, output = tmp_path / "qrels", tmp_path / "folds.json", tmp_path / "birch.run"
+    judged.write_text("".join(qrels))
+    folds.write_text(json.dumps([[str(query) for query in range(5)], [str(query) for query in range(5, 10)]]))
+    given = [judged, predicted, "--birch-dataset", known, "--folds", folds, "--sentences", 1, "-o", output]
+    outcome = tuned(*given, "--released-grid", "--json")
+    assert outcome.exit_code == 0, outcome.output
+    summary = json.loads(outcome.output)
+    assert (summary["AP"], summary["queries"]) == (1.0, 10)
+    assert [fold["a"] for fold in summary["folds"]] == [0.0, 0.0]
+    assert output.read_text().splitlines()[0].split()[:4] == ["0", "Q0", "d2", "1"]
+    refused = tuned(*given, "--scores", "probability")
+    assert refused.exit_code == 2
+    assert "its predictions are logits" in refused.output
