@@ -20,7 +20,7 @@ from osrerank.formats.lines import shown, text_lines, whole
 from osrerank.formats.sources import Source, malformed, open_sources
 from osrerank_loaders.collections.base import Record
 
-_TOP1000_FIELDS, _RUN_FIELDS = 4, 6
+_TOP1000_FIELDS, _RUN_FIELDS, _SUBMISSION_FIELDS = 4, 6, 3
 _ROWS = "CREATE TABLE rows (place INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL)"
 _TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
 _JOINED = """
@@ -48,7 +48,9 @@ def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 def candidates_of_run(
     files: tuple[str, ...], queries: Mapping[str, str], documents: Iterable[Record]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the candidates of each query of a TREC run, in the run's order, with the collection's texts.
+    """Yield the candidates of each query of a run, TREC's or MS MARCO's, in its order, with the collection's texts.
+
+    A run of MS MARCO's three columns has the scores 1/rank.
 
     Args:
         files: the run.
@@ -61,9 +63,13 @@ def candidates_of_run(
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
         for place, (source, number, line) in enumerate(_lines(files)):
             fields = line.split()
-            if len(fields) != _RUN_FIELDS:
-                raise malformed(source, f"expected six columns of a TREC run, found {shown(line)}", line=number)
-            query_id, doc_id, score = fields[0], fields[2], _score(source, number, fields[4])
+            if len(fields) == _RUN_FIELDS:
+                query_id, doc_id, score = fields[0], fields[2], _score(source, number, fields[4])
+            elif len(fields) == _SUBMISSION_FIELDS:
+                query_id, doc_id, score = *fields[:2], 1 / _rank(source, number, fields[2])
+            else:
+                reason = f"expected six columns of a TREC run or three of MS MARCO's, found {shown(line)}"
+                raise malformed(source, reason, line=number)
             if query_id not in queries:
                 raise malformed(source, f"query {query_id!r} is not in the queries file", line=number)
             row = (place, query_id, queries[query_id], doc_id, score)
@@ -75,6 +81,12 @@ def candidates_of_run(
 def write_candidates(groups: Iterable[Mapping[str, Any]], path: Path) -> int:
     """Write candidates as JSON lines; return how many queries."""
     return write_lines((json.dumps(group, ensure_ascii=False) for group in groups), path)
+
+
+def _rank(source: Source, line: int, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise malformed(source, f"the rank {text!r} is not a whole number from 1 on", line=line)
+    return int(text)
 
 
 def _score(source: Source, line: int, text: str) -> float:

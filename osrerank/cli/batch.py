@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.batch import Failure, run_of, run_queries
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.side_file import Checkpoint
-from osrerank.formats.trec import write_run
+from osrerank.formats.trec import RunForm, write_run
 from osrerank.options.rerank import Rerank
 from osrerank.search.call import RerankArgument
 from osrerank.service import RerankService
@@ -43,8 +43,8 @@ class Batch:
     workers: int = 1
 
 
-def execute(batch: Batch, output: Path, *, tag: str, skip_failed: bool) -> None:
-    """Run the batch and write the TREC run and its side file.
+def execute(batch: Batch, output: Path, *, tag: str, form: RunForm, skip_failed: bool) -> None:
+    """Run the batch and write the run and its side file.
 
     Raises:
         EvaluationError: queries failed; they are listed on stderr.
@@ -66,7 +66,7 @@ def execute(batch: Batch, output: Path, *, tag: str, skip_failed: bool) -> None:
             )
         if not failures or skip_failed:
             run = run_of(checkpoint, batch.queries, tag)
-            write_run(output, run)
+            write_run(output, run, form=form)
             checkpoint.finish(ids)
             empty = sum(not documents for documents in run.rankings.values())
             nothing = f", {empty} of them found nothing" if empty else ""

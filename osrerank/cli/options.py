@@ -101,6 +101,16 @@ def _depth(context: click.Context, option: click.Parameter, value: Any) -> Any:
     return value if value in (None, "auto") else click.IntRange(1, MAX_DEPTH).convert(value, option, context)
 
 
+run_form = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["trec", "msmarco"]),
+    default="trec",
+    show_default=True,
+    help="TREC's six columns, or those of MS MARCO's submissions: query id, document id, rank.",
+)
+
+
 def pipeline_options(command: Command) -> Command:
     """Add the options that say how candidates are ranked."""
     for option in reversed(

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import DURATION, MODEL_SETTINGS, pipeline_options, rerank_arguments
+from osrerank.cli.options import DURATION, MODEL_SETTINGS, pipeline_options, rerank_arguments, run_form
 from osrerank.errors import ConfigError
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -18,16 +18,15 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--run", type=FILE, help="TREC or MS MARCO run to rerank, with --corpus and --queries.")
 @click.option("--corpus", type=FILE, help="JSON lines with id, title and text, for --run.")
 @click.option("--queries", type=FILE, help="Query set, for --run.")
-@click.option(
-    "--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="TREC run to write."
-)
+@click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")
+@run_form
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
 @click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed.")
 @pipeline_options
 @click.option("--deadline-ms", type=DURATION, help="Time for a query.")
 @click.pass_context
 def rerank(context: click.Context, /, **options: Any) -> None:
-    """Rerank given candidates and write a TREC run.
+    """Rerank given candidates and write a run.
 
     \b
     osrerank rerank --candidates candidates.jsonl --output mono.run
@@ -45,7 +44,11 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     try:
         batch = _batch(reranker, options)
         execute(
-            batch, options["output"], tag=options["tag"] or options["output"].stem, skip_failed=options["skip_failed"]
+            batch,
+            options["output"],
+            tag=options["tag"] or options["output"].stem,
+            form=options["form"],
+            skip_failed=options["skip_failed"],
         )
     finally:
         reranker.close()

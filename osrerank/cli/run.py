@@ -1,11 +1,11 @@
-"""``osrerank run``: search an index for a query set and write a TREC run."""
+"""``osrerank run``: search an index for a query set and write a run."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from osrerank.cli.options import client_of, rerank_arguments, rerank_options
+from osrerank.cli.options import client_of, rerank_arguments, rerank_options, run_form
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -15,19 +15,18 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--queries", required=True, type=FILE, help="TSV, JSON lines, TREC topics or CACM's form; may be gzipped."
 )
 @click.option("--index", "-i", required=True, help="Index to search.")
-@click.option(
-    "--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="TREC run to write."
-)
+@click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")
 @click.option(
     "--hits", default=1000, show_default=True, type=click.IntRange(1, 10_000), help="Documents of each query."
 )
+@run_form
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Queries at a time.")
 @click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed.")
 @rerank_options
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
-    """Run a query set and write a TREC run, reranked or of the first pass only.
+    """Run a query set and write a run, reranked or of the first pass only.
 
     \b
     osrerank run --queries topics.tsv --index passages --output bm25.run --no-rerank
@@ -45,7 +44,11 @@ def run(context: click.Context, /, **options: Any) -> None:
     try:
         batch = _batch(client, options)
         execute(
-            batch, options["output"], tag=options["tag"] or options["output"].stem, skip_failed=options["skip_failed"]
+            batch,
+            options["output"],
+            tag=options["tag"] or options["output"].stem,
+            form=options["form"],
+            skip_failed=options["skip_failed"],
         )
     finally:
         client.close()

@@ -19,6 +19,8 @@ from osrerank.formats.sources import Source, malformed, open_paths, readable
 from osrerank.types import Qrels, Run, ScoredDocument
 
 Duplicates = Literal["refuse", "first"]
+RunForm = Literal["trec", "msmarco"]
+"""TREC's six columns, or the three of MS MARCO's submissions."""
 # trec_eval separates by ASCII white space only; a no-break space may be part of an id.
 _WORDS = re.compile(r"\S+", re.ASCII)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -130,20 +132,21 @@ def trec_order(
     return tuple(sorted(documents, key=lambda document: (document.score, document.doc_id), reverse=True))
 
 
-def write_run(path: Path | str, run: Run) -> None:
-    """Write a TREC run in the order of its rankings, atomically, gzipped when named ``.gz``.
+def write_run(path: Path | str, run: Run, *, form: RunForm = "trec") -> None:
+    """Write a run in the order of its rankings, atomically, gzipped when named ``.gz``.
 
-    Scores are written as 32-bit floats in their shortest form; one that would not be below its predecessor becomes the
-    next 32-bit float below it, so that every reader finds the same order.
+    TREC's form has scores, as 32-bit floats in their shortest form; one that would not be below its predecessor becomes
+    the next 32-bit float below it, so that every reader finds the same order. MS MARCO's has query id, document id and
+    rank between tabs, and neither scores nor a tag.
 
     Raises:
         EvaluationError: a score does not fit in 32 bits, or an id or the tag is blank or holds a space.
     """
-    write_atomically(Path(path), run_lines(run))
+    write_atomically(Path(path), run_lines(run) if form == "trec" else _submission_lines(run.rankings.items()))
 
 
 def run_lines(run: Run) -> Iterator[str]:
-    """Yield the lines that `write_run` writes, line ends among them."""
+    """Yield the lines of TREC's form, line ends among them, as `write_run` writes them."""
     _check_token("the run's tag", run.name)
     for query_id, documents in run.rankings.items():
         _check_token("a query id", query_id)
@@ -151,6 +154,14 @@ def run_lines(run: Run) -> Iterator[str]:
         for rank, (document, score) in enumerate(zip(documents, scores, strict=True), start=1):
             _check_token(f"query {query_id}: a document id", document.doc_id)
             yield f"{query_id} Q0 {document.doc_id} {rank} {score!s} {run.name}\n"
+
+
+def _submission_lines(rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:
+    for query_id, documents in rankings:
+        _check_token("a query id", query_id)
+        for rank, document in enumerate(documents, start=1):
+            _check_token(f"query {query_id}: a document id", document.doc_id)
+            yield f"{query_id}\t{document.doc_id}\t{rank}\n"
 
 
 def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
@@ -223,4 +234,4 @@ def _float32(score: float) -> float:
 
 def _check_token(what: str, text: str) -> None:
     if not _WORDS.fullmatch(text):
-        raise EvaluationError(f"{what} is {text!r}: a TREC run separates by spaces, so it must be one word")
+        raise EvaluationError(f"{what} is {text!r}: a run separates by white space, so it must be one word")

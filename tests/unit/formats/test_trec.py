@@ -124,6 +124,17 @@ def test_run_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
 
 
+def test_submissions_have_query_document_and_rank(tmp_path: Path) -> None:
+    documents = (ScoredDocument("D7", 3.0), ScoredDocument("D9", 3.0), ScoredDocument("D1", -1.0))
+    write_run(tmp_path / "run", Run({"2": documents, "1": documents[:1]}, name="mine"), form="msmarco")
+    assert (tmp_path / "run").read_text() == "2\tD7\t1\n2\tD9\t2\n2\tD1\t3\n1\tD7\t1\n"
+    again = read_run(tmp_path / "run")
+    assert again.by_rank
+    assert [one.doc_id for one in again.rankings["2"]] == ["D7", "D9", "D1"]
+    with pytest.raises(EvaluationError, match="one word"):
+        write_run(tmp_path / "run", Run({"q": (ScoredDocument("two words", 0.5),)}), form="msmarco")
+
+
 def test_equal_runs_are_equal_gzip_files(tmp_path: Path) -> None:
     run = Run({"q": (ScoredDocument("a", 1.0),)})
     write_run(tmp_path / "a.gz", run)
