@@ -136,6 +136,17 @@ def test_every_loader_s_index_can_be_made(engine: OpenSearch, index_name: str, t
     assert source == {"title": last.title, "text": last.text, **last.metadata}
 
 
+def test_segments_of_version_2_1_keep_their_places(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    path = tmp_path / "msmarco_v2.1_doc_segmented_29.json"
+    _loader, content, *_, segment = GOLDEN["msmarco-v2.1-segments"]
+    path.write_bytes(content)
+    assert load(engine, index_name, LOADERS["msmarco-v2-document"], [str(path)]).indexed == 2
+    source = engine.get(index=index_name, id=segment.doc_id)["_source"]
+    assert source == {"title": "t", "text": "s", "url": "u", "headings": "h", "start_char": 1806, "end_char": 3061}
+    reaching = {"query": {"range": {"end_char": {"gt": 3000}}}}
+    assert [hit["_id"] for hit in engine.search(index=index_name, body=reaching)["hits"]["hits"]] == [segment.doc_id]
+
+
 def test_refused_documents_are_reported(opensearch_url: str, tmp_path: Path) -> None:
     client = OpenSearch([opensearch_url])
     path = tmp_path / "corpus.jsonl"

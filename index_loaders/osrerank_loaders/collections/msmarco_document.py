@@ -1,4 +1,4 @@
-"""MS MARCO documents, version 1 (``msmarco-docs.tsv`` or ``.trec``) and version 2 (JSON lines, whole or segmented)."""
+"""MS MARCO documents, version 1 (``msmarco-docs.tsv`` or ``.trec``), 2 and 2.1 (JSON lines, whole or segmented)."""
 
 from collections.abc import Iterator
 
@@ -11,6 +11,7 @@ from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.trec import doc_blocks
 
 _URL = {"type": "keyword", "ignore_above": 2048}
+_PLACES = ("start_char", "end_char")
 
 
 def read_documents(source: Source) -> Iterator[Record]:
@@ -54,7 +55,10 @@ def _read_trec(source: Source) -> Iterator[Record]:
 
 
 def read_documents_v2(source: Source) -> Iterator[Record]:
-    """Read ``{"url", "title", "headings", "body", "docid"}`` lines; the segmented form has ``segment`` for ``body``."""
+    """Read ``{"url", "title", "headings", "body", "docid"}`` lines; the segmented form has ``segment`` for ``body``.
+
+    Version 2.1's segments have their place in the document's body too, ``start_char`` and ``end_char``, in characters.
+    """
     for number, record in json_lines(source):
         if isinstance(record, FormatError):
             yield record
@@ -63,10 +67,15 @@ def read_documents_v2(source: Source) -> Iterator[Record]:
             doc_id, title = record["docid"], record["title"]
             text = record["segment"] if "segment" in record else record["body"]
             metadata = {"url": record["url"], "headings": record["headings"]}
+            if any(name in record for name in _PLACES):
+                metadata |= {name: record[name] for name in _PLACES}
         except KeyError as error:
             yield malformed(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
             continue
-        if isinstance(doc_id, str) and doc_id and isinstance(text, str) and isinstance(title, str):
+        if not all(type(metadata.get(name, 0)) is int for name in _PLACES):
+            reason = f"start_char and end_char must be whole numbers, in document {doc_id!r}"
+            yield malformed(source, reason, line=number)
+        elif isinstance(doc_id, str) and doc_id and isinstance(text, str) and isinstance(title, str):
             yield Document(doc_id, text, title, metadata)
         else:
             yield malformed(source, f"docid, title and body must be strings, found docid {doc_id!r}", line=number)
@@ -94,9 +103,13 @@ MSMARCO_DOCUMENT = Loader(
 )
 MSMARCO_V2_DOCUMENT = Loader(
     name="msmarco-v2-document",
-    about="MS MARCO v2 documents: msmarco_v2_doc.tar, its segmented form, or their files",
+    about="MS MARCO v2 and v2.1 documents: msmarco_v2.1_doc.tar, its segmented form, or their files",
     read=read_documents_v2,
-    files=("msmarco_doc_*", "*.json", "*.jsonl"),
-    fields={"url": _URL, "headings": {"type": "text", "analyzer": "english"}},
+    files=("msmarco_doc_*", "msmarco_v2.1_doc_*", "*.json", "*.jsonl"),
+    fields={
+        "url": _URL,
+        "headings": {"type": "text", "analyzer": "english"},
+        **{name: {"type": "integer"} for name in _PLACES},
+    },
     read_contents=joined(read_documents_v2, _url_title_headings_text),
 )

@@ -30,6 +30,16 @@ BAD_LINES = [
     ("msmarco-v2-passage", b'{"pid": "1", "passage": "x"}\n', "no field 'spans'; the fields here are pid, passage"),
     ("msmarco-v2-passage", b'{"pid": 1, "passage": "x", "spans": "", "docid": ""}\n', "must be strings"),
     ("msmarco-v2-document", b'{"docid": "1"}\n', "no field 'title'"),
+    (
+        "msmarco-v2-document",
+        b'{"docid": "1", "url": "u", "title": "t", "headings": "", "segment": "", "start_char": "0", "end_char": 1}\n',
+        "start_char and end_char must be whole numbers, in document '1'",
+    ),
+    (
+        "msmarco-v2-document",
+        b'{"docid": "1", "url": "u", "title": "t", "headings": "h", "segment": "s", "start_char": 0}\n',
+        "no field 'end_char'",
+    ),
     ("jsonl", b'{"id": "1", "text": \n', "not a JSON object"),
     ("jsonl", b'["1"]\n', "expected a JSON object, found '[\"1\"]'"),
     ("jsonl", b'{"text": "x"}\n', "no field 'id' or '_id' or 'doc_id' or 'docid'; the fields here are text"),

@@ -18,6 +18,7 @@ from tests.unit.osrerank_loaders.collections.test_readers import (
     PASSAGE_V2,
     POST,
     SEGMENT_V2,
+    SEGMENT_V21,
     lines,
 )
 from tests.unit.osrerank_loaders.conftest import Read
@@ -42,6 +43,7 @@ EXPECTED = {
     "json form": ("msmarco-document", lines({"id": "D1", "contents": "u\nt\nb"}), "u\nt\nb"),
     "v2 document": ("msmarco-v2-document", lines(DOC_V2), "u t h\nh2 b"),
     "v2 segment": ("msmarco-v2-document", lines(SEGMENT_V2), "u t h s"),
+    "v2.1 segment": ("msmarco-v2-document", lines(SEGMENT_V21), "u t h s"),
     "v2 passage": ("msmarco-v2-passage", lines(PASSAGE_V2), "Text."),
     "passage": ("msmarco-passage", b"1\tA passage.\n", "A passage."),
     "news, an element within another once": ("trec", DATED, "January 1, 1990\nRain & sun\nIt rained.  Monday"),

@@ -1,6 +1,8 @@
 """The first and last record of each format, on synthesised files of the published shape."""
 
+import gzip
 import json
+import tarfile
 from pathlib import Path
 
 import cbor2
@@ -68,6 +70,15 @@ POST = {
 PASSAGE_V2 = {"pid": "msmarco_passage_00_0", "passage": "Text.", "spans": "(0,5)", "docid": "msmarco_doc_00_0"}
 DOC_V2 = {"url": "u", "title": "t", "headings": "h\nh2", "body": "b", "docid": "msmarco_doc_00_0"}
 SEGMENT_V2 = {"url": "u", "title": "t", "headings": "h", "segment": "s", "docid": "msmarco_doc_00_0#0"}
+SEGMENT_V21 = {
+    "docid": "msmarco_v2.1_doc_29_677149#3_1637632",
+    "url": "u",
+    "title": "t",
+    "headings": "h",
+    "segment": "s",
+    "start_char": 1806,
+    "end_char": 3061,
+}
 PARAGRAPHS = [
     [0, b"a" * 40, [[0, "Text with a "], [1, [0, "Page", [], b"Page", "link"]], [0, " inside."]]],
     [0, b"b" * 40, []],
@@ -124,6 +135,18 @@ GOLDEN = {
         2,
         Document("msmarco_doc_00_0", "b", "t", {"url": "u", "headings": "h\nh2"}),
         Document("msmarco_doc_00_0#0", "s", "t", {"url": "u", "headings": "h"}),
+    ),
+    "msmarco-v2.1-segments": (
+        "msmarco-v2-document",
+        lines({**DOC_V2, "docid": "msmarco_v2.1_doc_29_677149"}, SEGMENT_V21),
+        2,
+        Document("msmarco_v2.1_doc_29_677149", "b", "t", {"url": "u", "headings": "h\nh2"}),
+        Document(
+            "msmarco_v2.1_doc_29_677149#3_1637632",
+            "s",
+            "t",
+            {"url": "u", "headings": "h", "start_char": 1806, "end_char": 3061},
+        ),
     ),
     "trec-car-v1.5": (
         "trec-car",
@@ -228,6 +251,19 @@ def test_html_id_is_the_stem_and_a_bare_less_than_is_text(read: Read) -> None:
     assert isinstance(record, Document)
     assert record.doc_id == "CACM-0007"
     assert record.text.split() == ["If", "n", "<", "7", "and", "m", ">", "3", "then", "1<=m", "<"]
+
+
+def test_segments_within_the_archive_are_found(read: Read, tmp_path: Path) -> None:
+    inside = gzip.compress(lines(SEGMENT_V21))
+    for folder, name in [("msmarco_v2.1_doc_segmented", "msmarco_v2.1_doc_segmented_29.json.gz"), ("x", "readme.txt")]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(inside)
+    with tarfile.open(tmp_path / "msmarco_v2.1_doc_segmented.tar", "w") as archive:
+        for folder in ("msmarco_v2.1_doc_segmented", "x"):
+            archive.add(tmp_path / folder, arcname=folder)
+    (record,) = read(LOADERS["msmarco-v2-document"], tmp_path / "msmarco_v2.1_doc_segmented.tar")
+    assert isinstance(record, Document)
+    assert record.doc_id == SEGMENT_V21["docid"]
 
 
 SAMPLES = [
