@@ -244,7 +244,7 @@ class _Load:
         )
 
     def _duplicates(self, count: int) -> str:
-        names = tuple(self._present) if STDIN in self._files else name_duplicates(self._records, shown=_FIRST)
+        names = tuple(self._present) if STDIN in self._files else name_duplicates(self._records(), shown=_FIRST)
         return f"{count} documents have an id that came before and were left out: {', '.join(names) or 'not named'}"
 
     def _bulk_error(self, what: str) -> BulkIndexError:

@@ -1,43 +1,54 @@
 """Texts of a collection by id, read from the file on demand: a collection need not fit into memory."""
 
 import json
-import mmap
+import logging
+import os
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 from osrerank.errors import FormatError
 from osrerank.formats.files import bad_line
+from osrerank.formats.id_table import IdTable, Row
 from osrerank.training.examples.lists import text_of
 
+logger = logging.getLogger(__name__)
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+KEPT_BYTES = 256 << 20
+"""From this size on, a file's places are kept beside it; those of a smaller one are found anew in a second or two."""
+KEPT_SUFFIX = ".ids.sqlite"
 
 
 class Texts:
-    """The documents or queries of a file, JSON lines or ``id<TAB>text``; only their places are kept in memory.
+    """The documents or queries of a file, JSON lines or ``id<TAB>text``; memory does not grow with them.
+
+    The places of the lines are sorted by id into a file: for a collection ``NAME.ids.sqlite`` beside it, used again as
+    long as the collection's size and time are the same; for a smaller file a temporary one. It has the id and some 16
+    bytes for each text.
 
     Args:
         path: not compressed. JSON lines have ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text`` (or ``query``)
             and perhaps ``title``, which comes before the text. With more than two columns the first is the id, and the
             others are joined by spaces, except the second of four, MS MARCO's URL.
+        kept_bytes: size of the file from which on the places are kept beside it.
 
     Raises:
         FormatError: a line is malformed, or an id appears twice.
+        LoaderError: there is no room for the places.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, kept_bytes: int = KEPT_BYTES) -> None:
         if path.suffix == ".gz":
             raise FormatError(f"{path}: unpack it first; its lines are looked up by place", file=str(path))
         if not path.stat().st_size:
             raise FormatError(f"{path} is empty", file=str(path))
         self._path = path
-        with path.open("rb") as file:
-            self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._places: dict[str, tuple[int, int]] = {}
-        for number, place, line in self._lines():
-            text_id = _id_of(line, path, number)
-            if text_id in self._places:
-                raise bad_line(path, number, f"the id {text_id} appears twice")
-            self._places[text_id] = (number, place)
+        self._reading = threading.Lock()
+        self._file = path.open("rb")
+        weakref.finalize(self, self._file.close)
+        self._places = self._found(kept=path.stat().st_size >= kept_bytes)
 
     def __contains__(self, text_id: str) -> bool:
         return text_id in self._places
@@ -46,7 +57,8 @@ class Texts:
         return len(self._places)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        """Yield the ids in the order of the file."""
+        return (row.id for row in self._rows())
 
     def __getitem__(self, text_id: str) -> str:
         """Return a text.
@@ -55,17 +67,44 @@ class Texts:
             KeyError: there is no text with that id.
             FormatError: its line has no text.
         """
-        number, place = self._places[text_id]
-        end = self._content.find(b"\n", place)
-        line = self._content[place : end if end >= 0 else len(self._content)]
-        return _text_of(line.removeprefix(BYTE_ORDER_MARK), self._path, number)
+        row = self._places.get(text_id)
+        if row is None:
+            raise KeyError(text_id)
+        with self._reading:
+            self._file.seek(int(row.value))
+            line = self._file.readline()
+        return _text_of(line.removeprefix(BYTE_ORDER_MARK), self._path, row.number)
 
-    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
+    def _found(self, *, kept: bool) -> IdTable:
+        """Return the place of each id's line.
+
+        Raises:
+            FormatError: an id appears twice.
+        """
+        if kept:
+            beside, state = self._path.with_name(f"{self._path.name}{KEPT_SUFFIX}"), self._path.stat()
+            key = f"{state.st_size}:{state.st_mtime_ns}"
+            if (places := IdTable.opened(beside, key)) is not None:
+                return places
+            if os.access(beside.parent, os.W_OK):
+                return IdTable.made(beside, key, self._rows(), check=self._refuse_repeats)
+            logger.warning("%s cannot be written to: ids of %s are sorted each time", beside.parent, self._path.name)
+        places = IdTable.temporary(self._rows())
+        self._refuse_repeats(places)
+        return places
+
+    def _refuse_repeats(self, places: IdTable) -> None:
+        if repeats := places.repeated(1):
+            raise bad_line(self._path, repeats[0].number, f"the id {repeats[0].id} appears twice")
+
+    def _rows(self) -> Iterator[Row]:
+        """Yield each line's id, number and place in bytes."""
         place = 0
-        for number, line in enumerate(iter(self._content.readline, b""), start=1):
-            if line.strip():
-                yield number, place, line.removeprefix(BYTE_ORDER_MARK)
-            place += len(line)
+        with self._path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield Row(_id_of(line.removeprefix(BYTE_ORDER_MARK), self._path, number), number, place)
+                place += len(line)
 
 
 def _id_of(line: bytes, path: Path, number: int) -> str:

@@ -1,5 +1,7 @@
 import gzip
 import json
+import os
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +158,46 @@ def test_texts_are_looked_up_by_place(tmp_path: Path) -> None:
     assert [texts[name] for name in ("d4", "d1", "d3")] == ["plain", "Salt lowers nothing", "a title the body"]
     assert "d2" in texts
     assert len(texts) == 4
+
+
+def test_places_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> None:
+    path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
+    kept = tmp_path / "c.tsv.ids.sqlite"
+    assert (Texts(path)["d2"], kept.exists()) == ("two", False)
+    assert (Texts(path, kept_bytes=1)["d2"], kept.exists()) == ("two", True)
+    made = kept.stat().st_mtime_ns
+    texts = Texts(path, kept_bytes=1)
+    assert (list(texts), len(texts), texts["d1"], kept.stat().st_mtime_ns) == (["d1", "d2"], 2, "one", made)
+    path.write_text("d0\tzero, which moves the others\nd1\tone\nd2\ttwo\n")
+    assert [Texts(path, kept_bytes=1)[name] for name in ("d0", "d2")] == ["zero, which moves the others", "two"]
+    path.write_text("d1\tone\nd1\ttwo\n")
+    with pytest.raises(FormatError, match="line 2: the id d1 appears twice"):
+        Texts(path, kept_bytes=1)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_places_beside_a_collection_that_may_not_be_written_are_found_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = Path(file(tmp_path, "c.tsv", "d1\tone\n"))
+    tmp_path.chmod(0o500)
+    try:
+        assert Texts(path, kept_bytes=1)["d1"] == "one"
+    finally:
+        tmp_path.chmod(0o700)
+    assert "cannot be written to" in caplog.text
+
+
+def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:
+    peaks = []
+    for count in (5_000, 20_000):
+        path = Path(file(tmp_path, f"{count}.tsv", "".join(f"{number}\ttext {number}\n" for number in range(count))))
+        tracemalloc.start()
+        texts = Texts(path)
+        assert texts[str(count - 1)] == f"text {count - 1}"
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 100_000  # a dict of the ids would take 3 MB more
 
 
 @pytest.mark.parametrize(

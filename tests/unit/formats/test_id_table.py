@@ -1,0 +1,70 @@
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from osrerank.errors import LoaderError
+from osrerank.formats.id_table import IdTable, Repeat, Row
+
+ROWS = [Row(row_id, number, number * 10) for number, row_id in enumerate(["b", "a", "ä", "a", "b", "a", "\ud800"], 1)]
+
+
+def unread() -> Iterator[Row]:
+    raise AssertionError("the rows are not needed")
+    yield
+
+
+def test_the_first_row_of_an_id_counts() -> None:
+    table = IdTable.temporary(ROWS)
+    assert len(table) == 7
+    assert [table.get(row_id) for row_id in ("a", "ä", "c", "\ud800")] == [ROWS[1], ROWS[2], None, ROWS[6]]
+    assert "b" in table
+    assert "B" not in table
+    assert len(IdTable.temporary([])) == 0
+
+
+def test_repeats_come_in_the_order_of_their_rows() -> None:
+    table = IdTable.temporary(reversed(ROWS))
+    assert table.repeated(9) == [Repeat("a", 2, 4), Repeat("b", 1, 5), Repeat("a", 2, 6)]
+    assert table.repeated(1) == [Repeat("a", 2, 4)]
+    assert IdTable.temporary(ROWS[:3]).repeated(1) == []
+
+
+def test_texts_are_kept_too_and_found_from_another_thread() -> None:
+    table, found = IdTable.temporary([Row("a", 1, "fox")]), []
+    asking = threading.Thread(target=lambda: found.append(table.get("a")))
+    asking.start()
+    asking.join()
+    assert found == [Row("a", 1, "fox")]
+
+
+def test_a_kept_table_is_used_again_for_the_same_key_only(tmp_path: Path) -> None:
+    path = tmp_path / "ids"
+    assert IdTable.opened(path, "key") is None
+    made = IdTable.made(path, "key", ROWS)
+    opened = IdTable.opened(path, "key")
+    assert opened is not None
+    assert (len(made), len(opened), opened.get("b")) == (7, 7, ROWS[0])
+    assert [file.name for file in tmp_path.iterdir()] == ["ids"]
+    assert IdTable.opened(path, "other key") is None
+    IdTable.made(path, "other key", ROWS[:1])
+    assert IdTable.opened(path, "key") is None
+    path.write_bytes(b"something else")
+    assert IdTable.opened(path, "other key") is None
+
+
+def test_a_refused_or_broken_table_is_not_kept(tmp_path: Path) -> None:
+    def refuse(table: IdTable) -> None:
+        raise ValueError(str(table.repeated(1)))
+
+    with pytest.raises(ValueError, match="id='a', first=2, number=4"):
+        IdTable.made(tmp_path / "ids", "key", ROWS, check=refuse)
+    with pytest.raises(AssertionError, match="not needed"):
+        IdTable.made(tmp_path / "ids", "key", unread())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(LoaderError, match=r"no-folder.*: ids cannot be sorted there \(.*SQLITE_TMPDIR"):
+        IdTable.made(tmp_path / "no-folder" / "ids", "key", ROWS)
