@@ -16,6 +16,7 @@ from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.common_layout import write_lines
+from osrerank.formats.id_table import scratch
 from osrerank.formats.lines import shown, text_lines, whole
 from osrerank.formats.sources import Source, malformed, open_sources
 from osrerank_loaders.collections.base import Record
@@ -23,6 +24,8 @@ from osrerank_loaders.collections.base import Record
 _TOP1000_FIELDS, _RUN_FIELDS, _SUBMISSION_FIELDS = 4, 6, 3
 _ROWS = "CREATE TABLE rows (place INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL)"
 _TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
+_IS_WANTED = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
+_KEEP = "UPDATE texts SET title = ?, text = ? WHERE doc_id = ?"
 _JOINED = """
     SELECT rows.query_id, query, rows.doc_id, title, text, score
     FROM rows JOIN (SELECT query_id, min(place) AS first FROM rows GROUP BY query_id) USING (query_id)
@@ -100,9 +103,7 @@ def _score(source: Source, line: int, text: str) -> float:
 
 
 def _database(folder: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(folder / "candidates.sqlite")
-    database.execute("PRAGMA journal_mode = OFF")  # a scratch file: nothing to recover
-    database.execute("PRAGMA synchronous = OFF")
+    database = scratch(str(folder / "candidates.sqlite"))
     database.execute(_ROWS)
     database.execute(_TEXTS)
     return database
@@ -116,17 +117,17 @@ def _lines(files: tuple[str, ...]) -> Iterator[tuple[Source, int, str]]:
 
 def _keep_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> None:
     """Keep the texts of the documents that occur in the rows."""
-    wanted = {doc_id for (doc_id,) in database.execute("SELECT DISTINCT doc_id FROM rows")}
+    database.execute("INSERT INTO texts SELECT DISTINCT doc_id, '', NULL FROM rows ORDER BY doc_id")
     for document in documents:
         if isinstance(document, FormatError):
             raise document
-        if document.doc_id in wanted:
-            row = (document.doc_id, document.title, document.text)
-            database.execute("INSERT OR IGNORE INTO texts VALUES (?, ?, ?)", row)
-            wanted.discard(document.doc_id)
-    if wanted:
+        doc_id = document.doc_id.encode("utf-8", "surrogatepass")  # that of a document that is not asked for
+        if database.execute(_IS_WANTED, (doc_id,)).fetchone():
+            database.execute(_KEEP, (document.title, document.text, document.doc_id))
+    missing, first = database.execute("SELECT count(*), min(doc_id) FROM texts WHERE text IS NULL").fetchone()
+    if missing:
         raise CorpusFormatError(
-            f"{len(wanted)} candidates are not in the collection, such as {min(wanted)!r}; is it the right collection?"
+            f"{missing} candidates are not in the collection, such as {first!r}; is it the right collection?"
         )
 
 

@@ -15,7 +15,7 @@ from osrerank.adapt.choose import FOLDS, Choice, Judged, choose, key_of
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.export.calibration import fit_calibration
 from osrerank.export.export_model import ExportOptions, export_model, refuse_existing, write_card
-from osrerank.formats.candidates import CandidateList, read_candidates
+from osrerank.formats.candidates import CandidateList, candidate_lists
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.card import Calibration, Joining, ModelCard, Pooling
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, weight_files
@@ -152,7 +152,7 @@ def _chosen(
     judgments = read_qrels(qrels).judgments
     lists = [
         one
-        for one in read_candidates(candidates)
+        for one in candidate_lists(candidates)
         if one.documents and _is_judged(judgments.get(one.query.query_id, {}))
     ]
     if len(lists) < FOLDS:

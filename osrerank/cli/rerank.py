@@ -58,39 +58,30 @@ def _batch(reranker: Any, options: dict[str, Any]) -> Any:
     """Return the candidates' queries with the reranking that answers them."""
     from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
+    from osrerank.formats.candidates import CandidatesByQuery  # noqa: PLC0415 - its twin
     from osrerank.options.defaults import Defaults  # noqa: PLC0415 - its twin
     from osrerank.search.ranking import rank_texts  # noqa: PLC0415 - its twin
 
-    lists = _read(options)
-    documents = {one.query.query_id: one.documents for one in lists}
+    candidates = CandidatesByQuery(_read(options))
     arguments = rerank_arguments({**options, "do_rerank": True})
     defaults = Defaults.load(reranker.settings).base
 
     def search(query: Any, started_s: float) -> Any:
-        ranking = rank_texts(reranker, defaults, query.text, documents[query.query_id], rerank=arguments)
+        ranking = rank_texts(reranker, defaults, query.text, candidates.documents(query.query_id), rerank=arguments)
         return Record.from_ranking(query.query_id, ranking, started_s)
 
-    depends_on = {"candidates": _digest(lists), **resolved(arguments, defaults, reranker)}
-    return Batch([one.query for one in lists], search, depends_on, reranked=True)
+    depends_on = {"candidates": candidates.digest, **resolved(arguments, defaults, reranker)}
+    return Batch(candidates.queries, search, depends_on, reranked=True)
 
 
 def _read(options: dict[str, Any]) -> Any:
-    from osrerank.formats.candidates import assemble, read_candidates  # noqa: PLC0415 - numpy
+    from osrerank.formats.candidates import assemble, candidate_lists  # noqa: PLC0415 - numpy
 
     together = [options["run"], options["corpus"], options["queries"]]
     if options["candidates"] and not any(together):
-        return read_candidates(options["candidates"])
+        return candidate_lists(options["candidates"])
     if all(together) and not options["candidates"]:
         return assemble(*together)
     raise ConfigError(
         "give either --candidates, or --run with --corpus and --queries", setting="candidates", source="flag"
     )
-
-
-def _digest(lists: Any) -> str:
-    """Return a fingerprint of the candidates, so that a changed list does not resume an old run."""
-    import hashlib  # noqa: PLC0415 - with the heavy part
-    import json  # noqa: PLC0415 - only when the command runs
-
-    content = json.dumps([[one.query.query_id, list(one.documents)] for one in lists], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import EvaluationError
-from osrerank.formats.candidates import read_candidates
+from osrerank.formats.candidates import candidate_lists
 from osrerank.scoring.card import Calibration
 from osrerank.scoring.local import LocalScorer
 from osrerank.types import Qrels
@@ -60,9 +60,9 @@ def read_labelled(candidates: Path, qrels: Qrels) -> Iterator[tuple[str, list[st
     Documents without a judgment are not relevant.
 
     Raises:
-        FormatError: as `read_candidates`.
+        FormatError: as `candidate_lists`.
     """
-    for one in read_candidates(candidates):
+    for one in candidate_lists(candidates):
         judged = qrels.judgments.get(one.query.query_id, {})
         texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in one.documents]
         yield one.query.text, texts, [judged.get(document["id"], 0) > 0 for document in one.documents]

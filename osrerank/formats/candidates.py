@@ -1,12 +1,17 @@
 """Candidates to rerank without a search engine: JSON lines, or a run file with its corpus and queries."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line
+from osrerank.formats.id_table import IdTable, Row
 from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_run
@@ -26,32 +31,103 @@ class CandidateList:
     documents: Sequence[Mapping[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class CandidateLists:
+    """Candidate lists in their order, read anew at each pass: they need not fit into memory.
+
+    Attributes:
+        read: begins from the first.
+    """
+
+    read: Callable[[], Iterator[CandidateList]]
+
+    def __iter__(self) -> Iterator[CandidateList]:
+        return self.read()
+
+
+class CandidatesByQuery:
+    """Candidates of one query after the other, of lists that were checked as a whole before; any thread may ask.
+
+    Args:
+        lists: read here once, for the queries, and then once more if queries are asked for in their order.
+
+    Attributes:
+        queries: in the lists' order.
+        digest: of all ids and candidates, so that changed ones are noticed.
+
+    Raises:
+        FormatError: as the lists raise it.
+    """
+
+    def __init__(self, lists: CandidateLists) -> None:
+        self._lists, self._next = lists, iter(lists)
+        self._reading = threading.Lock()
+        queries, content = [], hashlib.sha256(b"[")
+        for place, one in enumerate(lists):
+            queries.append(one.query)
+            line = json.dumps([one.query.query_id, list(one.documents)], sort_keys=True)
+            content.update(f"{', ' if place else ''}{line}".encode())
+        content.update(b"]")
+        self.queries: tuple[Query, ...] = tuple(queries)
+        self.digest = content.hexdigest()[:16]
+
+    def documents(self, query_id: str) -> Sequence[Mapping[str, Any]]:
+        """Return a query's candidates, as `CandidateList` has them.
+
+        Raises:
+            KeyError: there is no such query.
+        """
+        with self._reading:
+            for _turn in ("from here on", "from the beginning"):
+                found = next((one for one in self._next if one.query.query_id == query_id), None)
+                if found is not None:
+                    return found.documents
+                self._next = iter(self._lists)
+        raise KeyError(query_id)
+
+
+def candidate_lists(path: Path | str) -> CandidateLists:
+    """Return the lists of JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?, "score"?}]}``.
+
+    Reading them raises `FormatError` where a line is malformed, a query appears twice or a document twice for a query,
+    or there is none. A pipe can be read only once: its lists are kept in memory, and what is wrong is raised at once.
+    """
+    path = Path(path)
+    if path.is_file():
+        return CandidateLists(lambda: _lists_of(path))
+    held = tuple(_lists_of(path))
+    return CandidateLists(lambda: iter(held))
+
+
 def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
-    """Read JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?, "score"?}]}``.
+    """Read the lists of `candidate_lists` at once.
 
     Raises:
         FormatError: a line is malformed, a query appears twice or a document twice for a query, or there is none.
     """
-    path = Path(path)
-    lists: dict[str, CandidateList] = {}
+    return tuple(candidate_lists(path))
+
+
+def _lists_of(path: Path) -> Iterator[CandidateList]:
+    seen: set[str] = set()
     for number, value in numbered_objects(path):
         try:
             query_id, text, candidates = str(value["query_id"]), value["query"], value["candidates"]
             documents = tuple(_document(candidate["doc_id"], candidate) for candidate in candidates)
         except (KeyError, TypeError) as error:
             raise bad_line(path, number, f"expected query_id, query and candidates with doc_id: {error}") from None
-        if query_id in lists:
+        if query_id in seen:
             raise bad_line(path, number, f"query {query_id} appears twice; remove one")
         if problem := _problem_of(query_id, text, documents):
             raise bad_line(path, number, problem)
-        lists[query_id] = CandidateList(Query(query_id, text), documents)
-    if not lists:
+        seen.add(query_id)
+        yield CandidateList(Query(query_id, text), documents)
+    if not seen:
         raise FormatError(f"{path}: no candidates", file=str(path))
-    return tuple(lists.values())
 
 
-def assemble(run: Path | str, corpus: Path | str, queries: Path | str) -> tuple[CandidateList, ...]:
-    """Make candidate lists of a run, the texts of its documents and its queries.
+def assemble(run: Path | str, corpus: Path | str, queries: Path | str) -> CandidateLists:
+    """Make candidate lists of a run, the texts of its documents and its queries; the texts are in a temporary file.
 
     Args:
         run: as `trec.read_run` reads it.
@@ -61,28 +137,26 @@ def assemble(run: Path | str, corpus: Path | str, queries: Path | str) -> tuple[
     Raises:
         FormatError: a file is malformed.
         EvaluationError: the run has a document or query that the others lack.
+        LoaderError: there is no room for the texts.
     """
     rankings = read_run(run).rankings
     texts = {query.query_id: query for query in read_queries(queries)}
-    wanted = {document.doc_id for ranking in rankings.values() for document in ranking}
-    documents = _read_corpus(Path(corpus), wanted)
-    missing = wanted - documents.keys()
+    missing = {document.doc_id for ranking in rankings.values() for document in ranking}
+    documents = IdTable.temporary(_rows_of(Path(corpus), frozenset(missing), missing))
     if missing:
         raise EvaluationError(f"{corpus} lacks {len(missing)} documents of {run}, {min(missing)} among them")
     if lost := rankings.keys() - texts.keys():
         raise EvaluationError(f"{queries} lacks {len(lost)} queries of {run}, {min(lost)} among them")
-    return tuple(
-        CandidateList(
-            texts[query_id], tuple({**documents[one.doc_id], "score": one.score} for one in rankings[query_id])
+    return CandidateLists(
+        lambda: (
+            CandidateList(texts[query_id], tuple(_with_score(documents, *one) for one in rankings[query_id]))
+            for query_id in rankings
         )
-        for query_id in rankings
     )
 
 
-def _read_corpus(path: Path, wanted: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the wanted documents by id."""
-    wanted = set(wanted)
-    documents = {}
+def _rows_of(path: Path, wanted: AbstractSet[str], missing: set[str]) -> Iterator[Row]:
+    """Yield the wanted documents as JSON, the last of an id first in the table; remove their ids from ``missing``."""
     for number, value in numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
         if doc_id is None:
@@ -90,8 +164,14 @@ def _read_corpus(path: Path, wanted: Iterable[str]) -> dict[str, dict[str, Any]]
         if doc_id in wanted:
             if not isinstance(value.get("text"), str):
                 raise bad_line(path, number, f"document {doc_id} has no text")
-            documents[doc_id] = _document(doc_id, value)
-    return documents
+            missing.discard(doc_id)
+            yield Row(doc_id, -number, json.dumps(_document(doc_id, value)))
+
+
+def _with_score(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]:
+    row = documents.get(doc_id)
+    assert row is not None  # every document of the run was found
+    return {**json.loads(str(row.value)), "score": score}
 
 
 def _document(doc_id: object, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,16 @@
+import gzip
+import hashlib
 import json
+import os
+import threading
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.candidates import assemble, read_candidates
+from osrerank.formats.candidates import CandidatesByQuery, assemble, candidate_lists, read_candidates
 
 LINE = {
     "query_id": "1",
@@ -70,3 +76,63 @@ def test_run_corpus_and_queries_are_put_together(tmp_path: Path) -> None:
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A"}\n{"id": "b", "text": "B"}\n')
     with pytest.raises(EvaluationError, match=r"lacks 1 queries of .*, 1 among them"):
         assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
+
+
+def lines(count: int, size: int = 1) -> bytes:
+    candidates = [{"doc_id": f"d{place}", "text": f"{place} " * 100} for place in range(size)]
+    return b"".join(
+        json.dumps({"query_id": f"q{number}", "query": f"query {number}", "candidates": candidates}).encode() + b"\n"
+        for number in range(count)
+    )
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_candidates_are_read_by_query_in_any_order(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "candidates.jsonl"
+    path.write_bytes(pack(lines(4)))
+    found = CandidatesByQuery(candidate_lists(path))
+    assert [query.query_id for query in found.queries] == ["q0", "q1", "q2", "q3"]
+    expected = {one.query.query_id: one.documents for one in read_candidates(path)}
+    for query_id in ("q0", "q2", "q1", "q1", "q3"):
+        assert found.documents(query_id) == expected[query_id]
+    with pytest.raises(KeyError, match="q9"):
+        found.documents("q9")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_candidates_may_come_through_a_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writing = threading.Thread(target=path.write_bytes, args=(lines(3),))
+    writing.start()
+    found = CandidatesByQuery(candidate_lists(path))
+    writing.join()
+    assert [found.documents(f"q{number}")[0]["id"] for number in (0, 2)] == ["d0", "d0"]
+
+
+def test_the_digest_is_that_of_all_lists_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "candidates.jsonl"
+    path.write_bytes(lines(3))
+    content = json.dumps([[one.query.query_id, list(one.documents)] for one in read_candidates(path)], sort_keys=True)
+    assert CandidatesByQuery(candidate_lists(path)).digest == hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def test_memory_does_not_grow_with_the_queries(tmp_path: Path) -> None:
+    peaks = []
+    for count in (20, 100):
+        path = tmp_path / f"{count}.jsonl"
+        path.write_bytes(lines(count, size=100))
+        tracemalloc.start()
+        found = CandidatesByQuery(candidate_lists(path))
+        assert sum(len(found.documents(query.query_id)) for query in found.queries) == count * 100
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 500_000  # their texts alone are 2.3 MB more
+
+
+def test_the_last_of_a_repeated_document_counts(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("1 Q0 a 1 2.0 t\n")
+    (tmp_path / "corpus").write_text('{"id": "a", "text": "old"}\n{"id": "a", "text": "new \\ud800"}\n')
+    (tmp_path / "queries").write_text("1\tone\n")
+    (assembled,) = assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
+    assert assembled.documents == ({"id": "a", "text": "new \ud800", "score": 2.0},)
