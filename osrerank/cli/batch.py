@@ -12,14 +12,14 @@ import click
 
 from osrerank._progress import ProgressLines
 from osrerank.errors import ConfigError, EvaluationError
-from osrerank.evaluation.batch import Failure, run_of, run_queries
+from osrerank.evaluation.batch import Failure, rankings_of, run_queries
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.side_file import Checkpoint
-from osrerank.formats.trec import RunForm, write_run
+from osrerank.formats.trec import RunForm, write_rankings
 from osrerank.options.rerank import Rerank
 from osrerank.search.call import RerankArgument
 from osrerank.service import RerankService
-from osrerank.types import Query
+from osrerank.types import Query, ScoredDocument
 
 SHOWN_FAILURES = 10
 
@@ -65,16 +65,27 @@ def execute(batch: Batch, output: Path, *, tag: str, form: RunForm, skip_failed:
                 advance=advance,
             )
         if not failures or skip_failed:
-            run = run_of(checkpoint, batch.queries, tag)
-            write_run(output, run, form=form)
+            answered = _write(output, tag, form, checkpoint, batch.queries)
             checkpoint.finish(ids)
-            empty = sum(not documents for documents in run.rankings.values())
-            nothing = f", {empty} of them found nothing" if empty else ""
-            click.echo(f"{output}: {len(run.rankings)} queries{nothing}; scores and timings in {side_file}", err=True)
+            nothing = f", {answered.count(False)} of them found nothing" if not all(answered) else ""
+            click.echo(f"{output}: {len(answered)} queries{nothing}; scores and timings in {side_file}", err=True)
     if failures:
         _list(failures)
         outcome = f"{output} was written without them" if skip_failed else f"{output} was not written"
         raise EvaluationError(f"{len(failures)} queries failed; {outcome}; the same command tries them again")
+
+
+def _write(output: Path, tag: str, form: RunForm, checkpoint: Checkpoint, queries: Sequence[Query]) -> list[bool]:
+    """Write the run, and return of each query that has a record whether it found anything."""
+    answered: list[bool] = []
+
+    def rankings() -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
+        for query_id, documents in rankings_of(checkpoint, queries):
+            answered.append(bool(documents))
+            yield query_id, documents
+
+    write_rankings(output, tag, rankings(), form=form)
+    return answered
 
 
 def refuse_overwriting(output: Path, *inputs: Path | None) -> None:

@@ -8,7 +8,7 @@ from itertools import islice
 
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.side_file import Checkpoint
-from osrerank.types import Query, Run
+from osrerank.types import Query, ScoredDocument
 
 GIVE_UP_AFTER = 10
 """Failures in a row after which the batch stops: the server is gone, or the model cannot be loaded."""
@@ -68,10 +68,10 @@ def run_queries(
     ]
 
 
-def run_of(checkpoint: Checkpoint, queries: Sequence[Query], name: str) -> Run:
-    """Return the TREC run of the records, in the order of the queries; a query that found nothing has no lines."""
-    records: Iterator[Record] = checkpoint.records(query.query_id for query in queries)
-    return Run({record.query_id: record.documents() for record in records}, name=name)
+def rankings_of(checkpoint: Checkpoint, queries: Sequence[Query]) -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
+    """Yield the query id and the documents of each record, in the order of the queries."""
+    for record in checkpoint.records(query.query_id for query in queries):
+        yield record.query_id, record.documents()
 
 
 def _submit(threads: ThreadPoolExecutor, search: Callable[[Query, float], Record], query: Query) -> Future[Record]:

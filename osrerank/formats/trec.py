@@ -142,18 +142,35 @@ def write_run(path: Path | str, run: Run, *, form: RunForm = "trec") -> None:
     Raises:
         EvaluationError: a score does not fit in 32 bits, or an id or the tag is blank or holds a space.
     """
-    write_atomically(Path(path), run_lines(run) if form == "trec" else _submission_lines(run.rankings.items()))
+    write_rankings(path, run.name, run.rankings.items(), form=form)
 
 
-def run_lines(run: Run) -> Iterator[str]:
-    """Yield the lines of TREC's form, line ends among them, as `write_run` writes them."""
-    _check_token("the run's tag", run.name)
-    for query_id, documents in run.rankings.items():
+def write_rankings(
+    path: Path | str, name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocument]]], *, form: RunForm = "trec"
+) -> None:
+    """Write a run as `write_run` does, of rankings that come one after the other.
+
+    Args:
+        path: the run file.
+        name: the run's tag.
+        rankings: query id and documents in rank order.
+        form: as of `write_run`.
+
+    Raises:
+        EvaluationError: as `write_run`.
+    """
+    write_atomically(Path(path), _run_lines(name, rankings) if form == "trec" else _submission_lines(rankings))
+
+
+def _run_lines(name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:
+    """Yield the lines of TREC's form, line ends among them, as `write_rankings` writes them."""
+    _check_token("the run's tag", name)
+    for query_id, documents in rankings:
         _check_token("a query id", query_id)
         scores = strictly_decreasing([document.score for document in documents])
         for rank, (document, score) in enumerate(zip(documents, scores, strict=True), start=1):
             _check_token(f"query {query_id}: a document id", document.doc_id)
-            yield f"{query_id} Q0 {document.doc_id} {rank} {score!s} {run.name}\n"
+            yield f"{query_id} Q0 {document.doc_id} {rank} {score!s} {name}\n"
 
 
 def _submission_lines(rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.batch import GIVE_UP_AFTER, Failure, run_of, run_queries
+from osrerank.evaluation.batch import GIVE_UP_AFTER, Failure, rankings_of, run_queries
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.side_file import Checkpoint, read_records
 from osrerank.types import Query, ScoredDocument
@@ -100,10 +100,10 @@ def test_failures_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
             Failure("q3", "ConnectionError: no answer"),
             Failure("q5", "1 candidates could not be scored"),
         ]
-        run = run_of(checkpoint, QUERIES, "tag")
-    assert len(run.rankings) == 28
-    assert run.rankings["q0"] == (ScoredDocument("dq0", 1.5),)
-    assert run.rankings["q7"] == ()
+        rankings = dict(rankings_of(checkpoint, QUERIES))
+    assert len(rankings) == 28
+    assert rankings["q0"] == (ScoredDocument("dq0", 1.5),)
+    assert rankings["q7"] == ()
 
 
 def test_partly_reranked_is_no_failure_when_no_reranking_was_asked_for(tmp_path: Path) -> None:
