@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from osrerank.errors import EvaluationError
 from osrerank.options.pairs import PAIR_AGGREGATIONS
 
 if TYPE_CHECKING:
-    from osrerank.evaluation.tradeoff import Point, Scored, Setting
+    from osrerank.evaluation.tradeoff import Point, ScoredRun, Setting
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 K0, K1 = (0, 10, 20, 50, 100, 200, 500, 1000), (0, 10, 20, 30, 40, 50)
@@ -93,44 +94,40 @@ def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
     from osrerank.evaluation.tradeoff import curve, join_pairs, widest  # noqa: PLC0415 - only when the command runs
     from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - only when the command runs
 
-    scored, *others = runs = _read(options["run"], *options["pairs_from"])
-    scored = join_pairs(scored, *others)
+    run, *others = runs = _read(options["run"], *options["pairs_from"])
     qrels, averaging = read_qrels(options["qrels"]), Averaging(complete=options["complete"])
-    return {
-        label: curve(scored, settings, qrels, options["measure"], averaging)
-        for label, settings in _settings(scored, min(map(widest, runs)), options).items()
-    }
+    settings = _settings(run, min(widest(one.reaches) for one in runs), options)
+    together = tuple(chain.from_iterable(settings.values()))
+    points = iter(curve(join_pairs(run, *others), together, qrels, options["measure"], averaging))
+    return {label: list(islice(points, len(own))) for label, own in settings.items()}
 
 
-def _read(run: Path, *others: Path) -> "list[list[Scored]]":
-    """Read the scores of each query from the runs.
+def _read(run: Path, *others: Path) -> "list[ScoredRun]":
+    """Open the scores of each query of the runs.
 
     Raises:
         EvaluationError: a file is not a side file, or its pairs are of other models, texts or blends than the run's.
     """
-    from osrerank.evaluation.side_file import read_options, read_records  # noqa: PLC0415 - numpy, for this command
-    from osrerank.evaluation.tradeoff import Scored  # noqa: PLC0415 - only when the command runs
+    from osrerank.evaluation.side_file import read_options  # noqa: PLC0415 - numpy, for this command
+    from osrerank.evaluation.tradeoff import ScoredRun  # noqa: PLC0415 - only when the command runs
 
     made = read_options(run)
     for other in others:
         differs = next((name for name in SAME_PAIRS if read_options(other).get(name) != made.get(name)), None)
         if differs:
             raise EvaluationError(f"{other} was made with another {differs} than {run}: their pairs do not compare")
-    blend = made.get("blend")
-    return [
-        [Scored.of(record, tuple(blend) if blend else None) for record in read_records(path)] for path in (run, *others)
-    ]
+    blend = tuple(made["blend"]) if made.get("blend") else None
+    return [ScoredRun(path, blend) for path in (run, *others)]
 
 
-def _settings(scored: "Sequence[Scored]", width: int, options: dict[str, Any]) -> "dict[str, list[Setting]]":
+def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[str, list[Setting]]":
     """Return the points of each curve: the given ones, or all that the run's scores allow."""
     from osrerank.evaluation.tradeoff import Setting, deepest  # noqa: PLC0415 - see _curves
 
-    depth = deepest(scored)
+    depth = deepest(run.reaches)
     k0 = options["k0"] or tuple(sorted({*(k for k in K0 if k < depth), depth}))
     settings = {"monoBERT": [Setting(k) for k in k0]}
-    blended = any(one.blend for one in scored)
-    if blended:
+    if run.is_blended:
         settings["monoBERT + first pass"] = [Setting(k, blended=True) for k in k0]
     if not (width or options["k1"]):
         return settings
@@ -138,7 +135,7 @@ def _settings(scored: "Sequence[Scored]", width: int, options: dict[str, Any]) -
     for base in options["duo_k0"] or (depth,):
         for pairs in options["pairs"] or PAIR_AGGREGATIONS[:-1]:
             label = f"duoBERT {pairs.capitalize()}, k0 = {base}"
-            how = {"sample_size": options["sample_size"], "seed": options["seed"], "blended": blended}
+            how = {"sample_size": options["sample_size"], "seed": options["seed"], "blended": run.is_blended}
             settings[label] = [Setting(base, k, pairs, **how) for k in k1]
     return settings
 

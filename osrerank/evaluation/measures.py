@@ -7,7 +7,7 @@ the values.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -70,27 +70,76 @@ def evaluate(
     Raises:
         EvaluationError: a measure is unknown, or run and judgments share no query.
     """
-    averaging = averaging or Averaging()
-    parsed = parse_measures([name for name in measures if name != MSMARCO], averaging.relevance_level)
-    judged = judged_queries(qrels, run, complete=averaging.complete)
-    per_query = _values(parsed, judged, run, averaging)
-    overall = {name: _overall(measure, per_query[name]) for name, measure in parsed.items()}
-    if MSMARCO in measures:
-        per_query[MSMARCO] = msmarco_mrr(qrels, run)
-        overall[MSMARCO] = math.fsum(per_query[MSMARCO].values()) / len(per_query[MSMARCO])
-    return Evaluation(run.name, per_query, overall)
+    tally = Tally(qrels, measures, averaging)
+    tally.add(run)
+    return tally.evaluation(run.name)
 
 
-def judged_queries(qrels: Qrels, run: Run, *, complete: bool = False) -> dict[str, Mapping[str, int]]:
-    """Return the judgments of the queries that are averaged over.
+class Tally:
+    """Measures a run that comes in parts, as `evaluate` measures it whole; it keeps the values, not the rankings.
+
+    Args:
+        qrels, measures, averaging: as `evaluate` takes them.
+
+    Raises:
+        EvaluationError: a measure is unknown.
+    """
+
+    def __init__(self, qrels: Qrels, measures: Sequence[str], averaging: Averaging | None = None) -> None:
+        self._qrels, self._averaging = qrels, averaging or Averaging()
+        level = self._averaging.relevance_level
+        self._parsed = parse_measures([name for name in measures if name != MSMARCO], level)
+        names = (*self._parsed, *([MSMARCO] if MSMARCO in measures else []))
+        self._values: dict[str, dict[str, float]] = {name: {} for name in names}
+        self._run: set[str] = set()
+
+    def add(self, run: Run) -> None:
+        """Measure the queries of a part of the run."""
+        self._run.update(run.rankings)
+        judgments = self._qrels.judgments
+        self._add({query_id: judgments[query_id] for query_id in run.rankings if query_id in judgments}, run)
+
+    def evaluation(self, name: str) -> Evaluation:
+        """Return the values of the run whose parts were added.
+
+        Raises:
+            EvaluationError: run and judgments share no query.
+        """
+        averaged = judged_queries(self._qrels, self._run, name, complete=self._averaging.complete)
+        if self._averaging.complete:
+            self._add({query_id: judged for query_id, judged in averaged.items() if query_id not in self._run}, Run({}))
+        values = {
+            measure: {query_id: of[query_id] for query_id in averaged}
+            for measure, of in self._values.items()
+            if measure != MSMARCO
+        }
+        overall = {measure: _overall(self._parsed[measure], of) for measure, of in values.items()}
+        if (of := self._values.get(MSMARCO)) is not None:  # a query that the run lacks counts 0
+            values[MSMARCO] = {query_id: of.get(query_id, 0.0) for query_id in self._qrels.judgments}
+            overall[MSMARCO] = math.fsum(values[MSMARCO].values()) / len(values[MSMARCO])
+        return Evaluation(name, values, overall)
+
+    def _add(self, judged: Mapping[str, Mapping[str, int]], run: Run) -> None:
+        if not judged:
+            return
+        for measure, of in _values(self._parsed, judged, run, self._averaging).items():
+            self._values[measure].update(of)
+        if MSMARCO in self._values:
+            self._values[MSMARCO].update(msmarco_mrr(Qrels(judged), run))
+
+
+def judged_queries(
+    qrels: Qrels, run: Collection[str], name: str, *, complete: bool = False
+) -> dict[str, Mapping[str, int]]:
+    """Return the judgments of the queries that are averaged over, for a run of some queries.
 
     Raises:
         EvaluationError: run and judgments share no query.
     """
-    shared = {query_id: judged for query_id, judged in qrels.judgments.items() if query_id in run.rankings}
+    shared = {query_id: judged for query_id, judged in qrels.judgments.items() if query_id in run}
     if not shared:
         raise EvaluationError(
-            f"run {run.name} and the judgments share no query: the run has {_some(run.rankings)}, the judgments "
+            f"run {name} and the judgments share no query: the run has {_some(run)}, the judgments "
             f"{_some(qrels.judgments)}; are they of the same query set?"
         )
     return dict(qrels.judgments) if complete else shared

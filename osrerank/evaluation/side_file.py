@@ -116,16 +116,33 @@ def read_records(path: Path) -> Iterator[Record]:
     Raises:
         EvaluationError: the file is not a side file, is damaged, or has no record.
     """
-    number = 0
+    return (record for _place, record in placed_records(path))
+
+
+def placed_records(path: Path) -> Iterator[tuple[int, Record]]:
+    """Yield the records of a side file, each with the place of its line in bytes, for `record_at`.
+
+    Raises:
+        EvaluationError: as `read_records`.
+    """
+    number = place = 0
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             value = _decoded(path, number, line)
             if number > 1:
-                yield Record.from_json(value)
+                yield place, Record.from_json(value)
             elif not isinstance(value, dict) or value.get("osrerank_run") != FORMAT:
                 raise EvaluationError(f"{path}: not a side file of `osrerank run`; give the file that ends in .jsonl")
+            place += len(line)
     if number < 2:
         raise EvaluationError(f"{path}: no query has been run yet")
+
+
+def record_at(path: Path, place: int) -> Record:
+    """Return the record whose line begins at a byte of a side file."""
+    with path.open("rb") as lines:
+        lines.seek(place)
+        return Record.from_json(json.loads(lines.readline()))
 
 
 def read_options(path: Path) -> Mapping[str, Any]:

@@ -5,13 +5,17 @@ Every point of a curve is derived from scores that one deep run has kept: monoBE
 duoBERT's probabilities p_ij for the pairs of the top k1 of monoBERT. Nothing is scored again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.measures import Averaging, evaluate
+from osrerank.evaluation.measures import Averaging, Tally
 from osrerank.evaluation.records import Record
+from osrerank.evaluation.side_file import placed_records, read_records, record_at
 from osrerank.options.pairs import PairAggregation, Pairs
 from osrerank.response import FIRST_PASS
 from osrerank.stages.interpolate import BlendStage, Method
@@ -20,6 +24,8 @@ from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument
 
 SAMPLE_TRIALS = 10
 """Samples that a Sample point is the mean of, as in the paper."""
+AT_ONCE = 50
+"""Queries whose rankings are in memory at a time."""
 MONO = "mono"
 Blend = tuple[Method, float]
 """How a run blended in its first pass: the method, and the first pass's weight."""
@@ -77,10 +83,69 @@ class Scored:
         """
         candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
         mono = {one["doc_id"]: float(one["stages"][MONO]["score"]) for one in candidates if MONO in one["stages"]}
-        depth = next((int(stage["candidates"]) for stage in record.fields["stages"] if stage["name"] == MONO), 0)
         _check_ranks(record.query_id, [int(one["first_pass"]["rank"]) for one in candidates])
         first = {one["doc_id"]: float(one["first_pass"]["score"]) for one in candidates}
-        return cls(record.query_id, tuple(first), mono, depth, _pairs(record), first, blend)
+        return cls(record.query_id, tuple(first), mono, _mono_depth(record), _pairs(record), first, blend)
+
+
+class Reach(NamedTuple):
+    """How much of a query was scored.
+
+    Attributes:
+        found: candidates of the first pass.
+        mono_depth: candidates from the top that monoBERT was given.
+        compared: candidates that duoBERT compared with each other.
+    """
+
+    found: int
+    mono_depth: int
+    compared: int
+
+    @classmethod
+    def of(cls, record: Record) -> "Reach":
+        """Read a line of a run's side file.
+
+        Raises:
+            EvaluationError: as `Scored.of`.
+        """
+        ranks = sorted(int(candidate["first_pass"]["rank"]) for candidate in record.fields["candidates"])
+        _check_ranks(record.query_id, ranks)
+        rows = (record.fields.get("pairs") or {}).get("probabilities", ())
+        compared = sum(any(probability is not None for probability in row) for row in rows)
+        return cls(len(ranks), _mono_depth(record), compared)
+
+
+class ScoredRun:
+    """The scores of a run's queries, read from its side file at each pass: they need not fit into memory.
+
+    Args:
+        path: the side file; read once here, and checked as a whole.
+        blend: in the file's first line.
+
+    Attributes:
+        reaches: how much of each query was scored.
+        is_blended: whether the first pass was blended in.
+
+    Raises:
+        EvaluationError: the file is no side file, or candidates of the first pass are missing.
+    """
+
+    def __init__(self, path: Path, blend: Blend | None = None) -> None:
+        self._path, self._blend = path, blend
+        self._places: dict[str, int] = {}
+        self.reaches: list[Reach] = []
+        self.is_blended = blend is not None
+        for place, record in placed_records(path):
+            self._places[record.query_id] = place
+            self.reaches.append(Reach.of(record))
+
+    def __iter__(self) -> Iterator[Scored]:
+        return (Scored.of(record, self._blend) for record in read_records(self._path))
+
+    def pairs(self, query_id: str) -> Mapping[tuple[str, str], float]:
+        """Return a query's pair probabilities; none if it is not in the run."""
+        place = self._places.get(query_id)
+        return {} if place is None else _pairs(record_at(self._path, place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +189,7 @@ def derive(scored: Scored, setting: Setting) -> tuple[tuple[str, ...], int]:
 
 
 def curve(
-    scored: Sequence[Scored],
+    scored: Iterable[Scored],
     settings: Sequence[Setting],
     qrels: Qrels,
     measure: str,
@@ -133,52 +198,78 @@ def curve(
     """Return a point for each setting.
 
     Args:
-        scored: one for each query of the deep run; one that found nothing is left out, as it has no line in a run.
+        scored: one for each query of the deep run, read once; one that found nothing is left out, as it has no line in
+            a run.
         settings: the points; a Sample point is the mean of ten draws.
         qrels: the judgments.
         measure: as ``measures.evaluate`` takes it.
         averaging: likewise.
     """
-    found = [one for one in scored if one.first_pass]
-    return [_point(found, setting, qrels, measure, averaging) for setting in settings]
+    averaging = replace(averaging or Averaging(), single_precision=False)  # a derived score is a small whole number
+    trials = [[_Trial(one, Tally(qrels, [measure], averaging)) for one in _draws(setting)] for setting in settings]
+    found = (one for one in scored if one.first_pass)
+    while some := list(islice(found, AT_ONCE)):
+        for trial in chain.from_iterable(trials):
+            trial.add(some)
+    return [_point(setting, own) for setting, own in zip(settings, trials, strict=True)]
 
 
-def join_pairs(scored: Sequence[Scored], *others: Sequence[Scored]) -> list[Scored]:
-    """Return a run's scores of each query, with the pairs of other runs added.
+def join_pairs(scored: Iterable[Scored], *others: ScoredRun) -> Iterator[Scored]:
+    """Yield a run's scores of each query, with the pairs of other runs added.
 
     A run of another k0 compared other candidates: the top k1 of another monoBERT ranking.
     """
-    pairs = {one.query_id: dict(one.pairs) for one in scored}
-    for other in others:
-        for one in other:
-            pairs.setdefault(one.query_id, {}).update(one.pairs)
-    return [replace(one, pairs=pairs[one.query_id]) for one in scored]
+    for one in scored:
+        added = chain.from_iterable(other.pairs(one.query_id).items() for other in others)
+        yield replace(one, pairs={**one.pairs, **dict(added)}) if others else one
 
 
-def deepest(scored: Sequence[Scored]) -> int:
+def deepest(reaches: Sequence[Reach]) -> int:
     """Return the greatest k0 for which every query's scores were kept."""
-    limits = [one.mono_depth for one in scored if one.mono_depth < len(one.first_pass)]
-    return min(limits, default=max((len(one.first_pass) for one in scored), default=0))
+    limits = [one.mono_depth for one in reaches if one.mono_depth < one.found]
+    return min(limits, default=max((one.found for one in reaches), default=0))
 
 
-def widest(scored: Sequence[Scored]) -> int:
+def widest(reaches: Iterable[Reach]) -> int:
     """Return the number of candidates whose pairs were kept for every query; 0 when no duo stage ran."""
-    return min((len({first for first, _second in one.pairs}) for one in scored if one.first_pass), default=0)
+    return min((one.compared for one in reaches if one.found), default=0)
 
 
-def _point(
-    scored: Sequence[Scored], setting: Setting, qrels: Qrels, measure: str, averaging: Averaging | None
-) -> Point:
+class _Trial:
+    """One draw of a setting, measured a few queries at a time."""
+
+    def __init__(self, setting: Setting, tally: Tally) -> None:
+        self._setting, self._tally = setting, tally
+        self._inferences = self._queries = 0
+
+    def add(self, scored: Iterable[Scored]) -> None:
+        """Derive these queries' rankings, measure them and forget them."""
+        rankings = {}
+        for one in scored:
+            ranking, cost = derive(one, self._setting)
+            rankings[one.query_id] = _documents(ranking)
+            self._inferences += cost
+            self._queries += 1
+        self._tally.add(Run(rankings, name="derived"))
+
+    def inferences(self) -> float:
+        """Return the mean over the queries."""
+        return self._inferences / self._queries
+
+    def values(self) -> list[float]:
+        """Return the measure's value, or the values of all measures that its name stands for."""
+        return list(self._tally.evaluation("derived").overall.values())
+
+
+def _draws(setting: Setting) -> Iterator[Setting]:
+    """Yield the settings whose mean is the point."""
     trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
-    costs: list[float] = []
-    values: list[float] = []
-    for trial in range(trials):
-        tried = replace(setting, seed=setting.seed + trial)
-        derived = {one.query_id: derive(one, tried) for one in scored}
-        costs.append(fmean(cost for _ranking, cost in derived.values()))
-        run = Run({query_id: _documents(ranking) for query_id, (ranking, _cost) in derived.items()}, name="derived")
-        values.extend(evaluate(qrels, run, [measure], averaging).overall.values())
-    return Point(setting, fmean(costs), fmean(values))
+    return (replace(setting, seed=setting.seed + trial) for trial in range(trials))
+
+
+def _point(setting: Setting, trials: Sequence[_Trial]) -> Point:
+    values = list(chain.from_iterable(trial.values() for trial in trials))
+    return Point(setting, fmean(trial.inferences() for trial in trials), fmean(values))
 
 
 def _worth(scored: Scored, rivals: Sequence[str], setting: Setting) -> tuple[dict[str, float], int]:
@@ -216,6 +307,10 @@ def _blended(scored: Scored, ranked: Sequence[str]) -> list[str]:
     ranking = Ranking(Query(scored.query_id, "derived"), tuple(candidates))
     blended = BlendStage(method, weight, depth=len(ranked)).rerank(ranking)
     return [candidate.doc_id for candidate in blended.candidates[: len(ranked)]]
+
+
+def _mono_depth(record: Record) -> int:
+    return next((int(stage["candidates"]) for stage in record.fields["stages"] if stage["name"] == MONO), 0)
 
 
 def _check_ranks(query_id: str, ranks: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.corrections import interpolated_precision
-from osrerank.evaluation.measures import MSMARCO, Averaging, evaluate, msmarco_mrr, parse_measures
+from osrerank.evaluation.measures import MSMARCO, Averaging, Tally, evaluate, msmarco_mrr, parse_measures
 from osrerank.formats.trec import read_run
 from osrerank.types import Qrels, Run, ScoredDocument
 
@@ -37,6 +37,20 @@ def test_averages_over_the_queries_of_both_or_over_all_judged() -> None:
     complete = evaluate(QRELS, run, ["RR"], Averaging(complete=True))
     assert complete.overall["RR"] == pytest.approx((1 + 1 / 2 + 0) / 3)
     assert complete.per_query["RR"] == {"1": 1.0, "2": 0.5, "3": 0.0}
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_run_in_parts_is_measured_as_the_whole(complete: bool) -> None:
+    measures, averaging = ["RR", "nDCG@10", "NumRet", "AP", MSMARCO], Averaging(complete=complete)
+    tally = Tally(QRELS, measures, averaging)
+    for part in (run_of(q2="zx"), run_of(q9="a"), run_of(q1="cab")):
+        tally.add(part)
+    found, whole = tally.evaluation("part"), evaluate(QRELS, run_of(q1="cab", q2="zx", q9="a"), measures, averaging)
+    assert (found.per_query, found.overall) == (whole.per_query, whole.overall)
+    assert [list(found.per_query[name]) for name in ("RR", MSMARCO)] == [
+        ["1", "2", "3"][: 2 + complete],
+        ["1", "2", "3"],
+    ]
 
 
 def test_depth_cuts_every_measure() -> None:

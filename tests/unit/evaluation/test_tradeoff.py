@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.plots import plot_tradeoff
 from osrerank.evaluation.records import Record
-from osrerank.evaluation.tradeoff import Scored, Setting, curve, deepest, derive, widest
+from osrerank.evaluation.tradeoff import AT_ONCE, Reach, Scored, Setting, curve, deepest, derive, widest
 from osrerank.types import Qrels
 
 # p_ij of four documents; asymmetric, as a model's are: p_ab + p_ba is not 1.
@@ -87,9 +88,10 @@ def test_a_document_that_mono_could_not_score_stays_below_the_scored() -> None:
 def test_a_depth_beyond_the_kept_scores_is_refused() -> None:
     with pytest.raises(EvaluationError, match="scores of the top 6, only of the top 5; run it again"):
         derive(SCORED, Setting(6))
-    assert deepest([SCORED]) == 5
-    assert deepest([Scored("q", ("a", "b"), {"a": 1.0, "b": 2.0}, 2, {})]) == 2
-    assert widest([SCORED]) == 4
+    assert deepest([Reach(found=6, mono_depth=5, compared=4)]) == 5
+    assert deepest([Reach(found=2, mono_depth=2, compared=0)]) == 2
+    assert widest([Reach(found=6, mono_depth=5, compared=4), Reach(found=0, mono_depth=0, compared=0)]) == 4
+    assert Reach.of(record()) == Reach(found=2, mono_depth=2, compared=2)
 
 
 def record() -> Record:
@@ -123,6 +125,16 @@ def test_curve_has_cost_and_quality() -> None:
     qrels = Qrels({"q": {"b": 1}})
     points = curve([Scored.of(record())], [Setting(0), Setting(2), Setting(2, 2, "sample", 1)], qrels, "RR")
     assert [(point.inferences, point.quality) for point in points] == [(0, 0.5), (2, 1.0), (4, 0.5)]
+
+
+def test_queries_are_averaged_over_all_parts_that_are_in_memory() -> None:
+    count = 2 * AT_ONCE + 3
+    scored = (dataclasses.replace(Scored.of(record()), query_id=f"q{number}") for number in range(count))
+    qrels = Qrels({f"q{number}": {"a" if number % 3 else "b": 1} for number in range(count)})
+    (point,) = curve(scored, [Setting(2)], qrels, "RR")
+    relevant_first = len(range(0, count, 3))
+    assert point.quality == pytest.approx((relevant_first + (count - relevant_first) / 2) / count, abs=1e-12)
+    assert point.inferences == 2
 
 
 def test_plot_is_the_same_file_every_time(tmp_path: Path) -> None:
