@@ -5,8 +5,6 @@ The readers' rate is compared with ir_datasets' where that is installed, on the 
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ from osrerank.formats.sources import open_sources
 from osrerank_loaders.collections.base import read_records
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.job import load
-from tests import servers
+from tests.peak import peak_mib
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1200)]
 
@@ -146,11 +144,6 @@ def test_end_to_end(opensearch_url: str, tmp_path: Path) -> None:
     print(f"\n{ours_per_s:,.0f} documents/s, helpers.bulk {plain:,.0f}; {ours_per_s / plain:.2f} times")
 
 
-# The peak of the process itself: what getrusage tells includes the process that started it.
-PEAK = """
-from pathlib import Path
-print([row.split()[1] for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("VmHWM")][0])
-"""
 READING = """
 import sys
 from osrerank_loaders.collections.base import read_records
@@ -167,12 +160,6 @@ from osrerank.cli import cli
 arguments = ["index", "msmarco-passage", sys.argv[1], "--index", "memory-" + sys.argv[2], "--url", sys.argv[3]]
 cli.main(arguments, standalone_mode=False)
 """
-
-
-def peak_mib(script: str, *arguments: str) -> float:
-    command = [sys.executable, "-c", script + PEAK, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=servers.ROOT)
-    return int(done.stdout.splitlines()[-1]) / 1024
 
 
 def test_peak_memory_of_reading(tmp_path: Path) -> None:
