@@ -31,6 +31,23 @@ def _split(text: str) -> dict[str, str]:
     return options
 
 
+def passage_options(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    """Read how documents are cut, as `osrerank rerank --passages` does; None where they are not."""
+    from osrerank.options.passages import AUTO, Passages  # noqa: PLC0415 - with its twins
+
+    given = named_options("aggregation")(context, parameter, value)
+    if given is not None and given.get("aggregation") == AUTO:
+        raise click.BadParameter("auto is for searches, which know their model; name an aggregation, such as maxp")
+    return Passages.of(given)
+
+
+def passages_option(name: str, text: str) -> Callable[[Command], Command]:
+    """Return an option that cuts documents into passages, with or without saying how."""
+    return click.option(
+        name, is_flag=False, flag_value="maxp", callback=passage_options, metavar="[OPTIONS]", help=text
+    )
+
+
 def training_options(command: Command) -> Command:
     """Add the options of every training with examples."""
     for option in reversed(
@@ -55,7 +72,7 @@ def training_options(command: Command) -> Command:
                 help="Candidates that the best weights are chosen by; as --data.",
             ),
             click.option("--dev-depth", default=100, show_default=True, type=click.IntRange(1), help="Reordered ones."),
-            click.option("--dev-passages", is_flag=True, help="Judge the candidates by their best passages (MaxP)."),
+            passages_option("--dev-passages", "Judge the candidates by their passages: kmaxavgp,k=2; maxp if bare."),
             recipe_option,
             click.option("--output", "-o", required=True, type=FOLDER, help="Model directory to make."),
             time_option,
@@ -79,7 +96,6 @@ time_option = click.option(
 
 def request_of(options: dict[str, Any], preset: str) -> Any:
     """Return the training that a command's options describe."""
-    from osrerank.options.passages import Windows  # noqa: PLC0415 - with its twins
     from osrerank.training.examples.sources import open_source  # noqa: PLC0415 - its twin
     from osrerank.training.fit import Request  # noqa: PLC0415 - imports torch
     from osrerank.training.recipes import Recipe  # noqa: PLC0415 - its twin
@@ -91,7 +107,7 @@ def request_of(options: dict[str, Any], preset: str) -> Any:
         data=[open_source(one) for one in options["data"]],
         development=open_source(options["dev"]) if options["dev"] else None,
         depth=options["dev_depth"],
-        windows=Windows() if options["dev_passages"] else None,
+        passages=options["dev_passages"],
         max_minutes=options["max_minutes"],
         on_states=options.get("on_states", False),
         report=show_line,
@@ -206,7 +222,7 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
 )
 @click.option("--depth", default=30, show_default=True, type=click.IntRange(1, 1000), help="Documents found.")
 @click.option("--inject/--no-inject", default=True, show_default=True, help="Add relevant documents not found.")
-@click.option("--passages", is_flag=True, help="Cut documents into passages, and write triples of them (ICIP).")
+@passages_option("--passages", "Cut documents into passages, and write triples of them (ICIP); limit=50.")
 @click.option("--filter", "judge", help="Model that chooses each relevant document's passages, with --passages.")
 @click.option("--hardest", help="Model that orders the other documents; the hardest are kept.")
 @click.option("--keep", type=click.IntRange(1), help="Passages or hardest documents kept.  [default: 5; 30]")

@@ -8,7 +8,6 @@ import click
 from osrerank.client import Client
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
-from osrerank.options.passages import Windows
 from osrerank.scoring.registry import load_scorer
 from osrerank.training.documents import KEEP, hardest, passage_triples, scored
 from osrerank.training.examples.first_pass import Search, from_index, from_questions
@@ -55,7 +54,7 @@ def _changed(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[E
     if options["passages"]:
         scorer = load_scorer(options["judge"]) if options["judge"] else None
         keep = options["keep"] or KEEP
-        examples = passage_triples(examples, Windows(), keep=keep, scorer=scorer, seed=options["seed"])
+        examples = passage_triples(examples, options["passages"], keep=keep, scorer=scorer, seed=options["seed"])
     if options["hardest"]:
         examples = hardest(examples, load_scorer(options["hardest"]), options["keep"] or HARDEST)
     if options["score"]:

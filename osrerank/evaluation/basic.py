@@ -1,4 +1,4 @@
-"""The demo's two measures, for a base install; ir-measures computes everything else.
+"""Measures of one ranking, for the demo and for trainings; ir-measures computes everything else.
 
 nDCG with linear gains and log2(rank + 1) discounts, as trec_eval's `ndcg_cut`; Järvelin, Kekäläinen: Cumulated
 gain-based evaluation of IR techniques, TOIS 2002.
@@ -22,6 +22,16 @@ def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff:
         if relevance.get(doc_id, 0) > 0:
             return 1 / rank
     return 0.0
+
+
+def average_precision(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int) -> float:
+    """Return the mean over all relevant documents of the precision at their ranks, 0 beyond the cutoff.
+
+    It is trec_eval's ``map``, with ``-M`` for the cutoff; 0 when nothing is relevant.
+    """
+    found = [rank for rank, doc_id in enumerate(ranked[:cutoff], start=1) if relevance.get(doc_id, 0) > 0]
+    precisions = math.fsum(number / rank for number, rank in enumerate(found, start=1))
+    return precisions / max(1, sum(grade > 0 for grade in relevance.values()))
 
 
 def _discounted(gains: Sequence[int]) -> float:

@@ -63,7 +63,7 @@ def sum_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # no
 
 AggregatePassages = Callable[[Floats, Floats, int], DocumentScore]
 # of `firstp` one passage is scored, so the best is the first
-_AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "sump": sum_p, "kmaxavgp": k_max_avg_p}
+AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "sump": sum_p, "kmaxavgp": k_max_avg_p}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class PassageStage:
 
     def text_of(self, candidate: Candidate) -> str | LongText:
         """Return what a scorer that keeps states is given of a candidate: a text that is not cut, or a long one."""
-        if self._is_short(candidate):
+        if _is_short(candidate, self.options):
             return candidate.text or ""
         windows, sections, titles = self.options.windows, _sections(candidate), self.options.title_fields
         seed_of = candidate.doc_id if windows.policy == "sampled" else ""
@@ -124,26 +124,8 @@ class PassageStage:
         return LongText(content.digest(), partial(self.passages_of, candidate))
 
     def passages_of(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
-        """Return a candidate's passages as the model reads them, at least one, each with its place in the source.
-
-        A document of fewer words than are cut is a passage without a place.
-        """
-        if self._is_short(candidate):
-            return [(candidate.text or "", None)]
-        sections = _sections(candidate)
-        titles = [section for section in sections if section.field in self.options.title_fields]
-        bodies = [section for section in sections if section.field not in self.options.title_fields]
-        found = passage_spans(bodies, self.options.windows, candidate.doc_id)
-        if not found:  # a document that is empty, or only a title
-            alone = [(section, Span(section.field, 0, len(section.text), section.value)) for section in titles[:1]]
-            found = alone or [(bodies[0], Span(bodies[0].field, 0, 0, bodies[0].value))]
-            titles = titles[1:]
-        title = self.separator.join(section.text for section in titles)
-        prefix = f"{title}{self.separator}" if title else ""
-        return [(f"{prefix}{readable(section.text[span.start : span.end])}", span) for section, span in found]
-
-    def _is_short(self, candidate: Candidate) -> bool:
-        return candidate.text is not None and len(candidate.text.split()) < self.options.least_words
+        """Return a candidate's passages as the function of this name makes them."""
+        return passages_of(candidate, self.options, self.separator)
 
     def _leaves_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
         """Return whether a document has words that are in no passage; a title stands before each."""
@@ -154,7 +136,7 @@ class PassageStage:
     def _judge(self, candidate: Candidate, spans: Sequence[Span | None], logits: npt.NDArray[np.float32]) -> Judged:
         there = np.flatnonzero(~np.isnan(logits))
         probabilities = self.scorer.probabilities(logits[there])
-        put_together = _AGGREGATIONS[self.options.aggregation]
+        put_together = AGGREGATIONS[self.options.aggregation]
         document = put_together(logits[there].astype(np.float64), probabilities, self.options.k)
         best = int(there[np.argmax(logits[there])])
         return Judged(
@@ -164,6 +146,32 @@ class PassageStage:
             parts={"logit": float(logits[best]), "probability": document.probability},
             passage=spans[best],
         )
+
+
+def passages_of(candidate: Candidate, options: Passages, separator: str = " ") -> list[tuple[str, Span | None]]:
+    """Return a document's passages as a model reads them in search, training and development, at least one.
+
+    Each has its place in the source, and the title in front, which is not cut. A document of fewer words than are cut
+    is a passage without a place.
+
+    Args:
+        candidate: with the sections of its document; without any its text has no title.
+        options: how it is cut.
+        separator: between the title and a passage.
+    """
+    if _is_short(candidate, options):
+        return [(candidate.text or "", None)]
+    sections = _sections(candidate)
+    titles = [section for section in sections if section.field in options.title_fields]
+    bodies = [section for section in sections if section.field not in options.title_fields]
+    found = passage_spans(bodies, options.windows, candidate.doc_id)
+    if not found:  # a document that is empty, or only a title
+        alone = [(section, Span(section.field, 0, len(section.text), section.value)) for section in titles[:1]]
+        found = alone or [(bodies[0], Span(bodies[0].field, 0, 0, bodies[0].value))]
+        titles = titles[1:]
+    title = separator.join(section.text for section in titles)
+    prefix = f"{title}{separator}" if title else ""
+    return [(f"{prefix}{readable(section.text[span.start : span.end])}", span) for section, span in found]
 
 
 def score_by_passages(
@@ -195,6 +203,10 @@ def score_by_passages(
 
 def _best(logits: npt.NDArray[np.float32]) -> float:
     return float(np.nanmax(logits)) if not np.isnan(logits).all() else math.nan
+
+
+def _is_short(candidate: Candidate, options: Passages) -> bool:
+    return candidate.text is not None and len(candidate.text.split()) < options.least_words
 
 
 def _sections(candidate: Candidate) -> Sequence[Section]:

@@ -8,17 +8,21 @@ import numpy as np
 import torch
 
 from osrerank.errors import ConfigError, EvaluationError
-from osrerank.evaluation.basic import ndcg, reciprocal_rank
-from osrerank.options.passages import Windows
+from osrerank.evaluation.basic import average_precision, ndcg, reciprocal_rank
+from osrerank.options.passages import Passages
+from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import Tokens, padded
-from osrerank.stages.splitting import readable, window_spans
+from osrerank.stages.passages import AGGREGATIONS
+from osrerank.training.documents import passages_in
 from osrerank.training.examples.batches import WIDTHS, parts, plan
 from osrerank.training.examples.lists import Example
 from osrerank.training.losses import raw_scores
 from osrerank.training.objective import to_device
 from osrerank.training.weights.models import Trainee
 
-MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank}
+MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank, "AP": average_precision}
+BY_BEST = ("maxp", "firstp")
+"""Aggregations of passages for which any scores will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +83,34 @@ class Development:
 
     Attributes:
         examples: each query's candidates, in the first pass's order, with their relevance.
-        measure: ``nDCG@k`` or ``RR@k``.
+        measure: ``nDCG@k``, ``RR@k``, ``AP@k`` or ``AP``, of all candidates. Relevant documents that are not among the
+            candidates count as not found.
         depth: candidates that are reordered, from the top; those below keep their places.
-        windows: how long documents are cut, each with its best passage's score; None for short ones.
+        passages: how long documents are cut and what their passages' scores make of them; None for short ones.
     """
 
     examples: Sequence[Example]
     measure: str
     depth: int = 1000
-    windows: Windows | None = None
+    passages: Passages | None = None
 
     def __post_init__(self) -> None:
         name, at, cutoff = self.measure.partition("@")
-        if name not in MEASURES or not at or not cutoff.isdigit() or int(cutoff) < 1:
-            names = " or ".join(f"{name}@10" for name in MEASURES)
+        if self.measure != "AP" and (name not in MEASURES or not at or not cutoff.isdigit() or int(cutoff) < 1):
+            names = f"{', '.join(f'{name}@10' for name in MEASURES)} or AP"
             raise ConfigError(f"recipe: measure is {self.measure!r}; it must be {names}", setting="recipe.measure")
         if not any(example.relevant for example in self.examples):
             raise EvaluationError("the development set has no relevant document among its candidates")
 
     def value(self, trainee: Trainee, scoring: Scoring) -> float:
-        """Return the mean of the measure over the queries; 0 for a query without a relevant candidate."""
+        """Return the mean of the measure over the queries; 0 for a query without a relevant candidate.
+
+        Raises:
+            ConfigError: passages are aggregated by their probabilities, which a duo model's sums are not.
+        """
+        if self.passages and self.passages.aggregation not in BY_BEST and trainee.card.kind == "duo":
+            reason = f"dev-passages: {self.passages.aggregation} needs probabilities; for a duo model give maxp"
+            raise ConfigError(reason, setting="dev-passages")
         cut = [self._cut(example) for example in self.examples]
         texts = [tuple(passage for some in document for passage in some) for document in cut]
         passages = [
@@ -106,8 +118,8 @@ class Development:
         ]
         values = []
         for example, document, scores in zip(self.examples, cut, scoring.documents(trainee, passages), strict=True):
-            best = [max(some) for some in parts([len(some) for some in document], scores)]
-            values.append(self._measured(example, best))
+            of_documents = parts([len(some) for some in document], scores)
+            values.append(self._measured(example, [self._put_together(some, trainee) for some in of_documents]))
         return float(np.mean(values))
 
     def first_pass(self) -> float:
@@ -116,19 +128,25 @@ class Development:
 
     def _cut(self, example: Example) -> list[list[str]]:
         """Return the passages of each document that is reordered."""
-        return [passages_of(text, self.windows) for text in example.documents[: self.depth]]
+        if self.passages is None:
+            return [[text] for text in example.documents[: self.depth]]
+        depth = min(self.depth, len(example.documents))
+        return [passages_in(example, place, self.passages) for place in range(depth)]
+
+    def _put_together(self, scores: Sequence[float], trainee: Trainee) -> float:
+        """Return a document's score of its passages'."""
+        if self.passages is None or self.passages.aggregation in BY_BEST:
+            return max(scores)
+        calibration = trainee.card.calibration
+        logits = calibration.scale * np.asarray(scores, dtype=np.float32) + calibration.offset
+        probabilities = logistic(logits)
+        aggregate = AGGREGATIONS[self.passages.aggregation]
+        return aggregate(logits.astype(np.float64), probabilities, self.passages.k).score
 
     def _measured(self, example: Example, scores: Sequence[float]) -> float:
         order = sorted(range(len(scores)), key=lambda place: -scores[place])  # stable: ties keep the first pass's order
         ranked = [str(place) for place in (*order, *range(len(scores), len(example.documents)))]
         relevance = {str(place): grade for place, grade in enumerate(example.relevance)}
+        relevance |= {f"missed {number}": 1 for number in range(example.missed)}
         name, _, cutoff = self.measure.partition("@")
-        return MEASURES[name](ranked, relevance, int(cutoff))
-
-
-def passages_of(text: str, windows: Windows | None) -> list[str]:
-    """Return a text's passages, or the text itself if it is not cut or has no words."""
-    if windows is None:
-        return [text]
-    spans = window_spans(text, windows.words, windows.stride, windows.limit)
-    return [readable(text[start:end]) for start, end in spans] or [text]
+        return MEASURES[name](ranked, relevance, int(cutoff or len(ranked)))

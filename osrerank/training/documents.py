@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.options.passages import Windows
-from osrerank.training.development import passages_of
+from osrerank.errors import FormatError
+from osrerank.options.passages import Passages
+from osrerank.stages.passages import passages_of
 from osrerank.training.examples.lists import Example
 from osrerank.types import Scorer
 
@@ -22,25 +23,38 @@ KEEP = 5
 
 
 def passage_triples(
-    examples: Iterable[Example], windows: Windows, *, keep: int = KEEP, scorer: Scorer | None = None, seed: int = 1
+    examples: Iterable[Example], options: Passages, *, keep: int = KEEP, scorer: Scorer | None = None, seed: int = 1
 ) -> Iterator[Example]:
     """Yield triples of a relevant document's passage and a passage of the query's other documents.
 
     Args:
-        examples: whole documents, a title in front of the text.
-        windows: how documents are cut.
+        examples: whole documents.
+        options: how documents are cut.
         keep: how many passages of each relevant document stay, the best by the scorer; all without a scorer.
         scorer: a model trained on passages; None for no filter.
         seed: of the draws.
     """
     rng = random.Random(seed)  # noqa: S311 - a repeatable draw
     for example in examples:
-        pool = [passage for text in example.others for passage in passages_of(text, windows)]
-        for text in example.relevant if pool else ():
-            passages = passages_of(text, windows)
+        others = example.places(relevant=False)
+        pool = [passage for place in others for passage in passages_in(example, place, options)]
+        for place in example.places(relevant=True) if pool else ():
+            passages = passages_in(example, place, options)
             kept = passages if scorer is None else best(scorer, example.query, passages, keep)
             for passage in kept:
                 yield Example(example.query, (passage, rng.choice(pool)), (1, 0), example.place)
+
+
+def passages_in(example: Example, place: int, options: Passages) -> list[str]:
+    """Return the passages of one of an example's documents, as a search makes them.
+
+    Raises:
+        FormatError: the options sample passages by document ids, and the example has none.
+    """
+    if options.policy == "sampled" and not example.doc_ids:
+        fix = "read candidates or a run, whose documents have ids, or set policy=first"
+        raise FormatError(f"{example.place}: policy=sampled draws by document ids, and there are none; {fix}")
+    return [passage for passage, _span in passages_of(example.candidate(place), options)]
 
 
 def best(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:

@@ -16,7 +16,7 @@ import torch
 
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.export.export_model import refuse_existing
-from osrerank.options.passages import Windows
+from osrerank.options.passages import Passages
 from osrerank.scoring.card import Kind
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import name_of
@@ -52,7 +52,7 @@ class Request:
         data: the examples.
         development: candidates that choose the best weights; None to keep the last ones.
         depth: candidates of the development set that are reordered.
-        windows: how the development set's documents are cut; None for short ones.
+        passages: how the development set's documents are cut and judged; None for short ones.
         max_minutes: time after which the training stops, to be resumed by the same request; None for no limit.
         on_states: whether only a joined model's joined layers are trained, on states that are computed once
             (`osrerank.training.weights.joined`).
@@ -65,7 +65,7 @@ class Request:
     data: Sequence[Source]
     development: Source | None = None
     depth: int = 100
-    windows: Windows | None = None
+    passages: Passages | None = None
     max_minutes: float | None = None
     on_states: bool = False
     report: Callable[[str], None] = logger.info
@@ -268,7 +268,7 @@ def _measure(
     if request.development is None:
         return None
     examples = tuple(request.development.read())
-    development = Development(examples, request.recipe.measure, request.depth, request.windows)
+    development = Development(examples, request.recipe.measure, request.depth, request.passages)
     if not training.state.step and machine.is_first:
         before, first_pass = development.value(trainee, scoring), development.first_pass()
         request.report(f"before: {request.recipe.measure} {before:.4f}; the candidates' own order: {first_pass:.4f}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from osrerank.client import Client, connect
 from osrerank.errors import FormatError
-from osrerank.training.examples.lists import Example, text_of
+from osrerank.training.examples.lists import Example, Text, titled
 from osrerank.types import Qrels, Query
 
 FEWEST_WORDS = 3
@@ -37,21 +37,21 @@ class Search:
     depth: int = 100
     threads: int = 4
 
-    def hits(self, query: str) -> list[tuple[str, str]]:
+    def hits(self, query: str) -> list[tuple[str, Text]]:
         """Return the ids and texts of the query's first documents, in order."""
         source = ["title", "text"]
         response = self.client.search(query, index=self.index, size=self.depth, _source=source)
-        return [(hit["_id"], text_of({"text": "", **hit["_source"]})) for hit in response["hits"]["hits"]]
+        return [(hit["_id"], titled({"text": "", **hit["_source"]})) for hit in response["hits"]["hits"]]
 
-    def all_hits(self, queries: Iterable[str]) -> Iterator[list[tuple[str, str]]]:
+    def all_hits(self, queries: Iterable[str]) -> Iterator[list[tuple[str, Text]]]:
         """Yield the hits of each query, in order."""
         with ThreadPoolExecutor(self.threads) as pool:
             yield from pool.map(self.hits, queries)
 
-    def text(self, doc_id: str) -> str | None:
+    def text(self, doc_id: str) -> Text | None:
         """Return a document's text, None if there is no such document."""
         found = self.client.get(index=self.index, id=doc_id, ignore=404)
-        return text_of({"text": "", **found["_source"]}) if found.get("found") else None
+        return titled({"text": "", **found["_source"]}) if found.get("found") else None
 
 
 def from_index(search: Search, queries: Iterable[Query], qrels: Qrels, *, inject: bool = True) -> Iterator[Example]:
@@ -66,11 +66,17 @@ def from_index(search: Search, queries: Iterable[Query], qrels: Qrels, *, inject
     judged = [query for query in queries if _relevant(qrels, query)]
     for query, hits in zip(judged, search.all_hits(query.text for query in judged), strict=True):
         relevant = _relevant(qrels, query)
-        missed = sorted(relevant.difference(doc_id for doc_id, _ in hits)) if inject else []
-        added = [(doc_id, text) for doc_id in missed if (text := search.text(doc_id)) is not None]
-        grades = [int(doc_id in relevant) for doc_id, _ in (*hits, *added)]
-        place = f"{search.index}, query {query.query_id}"
-        yield Example(query.text, tuple(text for _, text in (*hits, *added)), tuple(grades), place)
+        missed = sorted(relevant.difference(doc_id for doc_id, _ in hits))
+        added = [(doc_id, text) for doc_id in missed if (text := search.text(doc_id)) is not None] if inject else []
+        doc_ids, texts = [doc_id for doc_id, _ in (*hits, *added)], [text for _, text in (*hits, *added)]
+        yield Example.of(
+            query.text,
+            texts,
+            [int(doc_id in relevant) for doc_id in doc_ids],
+            f"{search.index}, query {query.query_id}",
+            doc_ids=doc_ids,
+            missed=len(missed) - len(added),
+        )
 
 
 def from_questions(path: Path, *, depth: int, questions: int | None = None, seed: int = 1) -> Iterator[Example]:
@@ -118,11 +124,11 @@ def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[S
 
 
 def _asked(
-    path: Path, own: int, question: Mapping[str, Any], contexts: list[str], found: list[tuple[str, str]]
+    path: Path, own: int, question: Mapping[str, Any], contexts: list[str], found: list[tuple[str, Text]]
 ) -> Example:
     answers = [answer["text"].lower() for answer in question.get("answers", []) if answer["text"].strip()]
     texts: list[str] = []
-    for doc_id, text in found:
+    for doc_id, (text, _title) in found:
         if int(doc_id) == own or not (text == contexts[own] or any(answer in text.lower() for answer in answers)):
             texts.append(text)
     texts += [] if contexts[own] in texts else [contexts[own]]

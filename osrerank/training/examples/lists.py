@@ -5,10 +5,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from osrerank.formats.files import bad_line, write_atomically
 from osrerank.formats.lines import numbered_objects
+from osrerank.types import Candidate, Section
+
+
+class Text(NamedTuple):
+    """A document's text.
+
+    Attributes:
+        whole: as a model reads it: title and text, a space between.
+        title: as it was read; empty where there is none.
+    """
+
+    whole: str
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +34,9 @@ class Example:
         relevance: of each document; above 0 is relevant.
         place: where it was read, for errors.
         scores: of each document, logits of a teacher's; empty where there are none.
+        titles: with which the documents begin, for those who cut them; empty where none has one.
+        doc_ids: of the documents; empty where they are not known.
+        missed: how many relevant documents are not among these.
     """
 
     query: str
@@ -28,6 +44,25 @@ class Example:
     relevance: tuple[int, ...]
     place: str = ""
     scores: tuple[float, ...] = ()
+    titles: tuple[str, ...] = ()
+    doc_ids: tuple[str, ...] = ()
+    missed: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        query: str,
+        texts: Iterable[Text],
+        relevance: Iterable[int],
+        place: str,
+        *,
+        doc_ids: Iterable[str] = (),
+        missed: int = 0,
+    ) -> "Example":
+        """Return an example of documents that may have titles."""
+        documents, titles = zip(*found, strict=True) if (found := tuple(texts)) else ((), ())
+        kept = titles if any(titles) else ()
+        return cls(query, documents, tuple(relevance), place, titles=kept, doc_ids=tuple(doc_ids), missed=missed)
 
     @property
     def relevant(self) -> tuple[str, ...]:
@@ -46,15 +81,28 @@ class Example:
             documents=tuple(self.documents[place] for place in places),
             relevance=tuple(self.relevance[place] for place in places),
             scores=tuple(self.scores[place] for place in places) if self.scores else (),
+            titles=tuple(self.titles[place] for place in places) if self.titles else (),
+            doc_ids=tuple(self.doc_ids[place] for place in places) if self.doc_ids else (),
         )
 
     def places(self, *, relevant: bool) -> list[int]:
         """Return where the relevant documents are, or the others."""
         return [place for place, grade in enumerate(self.relevance) if (grade > 0) == relevant]
 
+    def candidate(self, place: int) -> Candidate:
+        """Return a document as a search has it: title and text apart, a passage's source."""
+        text = self.documents[place]
+        title = self.titles[place] if self.titles else ""
+        fields = {"title": title, "text": text.removeprefix(title.strip())}
+        sections = tuple(Section(name, value) for name, value in fields.items() if value)
+        return Candidate(self.doc_ids[place] if self.doc_ids else "", text, 0.0, place + 1, sections=sections)
+
 
 def read_examples(path: Path) -> Iterator[Example]:
-    """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number], "scores"?: [number]}``, or ``.gz``.
+    """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number]}``, or ``.gz``.
+
+    They may have ``"scores": [number]``, ``"titles": [text]`` with which the documents begin, ``"doc_ids": [text]`` and
+    ``"missed"``, a whole number.
 
     Raises:
         FormatError: a line is not of that form.
@@ -73,7 +121,24 @@ def read_examples(path: Path) -> Iterator[Example]:
         if not all(type(grade) is int for grade in relevance):
             raise bad_line(path, number, "a relevance is no whole number")
         scores = _scores(value.get("scores", ()), len(documents), path, number)
-        yield Example(query, documents, relevance, f"{path}, line {number}", scores)
+        titles = _texts(value, "titles", len(documents), path, number)
+        for place, (title, text) in enumerate(zip(titles, documents, strict=False), start=1):
+            if not text.startswith(title.strip()):
+                raise bad_line(path, number, f"document {place} does not begin with its title")
+        doc_ids, missed = _texts(value, "doc_ids", len(documents), path, number), value.get("missed", 0)
+        if type(missed) is not int or missed < 0:
+            raise bad_line(path, number, f"missed is {missed!r}; it must be a whole number from 0 on")
+        yield Example(query, documents, relevance, f"{path}, line {number}", scores, titles, doc_ids, missed)
+
+
+def _texts(value: Mapping[str, Any], name: str, count: int, path: Path, line: int) -> tuple[str, ...]:
+    """Return the texts of an optional field, none or one for each document."""
+    texts = value.get(name, ())
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise bad_line(path, line, f"{name} must be texts, one for each document")
+    if texts and len(texts) != count:
+        raise bad_line(path, line, f"{count} documents and {len(texts)} {name}")
+    return tuple(texts)
 
 
 def _scores(values: Any, count: int, path: Path, line: int) -> tuple[float, ...]:
@@ -103,16 +168,25 @@ def write_examples(path: Path, examples: Iterable[Example]) -> int:
 def as_json(example: Example) -> dict[str, Any]:
     """Return the content of an example's line."""
     content = {"query": example.query, "documents": example.documents, "relevance": example.relevance}
-    return {**content, "scores": example.scores} if example.scores else content
+    optional = {name: getattr(example, name) for name in ("scores", "titles", "doc_ids", "missed")}
+    return {**content, **{name: value for name, value in optional.items() if value}}
 
 
 def text_of(fields: Mapping[str, Any]) -> str:
-    """Return a document as a model reads it: title and text, a space between.
+    """Return a document as a model reads it, otherwise as `titled`."""
+    return titled(fields).whole
+
+
+def titled(fields: Mapping[str, Any]) -> Text:
+    """Return the text of a document's ``title`` and ``text``.
 
     Raises:
         KeyError: there is no text.
-        TypeError: the text is not a string.
+        TypeError: text or title is not a string.
     """
+    title = fields.get("title") or ""
     if not isinstance(fields["text"], str):
         raise TypeError("text is no text")
-    return f"{fields.get('title') or ''} {fields['text']}".strip()
+    if not isinstance(title, str):
+        raise TypeError("title is no text")
+    return Text(f"{title} {fields['text']}".strip(), title)

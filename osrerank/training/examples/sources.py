@@ -12,13 +12,15 @@ from typing import Any
 from osrerank.errors import ConfigError
 from osrerank.formats.files import bad_line
 from osrerank.formats.lines import numbered_lines, numbered_objects
-from osrerank.formats.topics import numbered_queries
+from osrerank.formats.topics import numbered_queries, read_queries
 from osrerank.formats.trec import read_qrels
-from osrerank.training.examples.lists import Example, read_examples, text_of
+from osrerank.training.examples.lists import Example, Text, read_examples, titled
 from osrerank.training.examples.texts import Texts
 
 DEPTH = 1000
 """The papers' k0: depth of the first pass that gives documents that are not relevant."""
+Queries = Mapping[str, str]
+"""query_id -> text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def open_source(options: Mapping[str, Any]) -> Source:
     path = _existing(options[kind])
     files = {name: _existing(value) for name, value in given.items() if name in FILES}
     values = {name: _value(name, value) for name, value in given.items() if name not in FILES}
-    opened = {name: Texts(file) if name in ("corpus", "queries") else file for name, file in files.items()}
+    opened = {name: FILES[name](file) for name, file in files.items()}
     described = ",".join(f"{name}={value}" for name, value in options.items())
     sizes = tuple(file.stat().st_size for file in (path, *files.values()))
     return Source(described, lambda: reader(path, **values, **opened), sizes)
@@ -91,22 +93,22 @@ def triples(path: Path) -> Iterator[Example]:
         columns = line.split("\t")
         if len(columns) != 3:
             raise bad_line(path, number, f"expected query, relevant text and other text, found {len(columns)} columns")
-        yield _example(columns[0], columns[1:], (1, 0), path, number)
+        yield _example(columns[0], map(Text, columns[1:]), (1, 0), path, number)
 
 
-def id_triples(path: Path, corpus: Texts, queries: Texts) -> Iterator[Example]:
+def id_triples(path: Path, corpus: Texts, queries: Queries) -> Iterator[Example]:
     """Read MS MARCO's ``query id, relevant id, other id``, with the texts."""
     for number, line in numbered_lines(path):
         ids = line.split()
         if len(ids) != 3:
             raise bad_line(path, number, f"expected three ids, found {len(ids)} columns")
-        query = _text(queries, ids[0], "query", path, number)
-        documents = [_text(corpus, doc_id, "document", path, number) for doc_id in ids[1:]]
-        yield _example(query, documents, (1, 0), path, number)
+        query = _query(queries, ids[0], path, number)
+        documents = [_document(corpus, doc_id, path, number) for doc_id in ids[1:]]
+        yield _example(query, documents, (1, 0), path, number, doc_ids=ids[1:])
 
 
 def candidates(path: Path, qrels: Path, depth: int = DEPTH, relevant: int = 1) -> Iterator[Example]:
-    """Read candidate files of ``osrerank rerank``; relevant documents that are not among the candidates are not known.
+    """Read candidate files of ``osrerank rerank``; relevant documents that are not among them are only counted.
 
     Args:
         path: JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?}]}``.
@@ -119,18 +121,19 @@ def candidates(path: Path, qrels: Path, depth: int = DEPTH, relevant: int = 1) -
         try:
             judged = judgments.get(str(value["query_id"]), {})
             entries = value["candidates"][:depth]
-            texts = [text_of(entry) for entry in entries]
-            grades = [int(judged.get(str(entry["doc_id"]), 0) >= relevant) for entry in entries]
+            texts, doc_ids = [titled(entry) for entry in entries], [str(entry["doc_id"]) for entry in entries]
+            grades = [int(judged.get(doc_id, 0) >= relevant) for doc_id in doc_ids]
+            missed = sum(grade >= relevant for doc_id, grade in judged.items() if doc_id not in set(doc_ids))
             query = value["query"]
         except (KeyError, TypeError, AttributeError) as error:
             raise bad_line(path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help") from None
-        yield _example(query, texts, grades, path, number)
+        yield _example(query, texts, grades, path, number, doc_ids=doc_ids, missed=missed)
 
 
 def run(
     path: Path,
     corpus: Texts,
-    queries: Texts,
+    queries: Queries,
     qrels: Path,
     depth: int = DEPTH,
     relevant: int = 1,
@@ -151,11 +154,13 @@ def run(
     for query_id, lines in _grouped(path):
         number, ranked = lines[0][0], [columns[2 if len(columns) > 3 else 1] for _number, columns in lines[:depth]]
         judged = {doc_id for doc_id, grade in judgments.get(query_id, {}).items() if grade >= relevant}
-        missed = sorted(judged.difference(ranked)) if inject else []
-        doc_ids = [*ranked, *missed]
-        texts = [_text(corpus, doc_id, "document", path, number) for doc_id in doc_ids]
-        query = _text(queries, query_id, "query", path, number)
-        yield _example(query, texts, [int(doc_id in judged) for doc_id in doc_ids], path, number)
+        missed = sorted(judged.difference(ranked))
+        doc_ids = [*ranked, *missed] if inject else ranked
+        texts = [_document(corpus, doc_id, path, number) for doc_id in doc_ids]
+        query = _query(queries, query_id, path, number)
+        grades = [int(doc_id in judged) for doc_id in doc_ids]
+        left_out = 0 if inject else len(missed)
+        yield _example(query, texts, grades, path, number, doc_ids=doc_ids, missed=left_out)
 
 
 def pairs(path: Path) -> Iterator[Example]:
@@ -167,7 +172,7 @@ def pairs(path: Path) -> Iterator[Example]:
     for _query_id, group in itertools.groupby(rows, key=lambda row: row[1][0]):
         found = list(group)
         number, (_first_id, query, _text, _label) = found[0]
-        yield _example(query, [row[2] for _, row in found], [row[3] for _, row in found], path, number)
+        yield _example(query, [Text(row[2]) for _, row in found], [row[3] for _, row in found], path, number)
 
 
 def microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Iterator[Example]:
@@ -187,7 +192,7 @@ def microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Itera
     for line, query in queries:
         judged = {doc_id: grade for doc_id, grade in _of_topic(judgments, query.query_id).items() if doc_id in texts}
         grades = [int(grade >= relevant) for grade in judged.values()]
-        yield _example(query.text, [texts[doc_id] for doc_id in judged], grades, path, line)
+        yield _example(query.text, [texts.document(doc_id) for doc_id in judged], grades, path, line)
 
 
 def _of_topic(judgments: Mapping[str, Mapping[str, int]], query_id: str) -> Mapping[str, int]:
@@ -233,21 +238,42 @@ def _grouped(path: Path) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
         yield query_id, lines
 
 
-def _text(texts: Texts, text_id: str, what: str, path: Path, number: int) -> str:
+def _document(corpus: Texts, doc_id: str, path: Path, number: int) -> Text:
     try:
-        return texts[text_id]
+        return corpus.document(doc_id)
     except KeyError:
-        raise bad_line(path, number, f"there is no {what} {text_id}") from None
+        raise bad_line(path, number, f"there is no document {doc_id}") from None
 
 
-def _example(query: Any, documents: Iterable[str], grades: Iterable[int], path: Path, number: int) -> Example:
+def _query(queries: Queries, query_id: str, path: Path, number: int) -> str:
+    try:
+        return queries[query_id]
+    except KeyError:
+        raise bad_line(path, number, f"there is no query {query_id}") from None
+
+
+def _example(
+    query: Any,
+    documents: Iterable[Text],
+    grades: Iterable[int],
+    path: Path,
+    number: int,
+    *,
+    doc_ids: Iterable[str] = (),
+    missed: int = 0,
+) -> Example:
     if not isinstance(query, str) or not query.strip():
         raise bad_line(path, number, "the query has no text")
-    return Example(query.strip(), tuple(documents), tuple(grades), f"{path}, line {number}")
+    return Example.of(query.strip(), documents, grades, f"{path}, line {number}", doc_ids=doc_ids, missed=missed)
+
+
+def _queries(path: Path) -> Queries:
+    """Return a query set's texts by id."""
+    return {query.query_id: query.text for query in read_queries(path)}
 
 
 Reader = Callable[..., Iterator[Example]]
-FILES = frozenset({"corpus", "queries", "qrels", "tweets"})
+FILES: Mapping[str, Callable[[Path], Any]] = {"corpus": Texts, "queries": _queries, "qrels": Path, "tweets": Path}
 SWITCHES = frozenset({"inject"})
 KINDS: Mapping[str, tuple[Reader, tuple[str, ...], tuple[str, ...]]] = {
     "examples": (examples, (), ()),

@@ -11,7 +11,7 @@ from pathlib import Path
 from osrerank.errors import FormatError
 from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdTable, Row
-from osrerank.training.examples.lists import text_of
+from osrerank.training.examples.lists import Text, titled
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,11 @@ class Texts:
         return (row.id for row in self._rows())
 
     def __getitem__(self, text_id: str) -> str:
-        """Return a text.
+        """Return a text; otherwise as `document`."""
+        return self.document(text_id).whole
+
+    def document(self, text_id: str) -> Text:
+        """Return a text with its title.
 
         Raises:
             KeyError: there is no text with that id.
@@ -118,15 +122,17 @@ def _id_of(line: bytes, path: Path, number: int) -> str:
     return found
 
 
-def _text_of(line: bytes, path: Path, number: int) -> str:
+def _text_of(line: bytes, path: Path, number: int) -> Text:
     if not line.startswith(b"{"):
         columns = _decoded(line, path, number).rstrip("\r\n").split("\t")
-        return " ".join(columns[2:] if len(columns) == 4 else columns[1:]).strip()
+        if len(columns) == 4:
+            return titled({"title": columns[2], "text": columns[3]})
+        return Text(" ".join(columns[1:]).strip())
     value = _json(line, path, number)
     try:
-        return text_of({**value, "text": value.get("text", value.get("query"))})
+        return titled({**value, "text": value.get("text", value.get("query"))})
     except (KeyError, TypeError):
-        raise bad_line(path, number, "the document has no text") from None
+        raise bad_line(path, number, "the document has no text, or a title that is none") from None
 
 
 def _json(line: bytes, path: Path, number: int) -> dict[str, object]:

@@ -8,7 +8,7 @@ import pytest
 
 from osrerank.client import connect
 from osrerank.errors import FormatError
-from osrerank.options.passages import Windows
+from osrerank.options.passages import Passages
 from osrerank.training.documents import best, hardest, passage_triples, scored
 from osrerank.training.examples.first_pass import Search, from_index, from_questions
 from osrerank.training.examples.lists import Example
@@ -34,15 +34,15 @@ def test_the_best_passages_stay_in_the_documents_order() -> None:
 
 
 def test_triples_of_passages() -> None:
-    windows = Windows(words=2, stride=2, limit=30)
+    options = Passages(words=2, stride=2)
     example = Example("q", ("salt one salt salt wing two", "other three four five", "six"), (1, 0, 0), "here")
-    whole = list(passage_triples([example], windows))
+    whole = list(passage_triples([example], options))
     assert [one.documents[0] for one in whole] == ["salt one", "salt salt", "wing two"]
     assert {one.documents[1] for one in whole} <= {"other three", "four five", "six"}
     assert all(one.relevance == (1, 0) and one.place == "here" for one in whole)
-    filtered = list(passage_triples([example], windows, keep=1, scorer=CountsSalt()))
+    filtered = list(passage_triples([example], options, keep=1, scorer=CountsSalt()))
     assert [one.documents[0] for one in filtered] == ["salt salt"]
-    assert not list(passage_triples([Example("q", ("salt",), (1,))], windows))
+    assert not list(passage_triples([Example("q", ("salt",), (1,))], options))
 
 
 def test_the_hardest_others() -> None:

@@ -5,12 +5,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from osrerank.errors import ConfigError, EvaluationError  # noqa: E402 - with their twins
-from osrerank.options.passages import Windows  # noqa: E402
+from osrerank.evaluation.measures import evaluate  # noqa: E402
+from osrerank.options.passages import Passages  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
-from osrerank.training.development import Development, Scoring, passages_of  # noqa: E402
+from osrerank.stages.passages import PassageStage  # noqa: E402
+from osrerank.training.development import Development, Scoring  # noqa: E402
 from osrerank.training.examples.lists import Example  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
 from osrerank.training.weights.models import load_trainee  # noqa: E402
+from osrerank.types import Qrels, Run, ScoredDocument  # noqa: E402
+from tests.rankings import ranking_of  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 CLASSIFIER = ROOT / "tests" / "data" / "tiny-bert-two-labels"
@@ -47,15 +51,47 @@ def test_long_documents_are_judged_by_their_best_passage() -> None:
     trainee = load_trainee(CLASSIFIER, Recipe())
     places = order()
     joined = Example(EXAMPLE.query, (DOCUMENTS[places[3]], f"{DOCUMENTS[places[2]]}"), (1, 0))
-    windows = Windows(words=200, stride=200)
-    assert Development([joined], "RR@10", windows=windows).value(trainee, SCORING) == pytest.approx(1 / 2)
-    assert passages_of("a b c", Windows(words=2, stride=1)) == ["a b", "b c", "c"]
-    assert passages_of("", Windows()) == [""]
+    whole = Passages(words=200, stride=200)
+    assert Development([joined], "RR@10", passages=whole).value(trainee, SCORING) == pytest.approx(1 / 2)
 
 
-@pytest.mark.parametrize("measure", ["AP", "nDCG", "nDCG@0", "P@10"])
+def test_passages_are_put_together_as_the_options_say() -> None:
+    """The order of the documents is that of reranking with the same options."""
+    examples = Example("low", ("salt heat wing " * 9, "the blood of low pressure " * 4, "wing " * 30), (0, 1, 0))
+    ranking = ranking_of(list(examples.documents), query="low")
+    scorer = load_scorer(str(CLASSIFIER), backend="torch")
+    trainee = load_trainee(CLASSIFIER, Recipe())
+    for aggregation in ("maxp", "firstp", "sump", "kmaxavgp"):
+        options = Passages(aggregation, words=4, stride=2)
+        reranked = PassageStage(scorer, options).rerank(ranking).candidates
+        rank = next(one.rank for one in reranked if one.doc_id == "d1")
+        development = Development([examples], "RR@10", passages=options)
+        assert development.value(trainee, SCORING) == pytest.approx(1 / rank), aggregation
+
+
+def test_a_duo_models_sums_are_no_probabilities() -> None:
+    trainee = load_trainee(CLASSIFIER, Recipe(), kind="duo")
+    with pytest.raises(ConfigError, match="kmaxavgp needs probabilities; for a duo model give maxp"):
+        Development([EXAMPLE], "RR@10", passages=Passages("kmaxavgp")).value(trainee, SCORING)
+
+
+def test_average_precision_counts_what_the_first_pass_missed() -> None:
+    example = Example("q", ("a", "b", "c", "d"), (0, 1, 0, 1), missed=2)
+    by_hand = (1 / 2 + 2 / 4) / 4
+    assert Development([example], "AP").first_pass() == pytest.approx(by_hand)
+    assert Development([example], "AP@3").first_pass() == pytest.approx(1 / 2 / 4)
+    ideal = sum(1 / math.log2(rank + 1) for rank in (1, 2, 3, 4))
+    found = 1 / math.log2(3) + 1 / math.log2(5)
+    assert Development([example], "nDCG@10").first_pass() == pytest.approx(found / ideal)
+    pytest.importorskip("ir_measures")
+    run = Run({"q": tuple(ScoredDocument(name, 4.0 - place) for place, name in enumerate("abcd"))})
+    qrels = Qrels({"q": {"b": 1, "d": 1, "gone": 1, "lost": 1}})
+    assert evaluate(qrels, run, ["AP", "AP@3"]).overall == pytest.approx({"AP": by_hand, "AP@3": 1 / 8})
+
+
+@pytest.mark.parametrize("measure", ["AP@", "nDCG", "nDCG@0", "P@10", "RR"])
 def test_other_measures_are_refused(measure: str) -> None:
-    with pytest.raises(ConfigError, match="nDCG@10 or RR@10"):
+    with pytest.raises(ConfigError, match="nDCG@10, RR@10, AP@10 or AP"):
         Development([EXAMPLE], measure)
 
 

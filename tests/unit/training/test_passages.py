@@ -1,0 +1,201 @@
+"""Passages are the same in training, in development and in search; MS MARCO's document files are read as they are."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osrerank.cli import main
+from osrerank.client import connect
+from osrerank.errors import FormatError
+from osrerank.formats.candidates import read_candidates
+from osrerank.formats.sources import open_sources
+from osrerank.options.passages import Passages
+from osrerank.options.rerank import Rerank
+from osrerank.search.ranking import rank_texts
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+from osrerank.training.documents import passage_triples, passages_in
+from osrerank.training.examples.first_pass import Search, from_index
+from osrerank.training.examples.lists import Example, read_examples, write_examples
+from osrerank.training.examples.sources import open_source
+from osrerank.types import Qrels, Query
+from osrerank_loaders.candidates import candidates_of_run, write_candidates
+from osrerank_loaders.collections.base import read_records
+from osrerank_loaders.collections.registry import LOADERS
+from tests.servers import ROOT
+
+WORDS = " ".join(f"w{number}" for number in range(95))
+DOCUMENTS = {
+    "D1": ("", ""),
+    "D2": ("Only a title", ""),
+    "D3": ("", "a body of no title"),
+    "D4": ("Salt", "low salt"),
+    "D5": ("Salt and pressure", WORDS),
+    "D6": ("", WORDS),
+    "D7": ("A title of more words than a window has, and one that no window may push aside", WORDS),
+    "D8": (" Spaces  around ", f"  {WORDS}  ---------- spaces   within "),
+    "D9": ("w0 w1", f"w0 w1 {WORDS}"),
+    "D10": ("\u00c9tude \u2013 \u4e2d\u6587", "\u00e9tude \u4e2d\u6587 " * 30),
+}
+OPTIONS = [
+    Passages(),
+    Passages(words=20, stride=10),
+    Passages(words=20, stride=10, limit=4),
+    Passages("firstp", words=20, stride=10),
+    Passages(words=20, stride=10, limit=4, policy="sampled", seed=3),
+    Passages(words=20, stride=20, least_words=12),
+]
+
+
+@pytest.fixture
+def official(tmp_path: Path) -> dict[str, str]:
+    """MS MARCO's document files: ``docid TAB url TAB title TAB body``, and a top-100 file, queries and judgments."""
+    lines = "".join(f"{doc_id}\thttp://x/{doc_id}\t{title}\t{body}\n" for doc_id, (title, body) in DOCUMENTS.items())
+    (tmp_path / "msmarco-docs.tsv").write_text(lines, encoding="utf-8")
+    run = "".join(
+        f"7 Q0 {doc_id} {rank} {-rank / 10} IndriQueryLikelihood\n" for rank, doc_id in enumerate(DOCUMENTS, 1)
+    )
+    packed = {
+        "run": ("msmarco-doctrain-top100.gz", run),
+        "queries": ("msmarco-doctrain-queries.tsv.gz", "7\tlow salt\n8\tnever asked\n"),
+        "qrels": ("msmarco-doctrain-qrels.tsv.gz", "7 0 D5 1\n"),
+    }
+    for name, content in packed.values():
+        (tmp_path / name).write_bytes(gzip.compress(content.encode()))
+    files = {option: str(tmp_path / name) for option, (name, _content) in packed.items()}
+    return {"run": files["run"], "corpus": str(tmp_path / "msmarco-docs.tsv"), **files}
+
+
+def searched(documents: list[Any], options: Passages) -> dict[str, list[str]]:
+    """The texts that a model is given of each document."""
+    found = {}
+    for document in documents:
+        seen: list[str] = []
+        service = RerankService(
+            Settings.load(), FunctionScorer(lambda _query, text, seen=seen: seen.append(text) or 0.0)
+        )
+        rank_texts(service, Rerank(), "low salt", [document], rerank=Rerank(passages=options))
+        found[document["id"]] = seen
+    return found
+
+
+def candidates_of(official: dict[str, str], folder: Path) -> Path:
+    """The file that `osrerank convert candidates` makes of the same files."""
+    records = read_records(LOADERS["msmarco-document"], open_sources([official["corpus"]]))
+    groups = candidates_of_run((official["run"],), {"7": "low salt"}, records)
+    write_candidates(groups, folder / "candidates.jsonl")
+    return folder / "candidates.jsonl"
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_passages_of_ten_documents_are_the_same_everywhere(
+    options: Passages, official: dict[str, str], tmp_path: Path
+) -> None:
+    from osrerank.training.development import Development  # imports torch
+
+    candidates = candidates_of(official, tmp_path)
+    inference = searched(list(read_candidates(candidates)[0].documents), options)
+    assert list(inference) == list(DOCUMENTS)
+    (training,) = open_source(official).read()
+    (developed,) = open_source({"candidates": str(candidates), "qrels": official["qrels"]}).read()
+    cut = Development([developed], "RR@10", passages=options)._cut(developed)
+    for place, (doc_id, expected) in enumerate(inference.items()):
+        assert passages_in(training, place, options) == expected, doc_id
+        assert cut[place] == expected, doc_id
+    write_examples(tmp_path / "examples.jsonl", [training])
+    (again,) = read_examples(tmp_path / "examples.jsonl")
+    assert [passages_in(again, place, options) for place in range(10)] == list(inference.values())
+
+
+def test_the_title_stands_before_every_window_and_shifts_none() -> None:
+    example = Example("q", ("Salt w0 w1 w2 w3",), (1,), titles=("Salt",))
+    assert passages_in(example, 0, Passages(words=2, stride=2)) == ["Salt w0 w1", "Salt w2 w3"]
+
+
+def test_documents_of_an_index_keep_their_titles(tmp_path: Path) -> None:
+    client = connect(f"embedded:{tmp_path / 'engine'}")
+    for doc_id, (title, body) in DOCUMENTS.items():
+        client.index(index="notes", id=doc_id, body={"title": title, "text": body}, refresh=True)
+    (example,) = from_index(Search(client, "notes"), [Query("7", "salt w3")], Qrels({"7": {"D5": 1, "D6": 1}}))
+    client.close()
+    options = Passages(words=20, stride=10)
+    for place, doc_id in enumerate(example.doc_ids):
+        title, body = DOCUMENTS[doc_id]
+        (expected,) = searched([{"id": doc_id, "title": title, "text": body}], options).values()
+        assert passages_in(example, place, options) == expected
+    assert set(example.titles) > {"", "Salt"}
+
+
+def test_the_official_files_become_triples_of_passages(official: dict[str, str], tmp_path: Path) -> None:
+    data = ",".join(f"{name}={path}" for name, path in official.items())
+    made = tmp_path / "made.jsonl"
+    for given, windows in ((), 2), (("words=20,stride=10,limit=40",), 10), (("words=20,stride=10,limit=3",), 3):
+        main(["train", "data", str(made), "--data", data, "--passages", *given])
+        rows = [json.loads(line) for line in made.read_text(encoding="utf-8").splitlines()]
+        assert len(rows) == windows
+        assert all(row["documents"][0].startswith("Salt and pressure w") for row in rows)
+        assert {row["query"] for row in rows} == {"low salt"}
+        assert all("titles" not in row for row in rows)
+
+
+def test_samples_of_passages_need_ids() -> None:
+    example = Example("q", ("a b c d",), (1,), "here, line 7")
+    with pytest.raises(FormatError, match="here, line 7: policy=sampled draws by document ids, and there are none"):
+        passages_in(example, 0, Passages(words=1, stride=1, policy="sampled"))
+    assert not list(passage_triples([example], Passages()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"titles": ["Salt"]}, "document 1 does not begin with its title"),
+        ({"titles": ["a", "b"]}, "1 documents and 2 titles"),
+        ({"titles": "a"}, "titles must be texts"),
+        ({"doc_ids": [7]}, "doc_ids must be texts"),
+        ({"missed": -1}, "missed is -1; it must be a whole number from 0 on"),
+    ],
+)
+def test_bad_titles_and_ids_are_named(fields: dict[str, object], said: str, tmp_path: Path) -> None:
+    (tmp_path / "e.jsonl").write_text(json.dumps({"query": "q", "documents": ["a"], "relevance": [1], **fields}))
+    with pytest.raises(FormatError, match=rf"line 1: {said}"):
+        list(read_examples(tmp_path / "e.jsonl"))
+
+
+def test_how_documents_are_cut_is_checked(official: dict[str, str], tmp_path: Path, capsys: Any) -> None:
+    data = ",".join(f"{name}={path}" for name, path in official.items())
+    for given, said in (
+        ("words=0", "passages.words is 0; it must be a count from 1 on"),
+        ("width=3", "has no 'width'"),
+        ("auto", "auto is for searches"),
+        ("stride=200", "at most words (150)"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["train", "data", str(tmp_path / "made.jsonl"), "--data", data, "--passages", given])
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_model_of_256_tokens_is_trained_chosen_and_used(tmp_path: Path) -> None:
+    """ICIP's recipe; what lies beyond 256 tokens changes no score."""
+    from osrerank.cli.train import request_of
+    from osrerank.scoring.model_files import read_card
+    from osrerank.scoring.registry import load_scorer
+    from osrerank.training.fit import train
+
+    texts = tuple(f"Salt {word * 700}" for word in ("wing ", "salt ", "heat "))
+    write_examples(tmp_path / "e.jsonl", [Example("low salt", texts, (0, 1, 0), titles=("Salt",) * 3)])
+    source = {"examples": str(tmp_path / "e.jsonl")}
+    options = {"data": [source], "dev": source, "dev_depth": 100, "dev_passages": Passages("kmaxavgp", k=2)}
+    start = {"source": ROOT / "tests" / "data" / "tiny-bert-two-labels", "output": tmp_path / "made"}
+    recipe = {"steps": 2, "batch": 2, "evaluate_every": 1}
+    made = train(request_of({**options, **start, "recipe": recipe, "max_minutes": None}, "icip"))
+    assert made is not None
+    assert read_card(made).max_tokens == 256
+    documents = [f"{'low ' * 260}{tail}" for tail in ("salt " * 90, "wing " * 90)]
+    scores = load_scorer(str(made), backend="torch").score("low salt", documents, [(0,), (1,)])
+    assert scores.values[0] == scores.values[1]
+    assert scores.truncated == 2
