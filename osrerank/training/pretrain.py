@@ -2,7 +2,7 @@
 
 Devlin et al. 2018 (arXiv 1810.04805, section 3.1): 15% of the pieces are hidden: 80% of these become [MASK], 10% a
 random piece, and 10% stay. Before fine-tuning, on the target corpus: Nogueira et al. 2019 (arXiv 1910.14424, section
-4).
+4), whose 100,000 steps of 128 sequences of 512 tokens are full sequences, of several passages each.
 Next-sentence prediction is left out.
 """
 
@@ -11,7 +11,7 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ from osrerank.training.weights.models import build_network, put_weights, read_ch
 from osrerank.training.weights.readme import finish_encoder
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LEAST = 4
+"""Fewest pieces of a sequence."""
 IGNORED = -100
 """Target of a piece that was not hidden."""
 AS_MASK, AS_ANY = 0.8, 0.1
@@ -83,11 +85,15 @@ class MaskedObjective(Objective):
 
 @dataclass(frozen=True, slots=True)
 class MaskedSteps:
-    """Turns a corpus into steps: each text is one or several sequences ``[CLS] pieces [SEP]``.
+    """Turns a corpus into steps of sequences ``[CLS] pieces [SEP]``.
+
+    Where the recipe packs, texts follow one another, ``[CLS] pieces [SEP] pieces [SEP]``, and every sequence of a pass
+    but the last is full; a text that does not fit goes on in the next one. Pieces see those of the other texts beside
+    them. Otherwise each text is one or several sequences.
 
     Attributes:
         tokenizer: of the model.
-        recipe: batch, lengths, share of hidden pieces, seed.
+        recipe: batch, lengths, share of hidden pieces, packing, seed.
         budget_tokens: padded tokens of a lot.
         pad_id: of the padding token.
     """
@@ -98,15 +104,34 @@ class MaskedSteps:
     pad_id: int = 0
 
     def sequences(self, texts: Iterable[str]) -> Iterator[Ids]:
-        """Yield the texts' sequences of at least four pieces."""
-        first, last = (self.tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
+        """Yield the sequences of a pass, each of at least four pieces."""
+        first, last = self._specials
+        pieces = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+        for some in self._packed(pieces, last) if self.recipe.pack else self._cut(pieces):
+            if len(some) >= LEAST:
+                yield np.array([first, *some, last], dtype=np.int64)
+
+    @property
+    def _specials(self) -> tuple[int, int]:
+        return self.tokenizer.token_to_id("[CLS]"), self.tokenizer.token_to_id("[SEP]")
+
+    def _cut(self, texts: Iterable[list[int]]) -> Iterator[list[int]]:
+        """Yield the pieces of each text, so many at a time as a sequence has room for."""
         room = self.recipe.max_tokens - 2
-        for text in texts:
-            pieces = self.tokenizer.encode(text, add_special_tokens=False).ids
-            for start in range(0, len(pieces), room):
-                some = pieces[start : start + room]
-                if len(some) >= 4:
-                    yield np.array([first, *some, last], dtype=np.int64)
+        return (pieces[start : start + room] for pieces in texts for start in range(0, len(pieces), room))
+
+    def _packed(self, texts: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
+        """Yield the pieces of all texts, one behind the other, so many at a time as a sequence has room for."""
+        room = self.recipe.max_tokens - 2
+        held: list[int] = []
+        for pieces in texts:
+            if held and pieces:
+                held.append(separator)
+            held += pieces
+            while len(held) >= room:
+                yield held[:room]
+                held = held[room + (held[room : room + 1] == [separator]) :]
+        yield held
 
     def made(self, texts: Callable[[], Iterable[str]], skip: int) -> Iterator[Step]:
         """Yield steps without end, the first ``skip`` left out."""
@@ -142,7 +167,7 @@ class MaskedSteps:
 
     def masked(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         """Return a sequence with pieces hidden, at least one, and the targets: the pieces, elsewhere `IGNORED`."""
-        inside = np.arange(1, len(ids) - 1)
+        inside = np.flatnonzero(~np.isin(ids, self._specials))
         count = max(1, round(self.recipe.mask * len(inside)))
         chosen = np.sort(rng.choice(inside, count, replace=False))
         targets = np.full_like(ids, IGNORED)
@@ -212,7 +237,9 @@ def _start(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedS
     tokenizer = Tokenizer.from_file(str(source / TOKENIZER_FILE))
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text
     budget_tokens = recipe.budget_tokens or machine.budget_tokens
+    recipe = replace(recipe, max_tokens=min(recipe.max_tokens, int(config.get("max_position_embeddings", 512))))
     return network, MaskedSteps(tokenizer, recipe, budget_tokens, int(config.get("pad_token_id") or 0))
 
 

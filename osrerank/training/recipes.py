@@ -58,6 +58,7 @@ class Recipe:
         hard: whether training from scores, a teacher's or the examples', also learns from the labels.
         temperature: of soft labels.
         mask: share of the pieces that pre-training hides.
+        pack: whether pre-training fills its sequences with several texts each; otherwise each text begins a new one.
     """
 
     name: str = "modern"
@@ -100,6 +101,7 @@ class Recipe:
     hard: bool = True
     temperature: float = 1.0
     mask: float = 0.15
+    pack: bool = False
 
     def __post_init__(self) -> None:
         hints = get_type_hints(Recipe)
@@ -197,7 +199,7 @@ PRESETS: Mapping[str, Recipe] = {
     "tinybert-listwise": replace(_TINYBERT, name="tinybert-listwise", loss="listwise", draw="list", depth=30),
     "logits": Recipe(name="logits", method="logits", rate=1e-4, mine_at=0.0),
     "target-corpus": replace(
-        _BERT, name="target-corpus", draw="all", head="", batch=128, rate=5e-5, steps=100_000, max_tokens=512
+        _BERT, name="target-corpus", draw="all", head="", batch=128, rate=5e-5, steps=100_000, max_tokens=512, pack=True
     ),
     "masked": Recipe(
         name="masked", loss="pointwise", draw="all", mine_at=0.0, batch=32, epochs=3.0, rate=1e-4, max_tokens=128
