@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -28,12 +28,16 @@ class State:
         best: the best measure on the development set so far; None before the first.
         best_step: steps done when it was measured.
         fingerprint: hash of what the training depends on: recipe, data, start.
+        skipped: steps that changed nothing, because gradients overflowed in fp16.
+        scaler: state of the loss's scale in fp16; empty otherwise.
     """
 
     step: int
     best: float | None
     best_step: int
     fingerprint: str
+    skipped: int = 0
+    scaler: Mapping[str, float] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -90,7 +94,7 @@ class Checkpoints:
                 if f"{name}/{mean}" in means:
                     optimiser.state[parameter][mean] = means[f"{name}/{mean}"].to(parameter.device)
         for group in optimiser.param_groups:
-            group["steps"] = state.step
+            group["steps"] = state.step - state.skipped
         return state
 
     def save_best(self, trained: Mapping[str, nn.Parameter]) -> None:

@@ -86,9 +86,10 @@ class Machine:
 
     def __init__(self, precision: str) -> None:
         accelerate: Any = require("accelerate", extra="torch")
+        self.precision = precision
         try:
             self.accelerator = accelerate.Accelerator(
-                mixed_precision="no" if precision == "fp32" else precision,
+                mixed_precision="bf16" if precision == "bf16" else "no",  # fp16's scale must outlive this process: ours
                 kwargs_handlers=[accelerate.InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
             )
         except ValueError as error:
@@ -100,6 +101,8 @@ class Machine:
 
     def autocast(self) -> Any:
         """Return the context for a forward pass."""
+        if self.precision == "fp16":
+            return torch.autocast(self.device.type, torch.float16)
         return self.accelerator.autocast() if self.accelerator.mixed_precision != "no" else nullcontext()
 
     @property
@@ -185,9 +188,12 @@ class Training:
             eps=recipe.eps,
             bias_correction=recipe.bias_correction,
         )
+        self._scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
         self._checkpoints = Checkpoints(plan.folder, plan.fingerprint)
         start = State(0, None, 0, plan.fingerprint)
         self.state = self._checkpoints.restore(self._trained, self._optimiser) or start
+        if self.state.scaler:
+            self._scaler.load_state_dict(dict(self.state.scaler))
         machine.wait()  # until every process has read the checkpoint
         machine.start_alike(self._trained.values())
         self._curve = Curve(plan.folder / CURVE_FILE, self.state.step)
@@ -232,6 +238,7 @@ class Training:
         """Write a checkpoint, in the first process."""
         if not self._machine.is_first:
             return
+        self.state = replace(self.state, scaler=self._scaler.state_dict())
         self._checkpoints.save(self.state, self._trained, self._optimiser)
         self._saved_s = time.monotonic()
 
@@ -265,7 +272,7 @@ class Training:
             with self._machine.autocast():
                 found = self.objective(lot)
             loss = torch.stack(list(found.values())).sum() * lot.share
-            self._machine.accelerator.backward(loss)
+            self._machine.accelerator.backward(self._scaler.scale(loss))
             for name, part in found.items():
                 values[name] += part.detach() * lot.share
         self._machine.add_up([*self._trained.values()])
@@ -274,13 +281,22 @@ class Training:
         if not math.isfinite(total):
             places = "; ".join(step.places[:3])
             raise EvaluationError(f"the loss of step {number + 1} is {total}; lower the rate, or look at {places}")
-        if recipe.clip:
-            torch.nn.utils.clip_grad_norm_(self._trained.values(), recipe.clip)
-        self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
+        self._change_weights(recipe.clip)
         self._sequences += step.sequences
         self._tokens += step.tokens
         return {"step": number + 1, "rate": rate, "loss": total, **(parts if len(parts) > 1 else {})}
+
+    def _change_weights(self, clip: float) -> None:
+        """Take an optimiser's step by the gradients, unless they overflowed where the loss is scaled."""
+        scale = self._scaler.get_scale()
+        self._scaler.unscale_(self._optimiser)
+        if clip:
+            torch.nn.utils.clip_grad_norm_(self._trained.values(), clip)
+        self._scaler.step(self._optimiser)
+        self._scaler.update()
+        if self._scaler.get_scale() < scale:
+            self.state = replace(self.state, skipped=self.state.skipped + 1)
+        self._optimiser.zero_grad(set_to_none=True)
 
     def _remember(self, value: float) -> None:
         if self.state.best is None or value > self.state.best:
@@ -303,5 +319,6 @@ class Training:
             return
         elapsed_s = time.monotonic() - self._started_s
         measured = f", {self.plan.recipe.measure} {row['measure']:.4f}" if "measure" in row else ""
+        skipped = f", {self.state.skipped} steps left out" if self.state.skipped else ""
         speed = f"{self._sequences / elapsed_s:.1f} sequences and {self._tokens / elapsed_s:.0f} tokens a second"
-        self.plan.report(f"step {step} of {self.plan.total}: loss {row['loss']:.4f}{measured}; {speed}")
+        self.plan.report(f"step {step} of {self.plan.total}: loss {row['loss']:.4f}{measured}{skipped}; {speed}")

@@ -1,0 +1,59 @@
+"""Training in fp16: the loss is scaled, and a step whose gradients overflow is left out."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file  # noqa: E402 - with its twins
+
+from osrerank.training.fit import train  # noqa: E402
+from osrerank.training.loop import Training  # noqa: E402
+from tests.unit.training.test_fit import SMALL, curve, request  # noqa: E402
+
+HALF = replace(SMALL, precision="fp16", mine_at=0.0, bias_correction=True)
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def stopped(examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state file of a training that was stopped after 4 of its 10 steps."""
+    monkeypatch.setattr(Training, "is_over", lambda training: training.state.step == 4)
+    assert train(request(examples, tmp_path / "parts", HALF)) is None
+    monkeypatch.setattr(Training, "is_over", lambda training: False)
+    return tmp_path / "parts.training" / "step-4" / "state.json"
+
+
+def test_it_learns_as_in_fp32_and_writes_fp32(examples: Path, tmp_path: Path) -> None:
+    for name, precision in (("half", "fp16"), ("whole", "fp32")):
+        train(request(examples, tmp_path / name, replace(HALF, precision=precision, rate=1e-4)))
+    half, whole = ([float(row["loss"]) for row in curve(tmp_path / name)] for name in ("half", "whole"))
+    np.testing.assert_allclose(half, whole, rtol=0.05)
+    assert half != whole
+    assert {tensor.dtype for tensor in load_file(tmp_path / "half" / "model.safetensors").values()} == {torch.float32}
+
+
+def test_a_stopped_one_goes_on_with_its_scale_to_the_last_bit(examples: Path, tmp_path: Path, stopped: Path) -> None:
+    state = json.loads(stopped.read_text())
+    assert state["scaler"]["scale"] == 65536 / 2 ** state["skipped"]
+    assert state["skipped"] < 4
+    train(request(examples, tmp_path / "whole", HALF))
+    assert train(request(examples, tmp_path / "parts", HALF)) is not None
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+
+
+def test_steps_whose_gradients_overflow_are_left_out(examples: Path, tmp_path: Path, stopped: Path) -> None:
+    state = json.loads(stopped.read_text())
+    stopped.write_text(json.dumps({**state, "scaler": {**state["scaler"], "scale": 2.0**24}}))
+    said: list[str] = []
+    made = train(request(examples, tmp_path / "parts", HALF, report=said.append))
+    assert made is not None
+    losses = [float(row["loss"]) for row in curve(made)]
+    assert np.isfinite(losses).all()
+    assert "steps left out" in said[-1]
+    assert all(torch.isfinite(tensor).all() for tensor in load_file(made / "model.safetensors").values())
