@@ -208,7 +208,7 @@ def pretrain(
     machine = Machine(recipe.precision)
     report = machine.on_main_process(report)
     network, steps = _start(source, recipe, machine)
-    count = sum(1 for _ in steps.sequences(_texts(corpora)))
+    count = sum(1 for _ in steps.sequences(read_texts(corpora)))
     if count < recipe.batch:
         raise EvaluationError(f"the corpora have {count} sequences; a step needs {recipe.batch}: lower the batch")
     total = recipe.steps or math.ceil(recipe.epochs * count / recipe.batch)
@@ -216,7 +216,7 @@ def pretrain(
     folder = output.with_name(f"{output.name}.training")
     settled = Plan(recipe, total, folder, _fingerprint(source, corpora, recipe), max_minutes, report=report)
     training = Training(MaskedObjective(network), settled, machine)
-    if not training.run(steps.made(lambda: _texts(corpora), training.state.step), total, None):
+    if not training.run(steps.made(lambda: read_texts(corpora), training.state.step), total, None):
         return None
     if machine.is_first:
         with new_directory(output) as made:
@@ -258,7 +258,7 @@ def new_encoder(corpora: Sequence[Path], output: Path, shape: Shape, seed: int =
         FormatError: a corpus is malformed or empty.
     """
     with new_directory(output) as made:
-        tokenizer = learnt_tokenizer(_texts(corpora), shape.vocabulary)
+        tokenizer = learnt_tokenizer(read_texts(corpora), shape.vocabulary)
         tokenizer.save(str(made / TOKENIZER_FILE))
         torch.manual_seed(seed)
         config = {
@@ -289,7 +289,7 @@ def learnt_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def _texts(corpora: Sequence[Path]) -> Iterator[str]:
+def read_texts(corpora: Sequence[Path]) -> Iterator[str]:
     """Yield the documents' texts.
 
     Raises:

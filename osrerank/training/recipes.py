@@ -179,7 +179,15 @@ PRESETS: Mapping[str, Recipe] = {
     "modern": Recipe(),
     "monobert": replace(_BERT, name="monobert"),
     "monobert-car": replace(
-        _BERT, name="monobert-car", draw="top", depth=10, batch=32, steps=400_000, rate=1e-6, warmup=40_000
+        _BERT,
+        name="monobert-car",
+        draw="top",
+        depth=10,
+        batch=32,
+        steps=400_000,
+        rate=1e-6,
+        warmup=40_000,
+        measure="AP@1000",
     ),
     "duobert": replace(_BERT, name="duobert"),
     "icip": replace(_BERT, name="icip", max_tokens=256, batch=32, steps=0, epochs=1.0, rate=1e-6, warmup=0.1),

@@ -5,7 +5,7 @@ from osrerank_loaders.collections.jsonl import BEIR, JSONL
 from osrerank_loaders.collections.msmarco_document import MSMARCO_DOCUMENT, MSMARCO_V2_DOCUMENT
 from osrerank_loaders.collections.msmarco_passage import MSMARCO_PASSAGE, MSMARCO_V2_PASSAGE
 from osrerank_loaders.collections.trec import ROBUST04, TREC
-from osrerank_loaders.collections.trec_car import TREC_CAR
+from osrerank_loaders.collections.trec_car import TREC_CAR, TREC_CAR_PAGES
 
 _ALL = (
     MSMARCO_PASSAGE,
@@ -13,6 +13,7 @@ _ALL = (
     MSMARCO_V2_PASSAGE,
     MSMARCO_V2_DOCUMENT,
     TREC_CAR,
+    TREC_CAR_PAGES,
     TREC,
     ROBUST04,
     BEIR,

@@ -16,6 +16,8 @@ PAGES, OUTLINES, PARAGRAPHS = "pages", "outlines", "paragraphs"
 _KINDS = (PAGES, OUTLINES, PARAGRAPHS)
 _LIST_BEGINS, _LIST_ENDS = b"\x9f", b"\xff"
 _TEXT = 0
+SECTION, PARAGRAPH = 0, 1
+"""Kinds of a page's parts; others are images, lists and boxes."""
 _WINDOW_BYTES = 1 << 20
 
 
@@ -39,6 +41,25 @@ def paragraph(item: Sequence[Any]) -> Document:
     _tag, paragraph_id, bodies = item
     pieces = [content if tag == _TEXT else content[-1] for tag, content in bodies]
     return Document(paragraph_id.decode(), "".join(pieces))
+
+
+def read_pages(source: Source) -> Iterator[Record]:
+    """Read pages; the text is their paragraphs, a line each, without headings, lists, images and boxes."""
+    for number, item in enumerate(read_items(source, kinds=(PAGES,)), 1):
+        try:
+            name, page_id, skeleton = item[1], item[2].decode(), item[3]
+            yield Document(page_id, "\n".join(_texts(skeleton)), name)
+        except (TypeError, ValueError, IndexError, AttributeError):
+            yield malformed(source, f"item {number} is no page [tag, name, id, skeleton]; is this a page file?")
+
+
+def _texts(skeleton: Sequence[Any]) -> Iterator[str]:
+    """Yield the texts of a page's or section's paragraphs, and of the sections in it."""
+    for part in skeleton:
+        if part[0] == PARAGRAPH:
+            yield paragraph(part[1]).text
+        elif part[0] == SECTION:
+            yield from _texts(part[3])
 
 
 def read_items(source: Source, *, kinds: Sequence[str]) -> Iterator[Any]:
@@ -141,4 +162,10 @@ TREC_CAR = Loader(
     about="TREC-CAR paragraphs: CBOR of versions 1.5 and 2.0, or their archives",
     read=read_paragraphs,
     files=("*.cbor", "*.paragraphs", "*paragraphs*.cbor*"),
+)
+TREC_CAR_PAGES = Loader(
+    name="trec-car-pages",
+    about="TREC-CAR pages as whole documents, such as the training folds: CBOR of versions 1.5 and 2.0",
+    read=read_pages,
+    files=("*fold-?-base.train.cbor", "*fold?.cbor", "*.pages.cbor", "*.test200.cbor"),
 )

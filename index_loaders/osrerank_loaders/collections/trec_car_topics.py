@@ -11,11 +11,10 @@ from typing import Any, Literal
 from osrerank.formats.common_layout import Judgment
 from osrerank.formats.sources import Source, files_of, malformed, open_sources
 from osrerank.types import Query
-from osrerank_loaders.collections.trec_car import OUTLINES, PAGES, read_items
+from osrerank_loaders.collections.trec_car import OUTLINES, PAGES, PARAGRAPH, SECTION, read_items
 
 Level = Literal["hierarchical", "toplevel", "article"]
 Style = Literal["headings", "dl4marco"]
-_SECTION, _PARAGRAPH = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,9 @@ def _page(source: Source, number: int, page: Any) -> list[Section]:
 
 def _sections(path: tuple[Heading, ...], skeleton: Iterable[Any]) -> Iterator[Section]:
     parts = list(skeleton)
-    yield Section(path, tuple(part[1][1].decode() for part in parts if part[0] == _PARAGRAPH))
+    yield Section(path, tuple(part[1][1].decode() for part in parts if part[0] == PARAGRAPH))
     for part in parts:
-        if part[0] == _SECTION:
+        if part[0] == SECTION:
             _tag, heading, heading_id, children = part
             yield from _sections((*path, Heading(heading, heading_id.decode())), children)
 

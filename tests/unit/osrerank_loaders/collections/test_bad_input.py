@@ -61,7 +61,7 @@ def test_a_bad_line_is_named_and_reading_goes_on(read: Read, loader: str, line: 
     assert reason in str(error)
 
 
-@pytest.mark.parametrize("loader", [name for name in LOADERS if name != "trec-car"])
+@pytest.mark.parametrize("loader", [name for name in LOADERS if not name.startswith("trec-car")])
 def test_another_format_is_noticed_at_its_first_record(read: Read, loader: str) -> None:
     record, *_ = read(LOADERS[loader], b"plain prose, no format at all\n" * 3)
     assert isinstance(record, CorpusFormatError)

@@ -8,6 +8,8 @@ from pathlib import Path
 import cbor2
 import pytest
 
+from osrerank.errors import CorpusFormatError
+from osrerank.formats.sources import files_of
 from osrerank.types import Document
 from osrerank_loaders.collections.registry import LOADERS
 from tests.unit.osrerank_loaders.conftest import Read
@@ -299,3 +301,37 @@ def test_trec_car_test200(read: Read, shared: Path, tmp_path: Path) -> None:
     assert records[0].doc_id == "00097f95b6f50949841744725b640982bcb12036"
     wrapped = cbor2.dumps(["CAR", [2]]) + b"\x9f" + path.read_bytes() + b"\xff"
     assert read(LOADERS["trec-car"], wrapped) == records
+
+
+def test_trec_car_pages_are_their_paragraphs_alone(read: Read) -> None:
+    image, box = [2, "picture.png", [[1, PARAGRAPHS[0]]]], [4, "box", [["name", [[1, PARAGRAPHS[0]]]]]]
+    item = [3, 1, PARAGRAPHS[0]]
+    section = [0, "Heading", b"Heading", [[1, PARAGRAPHS[0]], image, [0, "Deep", b"Deep", [[1, PARAGRAPHS[0]], item]]]]
+    pages = [[0, "A page", b"enwiki:A%20page", [[1, PARAGRAPHS[0]], section, box], [0], []], [0, "Empty", b"Empty", []]]
+    text = "Text with a link inside."
+    for content in (b"".join(map(cbor2.dumps, pages)), car_v2(pages, 0)):
+        assert read(LOADERS["trec-car-pages"], content) == [
+            Document("enwiki:A%20page", f"{text}\n{text}\n{text}", "A page"),
+            Document("Empty", "", "Empty"),
+        ]
+    (error, *_rest) = read(LOADERS["trec-car-pages"], b"".join(map(cbor2.dumps, PARAGRAPHS)))
+    assert "item 1 is no page" in str(error)
+    with pytest.raises(CorpusFormatError, match="this file holds outlines, not pages"):
+        read(LOADERS["trec-car-pages"], car_v2(pages, 1))
+
+
+def test_trec_car_test200_pages(read: Read, shared: Path, tmp_path: Path) -> None:
+    raw = shared / "trec-car-test200" / "raw"
+    pages = [one for one in read(LOADERS["trec-car-pages"], raw / "train.test200.cbor") if isinstance(one, Document)]
+    assert (len(pages), sum(bool(page.text) for page in pages)) == (198, 198)
+    known = {one.text for one in read(LOADERS["trec-car"], raw / "train.test200.cbor.paragraphs")}
+    assert all(line in known for page in pages[:20] for line in page.text.split("\n") if line)
+    for name in (
+        "train/fold-0-base.train.cbor",
+        "train/fold-0-base.train.cbor-outlines.cbor",
+        "train/train.fold0.cbor",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = files_of([str(tmp_path)], LOADERS["trec-car-pages"].files)
+    assert [Path(one).name for one in found] == ["fold-0-base.train.cbor", "train.fold0.cbor"]
