@@ -74,6 +74,7 @@ class Settings(BaseSettings):
             None for ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, where
             there is one.
         threads: CPU threads for scoring; 0 for as many as this process may use cores.
+        catalogue: JSON file that lists what `osrerank download` fetches, for a mirror; None for the package's own list.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
     """
 
@@ -104,6 +105,7 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     settings_file: Path | None = None
     threads: int = Field(default=0, ge=0)
+    catalogue: Path | None = None
     server_token: SecretStr | None = None
 
     @field_validator("url")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from osrerank.client import connect
+from osrerank.settings import Settings
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.convert_cli import convert
 from osrerank_loaders.download import published
@@ -67,15 +68,26 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
         click.echo(f"states: {built}")
 
 
-@click.command()
-@click.argument("collection", type=click.Choice(sorted(published())))
+@click.command(epilog=f"Collections: {', '.join(sorted(published()))}.")
+@click.argument("collection")
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder; the collection's name when absent."
 )
 @click.option("--only", multiple=True, help="Only files of this name; may be repeated.")
-def download(collection: str, output: Path | None, only: tuple[str, ...]) -> None:
-    """Download a collection's official files; resume interrupted downloads, check size and MD5."""
+@click.option(
+    "--catalogue",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="JSON list of files in place of the package's, for a mirror.  [env: OSRERANK_CATALOGUE]",
+)
+def download(collection: str, output: Path | None, only: tuple[str, ...], catalogue: Path | None) -> None:
+    """Download a collection's official files; resume interrupted downloads, check size and MD5.
+
+    A file whose MD5 is not published is not verified: its SHA-256 is printed.
+    """
     from osrerank_loaders.command import download_collection  # noqa: PLC0415 - imports rich
 
-    for path in download_collection(collection, output or Path(collection), only):
+    listed = Settings.load(catalogue=catalogue).catalogue
+    for path, note in download_collection(collection, output or Path(collection), only, listed):
         click.echo(path)
+        if note:
+            click.echo(note, err=True)

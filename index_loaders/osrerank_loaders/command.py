@@ -9,7 +9,7 @@ from opensearchpy import OpenSearch
 from osrerank.errors import ConfigError
 from osrerank.formats.sources import files_of
 from osrerank_loaders.collections.registry import LOADERS
-from osrerank_loaders.download import fetch, published
+from osrerank_loaders.download import fetch, published, sha256_of
 from osrerank_loaders.load.bulk import BulkOptions
 from osrerank_loaders.load.job import LoadOptions, Summary, load
 from osrerank_loaders.load.mapping import IndexOptions
@@ -46,9 +46,21 @@ def _options(options: Mapping[str, Any]) -> LoadOptions:
     )
 
 
-def download_collection(collection: str, folder: Path, only: Sequence[str]) -> Iterator[Path]:
-    """Download a collection's files, or the named ones; yield each path when it is complete and checked."""
-    files = published()[collection].files
+def download_collection(
+    collection: str, folder: Path, only: Sequence[str], catalogue: Path | None = None
+) -> Iterator[tuple[Path, str]]:
+    """Download a collection's files, or the named ones.
+
+    Yields:
+        Each path when it is complete and checked, and a note where it could not be verified, else "".
+    """
+    listed = published(catalogue)
+    if collection not in listed:
+        names = ", ".join(sorted(listed))
+        raise ConfigError(
+            f"there is no collection {collection}; there are {names}", setting="collection", source="argument"
+        )
+    files = listed[collection].files
     if unknown := set(only) - {file.name for file in files}:
         names = ", ".join(file.name for file in files)
         raise ConfigError(
@@ -58,4 +70,7 @@ def download_collection(collection: str, folder: Path, only: Sequence[str]) -> I
         if not only or file.name in only:
             with download_progress(file.name, file.bytes) as report:
                 path = fetch(file, folder, report=report)
-            yield path
+            yield (
+                path,
+                "" if file.md5 else f"{path}: not verified: no MD5 is published; its SHA-256 is {sha256_of(path)}",
+            )

@@ -2,13 +2,15 @@
 
 import hashlib
 import http.client
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from osrerank.errors import ChecksumError, LoaderError
 from osrerank_loaders.load.retry import Patience
@@ -19,12 +21,19 @@ _PERMANENT = frozenset({400, 401, 403, 404, 410})
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A published file, as its publisher describes it."""
+    """A published file, as its publisher describes it.
 
-    name: str
-    url: str
-    bytes: int
-    md5: str
+    Attributes:
+        name: of the file that is written.
+        url: of http or https.
+        bytes: its size; None where that is not published: then the server's word is taken.
+        md5: in hexadecimal digits; None where it is not published: then the file is not verified.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[^/\\.][^/\\]*$")]
+    url: Annotated[str, Field(pattern=r"^https?://[^/]")]
+    bytes: Annotated[int, Field(gt=0)] | None = None
+    md5: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +41,29 @@ class Download:
     """The files of a collection."""
 
     about: str
-    files: tuple[RemoteFile, ...]
+    files: Annotated[tuple[RemoteFile, ...], Field(min_length=1)]
 
 
-def published() -> dict[str, Download]:
-    """Return what can be downloaded, by name."""
-    table = json.loads(resources.files("osrerank_loaders").joinpath("downloads.json").read_text())
-    return {
-        name: Download(entry["about"], tuple(RemoteFile(**file) for file in entry["files"]))
-        for name, entry in table.items()
-    }
+def published(catalogue: Path | None = None) -> dict[str, Download]:
+    """Return what can be downloaded, by name.
+
+    Args:
+        catalogue: a JSON file, ``{name: {"about": ..., "files": [{"name", "url", "bytes", "md5"}]}}``, in place of
+            the package's own.
+
+    Raises:
+        LoaderError: the file cannot be read, or is of another form; the message names the first field that is wrong.
+    """
+    source = catalogue or resources.files("osrerank_loaders").joinpath("downloads.json")
+    form = TypeAdapter(dict[str, Download], config=ConfigDict(extra="forbid", strict=True))
+    try:
+        return form.validate_json(source.read_bytes())
+    except OSError as error:
+        raise LoaderError(f"{source}: {error.strerror or error}", file=str(source)) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the whole file"
+        raise LoaderError(f"{source}: {field}: {first['msg']}", file=str(source)) from None
 
 
 def fetch(
@@ -51,7 +73,7 @@ def fetch(
     patience: Patience | None = None,
     report: Callable[[int], None] = lambda _bytes: None,
 ) -> Path:
-    """Download a file, or the missing rest; return its path once size and MD5 are right.
+    """Download a file, or the missing rest; return its path once size and MD5 are right, as far as they are published.
 
     Args:
         remote: the file.
@@ -70,8 +92,11 @@ def fetch(
     folder.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     patience = patience or Patience()
+    if remote.bytes is None:
+        remote = replace(remote, bytes=_size(remote, patience))
+    part.touch()
     wait, before = patience.waits(remote.url), -1
-    while (there := part.stat().st_size if part.exists() else 0) < remote.bytes:
+    while (there := part.stat().st_size) < (remote.bytes or 0):
         if there > before >= 0:
             wait = patience.waits(remote.url)
         before = there
@@ -82,22 +107,64 @@ def fetch(
     return target
 
 
+def sha256_of(path: Path) -> str:
+    """Return a file's SHA-256, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(remote: RemoteFile, patience: Patience) -> int:
+    """Return how many bytes the server says that a file has."""
+    sizes: list[int] = []
+
+    def keep(answer: http.client.HTTPResponse) -> None:
+        if (length := answer.headers["Content-Length"]) is None:
+            raise LoaderError(
+                f"{remote.url}: the server does not say how long the file is, and the catalogue has no bytes"
+            )
+        sizes.append(int(length))
+
+    wait = patience.waits(remote.url)
+    while (problem := _ask(remote, "HEAD", {}, patience.timeout_s, keep)) is not None:
+        wait(problem)
+    return sizes[0]
+
+
 def _append(remote: RemoteFile, part: Path, there: int, timeout_s: float, report: Callable[[int], None]) -> str | None:
     """Request the bytes from ``there`` on and append them; return why the connection ended early, or None."""
+
+    def copy(answer: http.client.HTTPResponse) -> None:
+        begin = there if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
+        _copy(answer, part, begin, remote.bytes or 0, report)
+
+    headers = {"Range": f"bytes={there}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version reports no ranges
+    problem = _ask(remote, "GET", headers, timeout_s, copy)
+    if problem is None and part.stat().st_size < (remote.bytes or 0):
+        return "the connection ended early"
+    return problem
+
+
+def _ask(
+    remote: RemoteFile,
+    method: str,
+    headers: dict[str, str],
+    timeout_s: float,
+    take: Callable[[http.client.HTTPResponse], None],
+) -> str | None:
+    """Send a request and give its answer to ``take``; return why it failed where it may be sent again, or None."""
     if not remote.url.startswith(("http://", "https://")):
         raise LoaderError(f"{remote.url}: only http and https addresses are fetched")
-    headers = {"Range": f"bytes={there}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version reports no ranges
-    request = urllib.request.Request(remote.url, headers=headers)  # noqa: S310 - the scheme is checked above
+    request = urllib.request.Request(remote.url, headers=headers, method=method)  # noqa: S310 - the scheme is checked above
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - the scheme is checked above
-            _copy(answer, part, there if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0, remote.bytes, report)
+            take(answer)
     except urllib.error.HTTPError as error:
         if error.code in _PERMANENT:
             raise LoaderError(f"{remote.url}: the server answers {error.code} {error.reason}") from error
         return f"{error.code} {error.reason}"
     except (OSError, http.client.HTTPException) as error:
         return str(error) or type(error).__name__
-    return None if part.stat().st_size >= remote.bytes else "the connection ended early"
+    return None
 
 
 def _copy(answer: http.client.HTTPResponse, part: Path, begin: int, limit: int, report: Callable[[int], None]) -> None:
@@ -113,7 +180,9 @@ def _copy(answer: http.client.HTTPResponse, part: Path, begin: int, limit: int, 
 
 def _check(path: Path, remote: RemoteFile) -> None:
     size = path.stat().st_size
-    if size == remote.bytes:
+    if remote.bytes in {size, None}:
+        if remote.md5 is None:
+            return
         with path.open("rb") as file:
             found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         if found == remote.md5:

@@ -40,7 +40,7 @@ def load_progress(files: Sequence[str]) -> Iterator[Report]:
 
 
 @contextlib.contextmanager
-def download_progress(name: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+def download_progress(name: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
     """Show a download's progress on standard error: a bar on a terminal, else lines."""
     columns = (
         TextColumn("{task.description}"),
@@ -56,6 +56,7 @@ def download_progress(name: str, total_bytes: int) -> Iterator[Callable[[int], N
 
         def report(there: int) -> None:
             progress.update(task, completed=there)
-            lines.report(there // MEGABYTE, total_bytes // MEGABYTE, f"MB of {name}")
+            total = None if total_bytes is None else total_bytes // MEGABYTE
+            lines.report(there // MEGABYTE, total, f"MB of {name}")
 
         yield report
