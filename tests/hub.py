@@ -19,11 +19,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Hub:
-    """A running hub with one repository, which has the same files at every revision.
+    """A running hub with one repository or several, which have the same files at every revision.
 
     Attributes:
-        repository: its id.
-        files: content by name.
+        repository: the id of the first.
+        files: its content by name.
+        others: files of further repositories, by their ids.
         url: the hub's address, for ``HF_ENDPOINT``.
         fetched: names of the files whose content was asked for.
         revisions: that were asked for.
@@ -31,6 +32,7 @@ class Hub:
 
     repository: str
     files: Mapping[str, bytes]
+    others: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     url: str = ""
     fetched: list[str] = field(default_factory=list)
     revisions: list[str] = field(default_factory=list)
@@ -57,20 +59,23 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         hub, path = self.server.hub, self.path.partition("?")[0]
-        about, content = f"/api/models/{hub.repository}/revision/", f"/{hub.repository}/resolve/"
+        everything = {hub.repository: hub.files, **hub.others}
+        asked = path.removeprefix("/api/models").split("/resolve/")[0].split("/revision/")[0].removeprefix("/")
+        repository, files = (asked, everything[asked]) if asked in everything else (hub.repository, hub.files)
+        about, content = f"/api/models/{repository}/revision/", f"/{repository}/resolve/"
         if path.startswith(about):
             hub.revisions.append(path.removeprefix(about))
-            siblings = [{"rfilename": name} for name in hub.files]
-            self.reply(200, json.dumps({"id": hub.repository, "sha": COMMIT, "siblings": siblings}).encode())
+            siblings = [{"rfilename": name} for name in files]
+            self.reply(200, json.dumps({"id": repository, "sha": COMMIT, "siblings": siblings}).encode())
             return
         name = path.removeprefix(content).partition("/")[2]
-        if not path.startswith(content) or name not in hub.files:
+        if not path.startswith(content) or name not in files:
             self.reply(404, b"", **{"X-Error-Code": "RepoNotFound"})
             return
         if self.command == "GET":
             hub.fetched.append(name)
-        etag = hashlib.sha256(hub.files[name]).hexdigest()
-        self.reply(200, hub.files[name], ETag=f'"{etag}"', **{"X-Repo-Commit": COMMIT})
+        etag = hashlib.sha256(files[name]).hexdigest()
+        self.reply(200, files[name], ETag=f'"{etag}"', **{"X-Repo-Commit": COMMIT})
 
     def reply(self, status: int, body: bytes, **headers: str) -> None:
         self.send_response(status)
@@ -85,9 +90,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def running_hub(repository: str, files: Mapping[str, bytes]) -> Iterator[Hub]:
-    """Serve one repository."""
-    hub = Hub(repository, files)
+def running_hub(
+    repository: str, files: Mapping[str, bytes], others: Mapping[str, Mapping[str, bytes]] | None = None
+) -> Iterator[Hub]:
+    """Serve one repository, and others."""
+    hub = Hub(repository, files, others or {})
     server = Server(hub)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -166,7 +166,12 @@ def test_every_published_file_has_size_and_md5() -> None:
             assert file.url.endswith(f"/{file.name}"), file
             if file.bytes is None or file.md5 is None:
                 unverified.add(file.name)
-    assert unverified == {"benchmarkY1-test.v2.0.tar.xz"}
+    assert unverified == {
+        "BERT_Large_pretrained_on_TREC_CAR_training_set_1M_iterations.tar.gz",
+        "benchmarkY1-test.v2.0.tar.xz",
+        "train.v2.0.tar.xz",
+        "uncased_L-24_H-1024_A-16.zip",
+    }
     (passages,) = (file for file in published()["msmarco-passage"].files if file.name == "collectionandqueries.tar.gz")
     assert (passages.bytes, passages.md5) == (1_057_717_952, "31644046b18952c1386cd4564ba2ae69")
 

@@ -1,0 +1,78 @@
+"""The pages on the papers' tables: each one's commands run, word for word, on small data with a small model."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from osrerank_loaders.download import published
+from tests.docs.reproduce import collections
+from tests.docs.reproduce.conftest import PAGES, RunPage, blocks
+
+pytestmark = pytest.mark.long
+NAMES = sorted(page.stem for page in PAGES.glob("*.md") if page.stem != "index")
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_the_publishers_files_that_a_page_names_are_listed(page: str) -> None:
+    asked = re.findall(r"^ *osrerank download (\S+)(?: --only (\S+))?$", "\n".join(blocks(page)), re.MULTILINE)
+    assert asked
+    for collection, file in asked:
+        listed = {one.name for one in published()[collection].files}
+        assert not file or file in listed
+    unpacked = re.findall(r"([\w.-]+)/([\w.$-]+\.(?:tar\.gz|tar\.xz|zip))", "\n".join(blocks(page)))
+    for collection, file in unpacked:
+        assert file in {one.name for one in published()[collection].files}
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_no_published_number_stands_beside_the_shipped_model(page: str) -> None:
+    scoring = re.findall(r"^ *osrerank (?:--\S+ \S+ )*(?:run|rerank) .*$", "\n".join(blocks(page)), re.MULTILINE)
+    assert scoring
+    for line in scoring:
+        assert "--no-rerank" in line or line.lstrip().startswith("osrerank --model "), line
+
+
+def test_monobert(run_page: RunPage) -> None:
+    settings = 'STEPS=4\nWARMUP=1\nPAIRS_SEEN="64 96"\nDEV_QUERIES=5'
+    told = run_page("monobert", collections.msmarco_passage(), settings)
+    assert told.count("MRR@10 (MS MARCO)") == 4
+
+
+def test_trec_car(run_page: RunPage) -> None:
+    settings = "export OSRERANK_URL=embedded:index\nSTEPS=3\nWARMUP=1\nDEV_QUERIES=2"
+    told = run_page("trec-car", collections.trec_car(), settings)
+    assert "1 skipped" not in told
+    assert told.count("AP@1000") == 3
+
+
+def test_multi_stage(run_page: RunPage, tmp_path: Path) -> None:
+    settings = (
+        "export OSRERANK_URL=embedded:index\nSTEPS=2\nWARMUP=1\nBATCH=8\nTOKENS=32\nK1=4\n"
+        'FIGURE_K0="0,10,20,40"\nFIGURE_K1="0,2,4"\nSMALL_K0=5'
+    )
+    told = run_page("multi-stage", collections.msmarco_passage(), settings)
+    for name in ("Sum", "Binary", "Min", "Max", "Sample"):
+        assert f"duoBERT {name}, k0" in told
+    work = tmp_path / "work"
+    assert all((work / f"figure-{number}.svg").exists() for number in (2, 3, 4))
+    records = [json.loads(line) for line in (work / "duo.run.jsonl").read_text("utf-8").splitlines()[1:]]
+    counts = [sum(stage["inferences"] for stage in record["stages"]) for record in records]
+    assert counts == [len(record["candidates"]) + 4 * 3 for record in records]
+
+
+def test_icip(run_page: RunPage) -> None:
+    settings = "STEPS=3\nWARMUP=1\nDEV_QUERIES=2\nLAYERS=1"
+    told = run_page("icip", collections.msmarco_document() | collections.msmarco_passage(), settings)
+    assert told.count("model6-2020") >= 1
+
+
+def test_birch(run_page: RunPage) -> None:
+    pytest.importorskip("sentencex")
+    settings = (
+        "export OSRERANK_URL=embedded:index\nDISKS45=disks45\nNYT=nyt_corpus\nPOST=WashingtonPost.v2/data\n"
+        "MICROBLOG=microblog\nMODELS=msmarco_mb\nEPOCHS=1"
+    )
+    told = run_page("birch", collections.newswire(), settings, collections.licensed())
+    assert told.count("msmarco_mb.3S") >= 3
