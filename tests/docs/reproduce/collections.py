@@ -17,7 +17,7 @@ import cbor2
 from tests.servers import ROOT
 
 SAMPLE = ROOT / "osrerank" / "data" / "squad"
-QUERIES, PARAGRAPHS = 10, 40
+QUERIES, PARAGRAPHS, TOP = 10, 40, 10
 Files = dict[str, bytes]
 
 
@@ -104,15 +104,12 @@ def msmarco_document() -> dict[str, Files]:
     zipped = gzip.compress
 
     def top(part: slice) -> bytes:
-        names = [name for name, *_ in documents]
-        return zipped(
-            lines(
-                ((query, "Q0", name, rank + 1, -rank, "IndriQueryLikelihood")
-                for query, _ in queries[part]
-                for rank, name in enumerate(random.Random(query).sample(names, len(names)))),
-                " ",
-            )
-        )  # fmt: skip
+        rows = []
+        for query, _ in queries[part]:
+            found = random.Random(query).sample(sorted({name for name, *_ in documents} - {f"D{query}"}), TOP - 1)
+            found.insert(query % TOP, f"D{query}")
+            rows += [(query, "Q0", name, rank, -rank, "QueryLikelihood") for rank, name in enumerate(found, start=1)]
+        return zipped(lines(rows, " "))
 
     def judged(part: slice) -> bytes:
         return lines(((query, 0, f"D{query}", 1) for query, _ in queries[part]), " ")

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -46,7 +47,11 @@ ROOM = 1 << 20
 @contextlib.contextmanager
 def osrerank_program(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     """Yield a folder for ``PATH`` with the program in it."""
-    address = str(folder / "forks")
+    with tempfile.TemporaryDirectory(prefix="forks-") as short:  # a socket's path has at most 107 bytes
+        yield from _program(folder, environment, f"{short}/socket")
+
+
+def _program(folder: Path, environment: Mapping[str, str], address: str) -> Iterator[Path]:
     client = folder / "client.py"
     client.write_text(CLIENT.format(address=address), "utf-8")
     programs = folder / "bin"
