@@ -169,6 +169,8 @@ def test_every_published_file_has_size_and_md5() -> None:
     assert unverified == {
         "BERT_Large_pretrained_on_TREC_CAR_training_set_1M_iterations.tar.gz",
         "benchmarkY1-test.v2.0.tar.xz",
+        "msmarco_v2.1_doc.tar",
+        "msmarco_v2.1_doc_segmented.tar",
         "train.v2.0.tar.xz",
         "uncased_L-24_H-1024_A-16.zip",
     }
