@@ -70,8 +70,11 @@ def lzw_of(content: bytes) -> bytes:
         if start + 250 < len(content):
             codes.append(256)
             codes += [0] * (-len(codes) % 8)
-    bits = sum(code << (9 * place) for place, code in enumerate(codes))
-    return b"\x1f\x9d\x90" + bits.to_bytes(-(-9 * len(codes) // 8), "little")
+    groups = (codes[start : start + 8] for start in range(0, len(codes), 8))
+    return b"\x1f\x9d\x90" + b"".join(
+        sum(code << (9 * place) for place, code in enumerate(group)).to_bytes(-(-9 * len(group) // 8), "little")
+        for group in groups
+    )
 
 
 PACKINGS: dict[str, Callable[[bytes], bytes]] = {

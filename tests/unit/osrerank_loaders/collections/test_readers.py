@@ -164,6 +164,13 @@ GOLDEN = {
         Document("a" * 40, "Text with a link inside."),
         Document("b" * 40, ""),
     ),
+    "trec-car-pages": (
+        "trec-car-pages",
+        car_v2([[0, "A page", b"a", [[1, PARAGRAPHS[0]], [0, "Heading", b"h", []]]], [0, "Empty", b"b", []]], 0),
+        2,
+        Document("a", "Text with a link inside.", "A page"),
+        Document("b", "", "Empty"),
+    ),
     "trec-sgml": (
         "trec",
         SGML.encode(),
