@@ -22,7 +22,7 @@ from osrerank.formats.sources import Source, malformed, open_sources
 from osrerank_loaders.collections.base import Record
 
 _TOP1000_FIELDS, _RUN_FIELDS, _SUBMISSION_FIELDS = 4, 6, 3
-_ROWS = "CREATE TABLE rows (place INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL)"
+_ROWS = "CREATE TABLE rows (place INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL, rank INTEGER)"
 _TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
 _IS_WANTED = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
 _KEEP = "UPDATE texts SET title = ?, text = ? WHERE doc_id = ?"
@@ -30,8 +30,9 @@ _JOINED = """
     SELECT rows.query_id, query, rows.doc_id, title, text, score
     FROM rows JOIN (SELECT query_id, min(place) AS first FROM rows GROUP BY query_id) USING (query_id)
     LEFT JOIN texts ON texts.doc_id = rows.doc_id
-    ORDER BY first, place
+    ORDER BY first, rank, place
 """
+_TIE = "SELECT query_id, rank FROM rows WHERE rank IS NOT NULL GROUP BY query_id, rank HAVING count(*) > 1 LIMIT 1"
 
 
 def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -43,7 +44,7 @@ def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
                 reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {shown(line)}"
                 raise malformed(source, reason, line=number)
             query_id, doc_id, query, text = fields
-            database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL)", (place, query_id, query, doc_id))
+            database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (place, query_id, query, doc_id))
             database.execute("INSERT OR IGNORE INTO texts VALUES (?, '', ?)", (doc_id, text))
         yield from _grouped(database)
 
@@ -53,7 +54,7 @@ def candidates_of_run(
 ) -> Iterator[dict[str, Any]]:
     """Yield the candidates of each query of a run, TREC's or MS MARCO's, in its order, with the collection's texts.
 
-    A run of MS MARCO's three columns has the scores 1/rank.
+    A run of MS MARCO's three columns is in the order of its ranks and has the scores 1/rank.
 
     Args:
         files: the run.
@@ -61,22 +62,28 @@ def candidates_of_run(
         documents: the collection; read once.
 
     Raises:
-        FormatError: a line is not a run line, or names an unknown query or document.
+        FormatError: a line is not a run line, or names an unknown query or document, or a rank appears twice.
     """
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
         for place, (source, number, line) in enumerate(_lines(files)):
-            fields = line.split()
+            fields, rank = line.split(), None
             if len(fields) == _RUN_FIELDS:
                 query_id, doc_id, score = fields[0], fields[2], _score(source, number, fields[4])
             elif len(fields) == _SUBMISSION_FIELDS:
-                query_id, doc_id, score = *fields[:2], 1 / _rank(source, number, fields[2])
+                query_id, doc_id = fields[:2]
+                rank = _rank(source, number, fields[2])
+                score = 1 / rank
             else:
                 reason = f"expected six columns of a TREC run or three of MS MARCO's, found {shown(line)}"
                 raise malformed(source, reason, line=number)
             if query_id not in queries:
                 raise malformed(source, f"query {query_id!r} is not in the queries file", line=number)
-            row = (place, query_id, queries[query_id], doc_id, score)
-            database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", row)
+            row = (place, query_id, queries[query_id], doc_id, score, rank)
+            database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
+        if tie := database.execute(_TIE).fetchone():
+            raise CorpusFormatError(
+                f"{', '.join(files)}: two documents of query {tie[0]!r} have the same rank {tie[1]}"
+            )
         _keep_texts(database, documents)
         yield from _grouped(database)
 

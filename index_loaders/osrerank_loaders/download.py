@@ -16,7 +16,7 @@ from osrerank.errors import ChecksumError, LoaderError
 from osrerank_loaders.load.retry import Patience
 
 _CHUNK_BYTES = 1 << 20
-_PERMANENT = frozenset({400, 401, 403, 404, 410})
+_PERMANENT = frozenset({400, 401, 403, 404, 405, 410, 501})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +92,31 @@ def fetch(
     folder.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     patience = patience or Patience()
-    if remote.bytes is None:
-        remote = replace(remote, bytes=_size(remote, patience))
+    version = ""
+    if remote.bytes is None or remote.md5 is None:
+        size, version = _described(remote, patience)
+        remote = replace(remote, bytes=remote.bytes or size)
+    label = part.with_name(f"{part.name}.version")
+    if remote.md5 is None and not _is_of(label, version):  # nothing would show that two versions were joined
+        part.unlink(missing_ok=True)
+        label.write_text(version, encoding="utf-8")
     part.touch()
     wait, before = patience.waits(remote.url), -1
     while (there := part.stat().st_size) < (remote.bytes or 0):
         if there > before >= 0:
             wait = patience.waits(remote.url)
         before = there
-        if (problem := _append(remote, part, there, patience.timeout_s, report)) is not None:
+        if (problem := _append(remote, part, version, patience.timeout_s, report)) is not None:
             wait(problem)
     _check(part, remote)
     part.rename(target)
+    label.unlink(missing_ok=True)
     return target
+
+
+def _is_of(label: Path, version: str) -> bool:
+    """Return whether what was fetched before is of the version that the server has now."""
+    return bool(version) and label.exists() and label.read_text("utf-8") == version
 
 
 def sha256_of(path: Path) -> str:
@@ -113,31 +125,39 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _size(remote: RemoteFile, patience: Patience) -> int:
-    """Return how many bytes the server says that a file has."""
-    sizes: list[int] = []
+def _described(remote: RemoteFile, patience: Patience) -> tuple[int, str]:
+    """Return how many bytes the server says that a file has, and what names this version: its ETag, else its date."""
+    found: list[tuple[int, str]] = []
 
     def keep(answer: http.client.HTTPResponse) -> None:
-        if (length := answer.headers["Content-Length"]) is None:
+        length = int(answer.headers["Content-Length"] or 0)
+        if not length and remote.bytes is None:
             raise LoaderError(
-                f"{remote.url}: the server does not say how long the file is, and the catalogue has no bytes"
+                f"{remote.url}: the server does not say how long the file is; give its bytes in the catalogue"
             )
-        sizes.append(int(length))
+        tag = answer.headers["ETag"] or ""
+        is_strong = bool(tag) and not tag.startswith("W/")
+        found.append((length, tag if is_strong else answer.headers["Last-Modified"] or ""))
 
     wait = patience.waits(remote.url)
     while (problem := _ask(remote, "HEAD", {}, patience.timeout_s, keep)) is not None:
         wait(problem)
-    return sizes[0]
+    return found[0]
 
 
-def _append(remote: RemoteFile, part: Path, there: int, timeout_s: float, report: Callable[[int], None]) -> str | None:
-    """Request the bytes from ``there`` on and append them; return why the connection ended early, or None."""
+def _append(
+    remote: RemoteFile, part: Path, version: str, timeout_s: float, report: Callable[[int], None]
+) -> str | None:
+    """Request the bytes that are missing and append them; return why the connection ended early, or None."""
+    there = part.stat().st_size
 
     def copy(answer: http.client.HTTPResponse) -> None:
         begin = there if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
         _copy(answer, part, begin, remote.bytes or 0, report)
 
     headers = {"Range": f"bytes={there}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version reports no ranges
+    if version and there:
+        headers["If-Range"] = version  # of another version the whole file comes
     problem = _ask(remote, "GET", headers, timeout_s, copy)
     if problem is None and part.stat().st_size < (remote.bytes or 0):
         return "the connection ended early"

@@ -138,11 +138,22 @@ def placed_records(path: Path) -> Iterator[tuple[int, Record]]:
         raise EvaluationError(f"{path}: no query has been run yet")
 
 
-def record_at(path: Path, place: int) -> Record:
-    """Return the record whose line begins at a byte of a side file."""
+def record_at(path: Path, place: int, query_id: str) -> Record:
+    """Return a query's record, whose line begins at a byte of a side file.
+
+    Raises:
+        EvaluationError: it is not there any more.
+    """
     with path.open("rb") as lines:
         lines.seek(place)
-        return Record.from_json(json.loads(lines.readline()))
+        line = lines.readline()
+    try:
+        record = Record.from_json(json.loads(line))
+    except (ValueError, KeyError, TypeError):
+        record = None
+    if record is None or record.query_id != query_id:
+        raise EvaluationError(f"{path} was changed while it was read; give the command again")
+    return record
 
 
 def read_options(path: Path) -> Mapping[str, Any]:

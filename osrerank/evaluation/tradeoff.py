@@ -145,7 +145,7 @@ class ScoredRun:
     def pairs(self, query_id: str) -> Mapping[tuple[str, str], float]:
         """Return a query's pair probabilities; none if it is not in the run."""
         place = self._places.get(query_id)
-        return {} if place is None else _pairs(record_at(self._path, place))
+        return {} if place is None else _pairs(record_at(self._path, place, query_id))
 
 
 @dataclass(frozen=True, slots=True)

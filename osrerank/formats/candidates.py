@@ -63,9 +63,11 @@ class CandidatesByQuery:
         self._lists, self._next = lists, iter(lists)
         self._reading = threading.Lock()
         queries, content = [], hashlib.sha256(b"[")
+        self._digests: dict[str, bytes] = {}
         for place, one in enumerate(lists):
             queries.append(one.query)
-            line = json.dumps([one.query.query_id, list(one.documents)], sort_keys=True)
+            line = _line(one)
+            self._digests[one.query.query_id] = _digest(line)
             content.update(f"{', ' if place else ''}{line}".encode())
         content.update(b"]")
         self.queries: tuple[Query, ...] = tuple(queries)
@@ -76,14 +78,26 @@ class CandidatesByQuery:
 
         Raises:
             KeyError: there is no such query.
+            FormatError: the candidates are not those that were checked.
         """
+        known = self._digests[query_id]
         with self._reading:
             for _turn in ("from here on", "from the beginning"):
                 found = next((one for one in self._next if one.query.query_id == query_id), None)
-                if found is not None:
+                if found is not None and _digest(_line(found)) == known:
                     return found.documents
+                if found is not None:
+                    break
                 self._next = iter(self._lists)
-        raise KeyError(query_id)
+        raise FormatError(f"the candidates of query {query_id} were changed while they were read; start again")
+
+
+def _line(one: CandidateList) -> str:
+    return json.dumps([one.query.query_id, list(one.documents)], sort_keys=True)
+
+
+def _digest(line: str) -> bytes:
+    return hashlib.blake2b(line.encode(), digest_size=8).digest()
 
 
 def candidate_lists(path: Path | str) -> CandidateLists:

@@ -8,6 +8,7 @@ many insertions in random order would take days. Its temporary files go to ``SQL
 import contextlib
 import os
 import sqlite3
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -61,10 +62,11 @@ class IdTable:
     Args:
         database: opened; closed when the table is not referred to any more.
         count: rows.
+        name: of the file, for errors.
     """
 
-    def __init__(self, database: sqlite3.Connection, count: int) -> None:
-        self._database, self._count = database, count
+    def __init__(self, database: sqlite3.Connection, count: int, name: str = "the temporary folder") -> None:
+        self._database, self._count, self._name = database, count, name
         self._asking = threading.Lock()
         self.close = weakref.finalize(self, database.close)
 
@@ -80,16 +82,17 @@ class IdTable:
     @classmethod
     def opened(cls, path: Path, key: str) -> "IdTable | None":
         """Return the table of a file, None where there is none or it was made with another key."""
-        if not path.exists():
+        try:
+            database = _read_only(path)
+        except sqlite3.OperationalError:  # there is none, or no file
             return None
-        database = _read_only(path)
         try:
             _bound_memory(database)
             version, made_with, count = database.execute("SELECT version, key, count FROM origin").fetchone()
         except (sqlite3.Error, TypeError):  # another program's file, or not a whole one
             version, made_with, count = 0, "", 0
         if (version, made_with) == (VERSION, key):
-            return cls(database, count)
+            return cls(database, count, str(path))
         database.close()
         return None
 
@@ -108,19 +111,28 @@ class IdTable:
         Raises:
             LoaderError: there is no room for it.
         """
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            handle, name = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
+            os.close(handle)
+        except OSError as error:
+            raise LoaderError(f"{path.parent}: {error.strerror or error}", file=str(path)) from error
+        part = Path(name)
         try:
             table = cls(*_sorted(str(part), rows, key))
             try:
                 check(table)
             finally:
                 table.close()
-            part.replace(path)
+            _to_disk(part)
+            try:
+                part.replace(path)
+            except OSError as error:
+                raise LoaderError(f"{path}: {error.strerror or error}", file=str(path)) from error
         finally:
             part.unlink(missing_ok=True)
         database = _read_only(path)
         _bound_memory(database)
-        return cls(database, len(table))
+        return cls(database, len(table), str(path))
 
     def __len__(self) -> int:
         return self._count
@@ -129,8 +141,12 @@ class IdTable:
         return self.get(row_id) is not None
 
     def get(self, row_id: str) -> Row | None:
-        """Return the first row of an id, None if it has none."""
-        with self._asking:
+        """Return the first row of an id, None if it has none.
+
+        Raises:
+            LoaderError: the file is damaged.
+        """
+        with self._asking, _damage(self._name):
             found = self._database.execute(_FIRST, (_encoded(row_id),)).fetchone()
         return None if found is None else Row(row_id, *found)
 
@@ -187,6 +203,20 @@ def _encoded(row_id: str) -> bytes:
 
 def _decoded(row_id: bytes) -> str:
     return row_id.decode("utf-8", "surrogatepass")
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file's content is on the disk, so that its name never stands for less after a power failure."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _damage(name: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise LoaderError(f"{name}: the sorted ids cannot be read ({error}); delete the file", file=name) from error
 
 
 @contextlib.contextmanager

@@ -160,10 +160,15 @@ class JoinedBackend:
         precision = _precision(directory, card)
         keys = (precision, *join_keys(card, precision))
         if missing := next((key for key in keys if key not in card.onnx), ""):
-            reason = f"{directory} has no graph {missing}; make it with osrerank export"
+            reason = (
+                f"{directory} has no graph {missing}; make it with osrerank export or adapt, from the model's weights"
+            )
             raise ModelLoadError(reason, model=card.name, path=str(directory))
         files = [card.onnx[key] for key in keys]
         encoder, *joins = (_open(directory / file, card.name) for file in files)
+        if any(one.name == "log_pieces" for join in joins for one in join.get_inputs()):
+            reason = f"{directory} has graphs of an older osrerank; export or adapt the model again, from its weights"
+            raise ModelLoadError(reason, model=card.name, path=str(directory))
         threads = threads or usable_cores()
         return cls(encoder, joins, threads=threads, card=card, precision=precision, files=files)
 

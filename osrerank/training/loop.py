@@ -194,6 +194,7 @@ class Training:
         self.state = self._checkpoints.restore(self._trained, self._optimiser) or start
         if self.state.scaler:
             self._scaler.load_state_dict(dict(self.state.scaler))
+        self._scaler.scale(torch.zeros((), device=machine.device))  # begins; a process may have no loss in a step
         machine.wait()  # until every process has read the checkpoint
         machine.start_alike(self._trained.values())
         self._curve = Curve(plan.folder / CURVE_FILE, self.state.step)

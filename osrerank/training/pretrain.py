@@ -26,7 +26,7 @@ from osrerank.export.export_model import new_directory, refuse_existing
 from osrerank.formats.files import bad_line
 from osrerank.formats.lines import numbered_lines
 from osrerank.scoring.inputs import Ids, Tokens, padded
-from osrerank.scoring.model_files import TOKENIZER_FILE, digest, parameter_files
+from osrerank.scoring.model_files import TOKENIZER_FILE, digest, parameter_files, tokenizer_file
 from osrerank.training.examples.batches import Lot, Step, plan
 from osrerank.training.examples.lists import text_of
 from osrerank.training.examples.sampling import shuffled
@@ -121,7 +121,10 @@ class MaskedSteps:
         return (pieces[start : start + room] for pieces in texts for start in range(0, len(pieces), room))
 
     def _packed(self, texts: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
-        """Yield the pieces of all texts, one behind the other, so many at a time as a sequence has room for."""
+        """Yield the pieces of all texts, one behind the other, so many at a time as a sequence has room for.
+
+        A separator at an end is left out: the sequence gets its own.
+        """
         room = self.recipe.max_tokens - 2
         held: list[int] = []
         for pieces in texts:
@@ -129,7 +132,7 @@ class MaskedSteps:
                 held.append(separator)
             held += pieces
             while len(held) >= room:
-                yield held[:room]
+                yield held[: room - (held[room - 1] == separator)]
                 held = held[room + (held[room : room + 1] == [separator]) :]
         yield held
 
@@ -234,7 +237,7 @@ def _start(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedS
     rates = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
     network = build_network("AutoModelForMaskedLM", {**config, **rates})
     put_weights(network, weights, source)
-    tokenizer = Tokenizer.from_file(str(source / TOKENIZER_FILE))
+    tokenizer = Tokenizer.from_file(str(tokenizer_file(source)))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text

@@ -41,7 +41,7 @@ class Search:
         """Return the ids and texts of the query's first documents, in order."""
         source = ["title", "text"]
         response = self.client.search(query, index=self.index, size=self.depth, _source=source)
-        return [(hit["_id"], titled({"text": "", **hit["_source"]})) for hit in response["hits"]["hits"]]
+        return [(hit["_id"], self._titled(hit)) for hit in response["hits"]["hits"]]
 
     def all_hits(self, queries: Iterable[str]) -> Iterator[list[tuple[str, Text]]]:
         """Yield the hits of each query, in order."""
@@ -51,7 +51,13 @@ class Search:
     def text(self, doc_id: str) -> Text | None:
         """Return a document's text, None if there is no such document."""
         found = self.client.get(index=self.index, id=doc_id, ignore=404)
-        return titled({"text": "", **found["_source"]}) if found.get("found") else None
+        return self._titled(found) if found.get("found") else None
+
+    def _titled(self, hit: Mapping[str, Any]) -> Text:
+        try:
+            return titled({"text": "", **hit["_source"]})
+        except TypeError as error:
+            raise FormatError(f"index {self.index}, document {hit['_id']}: {error}") from None
 
 
 def from_index(search: Search, queries: Iterable[Query], qrels: Qrels, *, inject: bool = True) -> Iterator[Example]:

@@ -190,9 +190,11 @@ def microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Itera
     if not queries:
         raise bad_line(path, 1, "expected TREC topics, <top> ... </top>")
     for line, query in queries:
-        judged = {doc_id: grade for doc_id, grade in _of_topic(judgments, query.query_id).items() if doc_id in texts}
+        topic = _of_topic(judgments, query.query_id)
+        judged = {doc_id: grade for doc_id, grade in topic.items() if doc_id in texts}
         grades = [int(grade >= relevant) for grade in judged.values()]
-        yield _example(query.text, [texts.document(doc_id) for doc_id in judged], grades, path, line)
+        gone = sum(grade >= relevant for doc_id, grade in topic.items() if doc_id not in judged)
+        yield _example(query.text, [texts.document(doc_id) for doc_id in judged], grades, path, line, missed=gone)
 
 
 def _of_topic(judgments: Mapping[str, Mapping[str, int]], query_id: str) -> Mapping[str, int]:

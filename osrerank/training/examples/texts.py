@@ -2,13 +2,12 @@
 
 import json
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from osrerank.errors import FormatError
+from osrerank.errors import FormatError, LoaderError
 from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdTable, Row
 from osrerank.training.examples.lists import Text, titled
@@ -76,8 +75,11 @@ class Texts:
             raise KeyError(text_id)
         with self._reading:
             self._file.seek(int(row.value))
-            line = self._file.readline()
-        return _text_of(line.removeprefix(BYTE_ORDER_MARK), self._path, row.number)
+            line = self._file.readline().removeprefix(BYTE_ORDER_MARK)
+        if _id_of(line, self._path, row.number) != text_id:
+            reason = f"the text is not that of {text_id} any more; delete {self._path.name}{KEPT_SUFFIX}"
+            raise bad_line(self._path, row.number, reason)
+        return _text_of(line, self._path, row.number)
 
     def _found(self, *, kept: bool) -> IdTable:
         """Return the place of each id's line.
@@ -90,9 +92,10 @@ class Texts:
             key = f"{state.st_size}:{state.st_mtime_ns}"
             if (places := IdTable.opened(beside, key)) is not None:
                 return places
-            if os.access(beside.parent, os.W_OK):
+            try:
                 return IdTable.made(beside, key, self._rows(), check=self._refuse_repeats)
-            logger.warning("%s cannot be written to: ids of %s are sorted each time", beside.parent, self._path.name)
+            except LoaderError as error:
+                logger.warning("ids of %s are sorted each time: %s", self._path.name, error)
         places = IdTable.temporary(self._rows())
         self._refuse_repeats(places)
         return places
@@ -114,7 +117,7 @@ class Texts:
 def _id_of(line: bytes, path: Path, number: int) -> str:
     if line.startswith(b"{"):
         value = _json(line, path, number)
-        found = next((str(value[name]) for name in ("id", "_id", "doc_id", "query_id") if name in value), "")
+        found = next((str(value[name]) for name in ("id", "_id", "doc_id", "query_id", "id_str") if name in value), "")
     else:
         found = _decoded(line.partition(b"\t")[0], path, number).strip() if b"\t" in line else ""
     if not found:
@@ -130,7 +133,7 @@ def _text_of(line: bytes, path: Path, number: int) -> Text:
         return Text(" ".join(columns[1:]).strip())
     value = _json(line, path, number)
     try:
-        return titled({**value, "text": value.get("text", value.get("query"))})
+        return titled({**value, "text": value.get("text", value.get("query", value.get("full_text")))})
     except (KeyError, TypeError):
         raise bad_line(path, number, "the document has no text, or a title that is none") from None
 

@@ -6,7 +6,7 @@ import pytest
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.batch import GIVE_UP_AFTER, Failure, rankings_of, run_queries
 from osrerank.evaluation.records import Record
-from osrerank.evaluation.side_file import Checkpoint, read_records
+from osrerank.evaluation.side_file import Checkpoint, placed_records, read_records, record_at
 from osrerank.types import Query, ScoredDocument
 
 QUERIES = [Query(f"q{number}", f"text {number}") for number in range(30)]
@@ -134,3 +134,14 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
         checkpoint.append(answer(QUERIES[0]))
     with Checkpoint(path, OPTIONS) as checkpoint:
         assert len(checkpoint) == 1
+
+
+def test_a_record_that_is_not_in_its_place_any_more_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Checkpoint(path, {}) as checkpoint:
+        run_queries(QUERIES, answer, checkpoint)
+    for place, record in placed_records(path):
+        assert record_at(path, place, record.query_id).query_id == record.query_id
+        for moved, query_id in ((place, "another"), (place + 1, record.query_id)):
+            with pytest.raises(EvaluationError, match="was changed while it was read"):
+                record_at(path, moved, query_id)

@@ -86,6 +86,19 @@ def lines(count: int, size: int = 1) -> bytes:
     )
 
 
+def test_candidates_that_change_while_they_are_read_are_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "candidates.jsonl"
+    path.write_bytes(lines(2))
+    found = CandidatesByQuery(candidate_lists(path))
+    path.write_bytes(lines(2).replace(b'"0 0', b'"1 0'))
+    with pytest.raises(FormatError, match="the candidates of query q0 were changed while they were read"):
+        found.documents("q0")
+    found = CandidatesByQuery(candidate_lists(path))
+    path.write_bytes(lines(1))
+    with pytest.raises(FormatError, match="the candidates of query q1 were changed"):
+        found.documents("q1")
+
+
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_candidates_are_read_by_query_in_any_order(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "candidates.jsonl"

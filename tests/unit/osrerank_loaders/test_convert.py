@@ -52,10 +52,12 @@ class TestCandidates:
         ]
 
     def test_submission_with_a_collection(self, tmp_path: Path) -> None:
-        run = write(tmp_path, "7\tD2\t1\n7\tD1\t2\n")
+        run = write(tmp_path, "7\tD1\t2\n7\tD2\t1\n")
         collection = [Document("D1", "one"), Document("D2", "two")]
         (group,) = candidates_of_run((run,), {"7": "seven"}, collection)
         assert [(one["doc_id"], one["score"]) for one in group["candidates"]] == [("D2", 1.0), ("D1", 0.5)]
+        with pytest.raises(FormatError, match="two documents of query '7' have the same rank 1"):
+            list(candidates_of_run((write(tmp_path, "7\tD2\t1\n7\tD1\t1\n"),), {"7": "seven"}, collection))
         with pytest.raises(FormatError, match="line 1: the rank '0' is not a whole number from 1 on"):
             list(candidates_of_run((write(tmp_path, "7\tD2\t0\n"),), {"7": "seven"}, collection))
         with pytest.raises(FormatError, match="line 1: expected six columns of a TREC run or three of MS MARCO's"):

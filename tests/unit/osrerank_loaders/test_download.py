@@ -27,14 +27,16 @@ class FileServer:
 
     def __init__(self, content: bytes = CONTENT, *, drops: int = 0, ranges: bool = True, status: int = 0) -> None:
         self.asked: list[str] = []
+        self.tag = ""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 outer.asked.append(self.headers["Range"])
-                begin = int(self.headers["Range"].removeprefix("bytes=").rstrip("-")) if ranges else 0
+                is_part = ranges and self.headers["If-Range"] in (None, outer.tag)
+                begin = int(self.headers["Range"].removeprefix("bytes=").rstrip("-")) if is_part else 0
                 rest = content[begin:]
-                self.send_response(status or (206 if ranges else 200))
+                self.send_response(status or (206 if is_part else 200))
                 self.send_header("Content-Length", str(len(rest)))
                 self.end_headers()
                 self.wfile.write(rest[: len(rest) // 3] if len(outer.asked) <= drops else rest)
@@ -43,6 +45,8 @@ class FileServer:
                 outer.asked.append("size")
                 self.send_response(status or 200)
                 self.send_header("Content-Length", str(len(content)))
+                if outer.tag:
+                    self.send_header("ETag", outer.tag)
                 self.end_headers()
 
             def log_message(self, *_arguments: object) -> None:
@@ -149,6 +153,22 @@ def test_a_file_of_unknown_size_and_md5_is_as_long_as_the_server_says(serve: Ser
     assert server.asked == ["size", "bytes=0-", "bytes=1000000-"]
     fetch(unknown, tmp_path)  # it is there
     assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("tag", ["", '"first"', '"second"'])
+def test_two_versions_of_a_file_without_md5_are_not_joined(serve: Serve, tmp_path: Path, tag: str) -> None:
+    (tmp_path / "collection.gz.part").write_bytes(bytes(1000) if tag != '"first"' else CONTENT[:1000])
+    (tmp_path / "collection.gz.part.version").write_text('"first"')
+    server = serve()
+    server.tag = tag
+    assert fetch(replace(server.file(), md5=None), tmp_path, patience=HURRIED).read_bytes() == CONTENT
+    assert server.asked == ["size", "bytes=1000-" if tag == '"first"' else "bytes=0-"]
+    assert [one.name for one in tmp_path.iterdir()] == ["collection.gz"]
+
+
+def test_an_empty_answer_is_no_size(serve: Serve, tmp_path: Path) -> None:
+    with pytest.raises(LoaderError, match="does not say how long the file is; give its bytes in the catalogue"):
+        fetch(replace(serve(b"").file(), bytes=None), tmp_path, patience=HURRIED)
 
 
 def test_a_file_of_unknown_size_that_is_not_there_is_not_asked_for_again(serve: Serve, tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ def test_packed_texts_fill_their_sequences_and_lose_nothing() -> None:
     low = maker.tokenizer.encode("low", add_special_tokens=False).ids
     for lengths in ([1] * 40, [3, 25, 10, 9, 1, 11, 30], [10, 10, 10], [9, 1, 9, 1, 9, 1, 9, 1, 9]):
         made = [list(ids) for ids in maker.sequences(["low " * length for length in lengths])]
-        assert {len(ids) for ids in made[:-1]} == {12}
+        assert {len(ids) for ids in made[:-1]} <= {11, 12}  # one less where a text ends with a sequence
         assert 6 <= len(made[-1]) <= 12
-        assert all(ids[0] == first and ids[-1] == last and ids[1] != last for ids in made)
+        assert all(ids[0] == first and ids[-1] == last and last not in (ids[1], ids[-2]) for ids in made)
         pieces = sum(piece in low for ids in made for piece in ids)
         assert sum(lengths) * len(low) - pieces < 4  # a rest of fewer than four pieces is left out
     inside = [list(ids[1:-1]) for ids in maker.sequences(["low low", "low low low", "low"])]

@@ -71,6 +71,12 @@ def test_several_processes_train_the_model_that_one_trains(examples: Path, tmp_p
     assert not list(tmp_path.glob("*.training"))
 
 
+def test_a_process_without_a_share_trains_in_fp16_too(examples: Path, tmp_path: Path) -> None:
+    said = trained(examples, tmp_path / "half", 3, recipe=RECIPE.replace("fp32", "fp16"))
+    assert "step 6 of 6" in said
+    assert all(np.isfinite(numbers(tmp_path / "half", "loss")))
+
+
 def test_what_two_processes_left_unfinished_goes_on(examples: Path, tmp_path: Path) -> None:
     said = trained(examples, tmp_path / "made", 2, "--max-minutes", "0.000001")
     assert "step 6 of 6" not in said

@@ -86,8 +86,11 @@ def test_microblog(tmp_path: Path) -> None:
     found = read(
         microblog=file(tmp_path, "topics.txt", topics),
         qrels=file(tmp_path, "qrels.txt", "1 0 11 2\n1 0 12 -2\n1 0 99 1\nMB111 0 12 1\n"),
-        tweets=file(tmp_path, "tweets.jsonl", '{"id": 11, "text": "they cut staff"}\n{"id": 12, "text": "buy now"}\n'),
+        tweets=file(
+            tmp_path, "tweets.jsonl", '{"id": 11, "text": "they cut staff"}\n{"id_str": "12", "full_text": "buy now"}\n'
+        ),
     )
+    assert [one.missed for one in found] == [1, 0]  # 99 is gone
     assert [(one.query, one.documents, one.relevance) for one in found] == [
         ("staff cuts", ("they cut staff", "buy now"), (1, 0)),
         ("water", ("buy now",), (1,)),
@@ -185,7 +188,26 @@ def test_places_beside_a_collection_that_may_not_be_written_are_found_each_time(
         assert Texts(path, kept_bytes=1)["d1"] == "one"
     finally:
         tmp_path.chmod(0o700)
-    assert "cannot be written to" in caplog.text
+    assert "ids of c.tsv are sorted each time" in caplog.text
+
+
+def test_a_folder_that_takes_no_table_costs_time_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = Path(file(tmp_path, "c.tsv", "d1\tone\n"))
+    (tmp_path / "c.tsv.ids.sqlite").mkdir()
+    (tmp_path / "c.tsv.ids.sqlite" / "held").touch()
+    assert Texts(path, kept_bytes=1)["d1"] == "one"
+    assert "ids of c.tsv are sorted each time" in caplog.text
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["c.tsv", "c.tsv.ids.sqlite"]
+
+
+def test_places_of_another_order_are_noticed(tmp_path: Path) -> None:
+    path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
+    state = path.stat()
+    Texts(path, kept_bytes=1)
+    path.write_text("d2\ttwo\nd1\tone\n")
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(FormatError, match=r"line 1: the text is not that of d1 any more; delete c.tsv.ids.sqlite"):
+        Texts(path, kept_bytes=1)["d1"]
 
 
 def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:
