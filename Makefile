@@ -37,7 +37,7 @@ demo: $(VENV)/.base
 	$(BIN)/osrerank demo
 
 test: setup
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not bench and not slow" $(TEST_OPTIONS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m "not bench and not slow" $(TEST_OPTIONS)
 
 check: lint type
 	$(BIN)/python -m pytest tests/unit -n auto -m "not (server or long or integration or bench or slow)" $(TEST_OPTIONS)
