@@ -1,83 +1,18 @@
 """Build the ONNX graphs of a joined model with one joined layer: attention by documents, then scores.
 
-What the query's rows see in one document does not depend on another one, nor on the query itself. The queries graph is
-run once a search. The contexts graph has a softmax over a text's rows alone, the query's own or a document's: its
-context and the logarithm of its sum. The scores graph has a softmax over such sums, the query's and one document's, or
-two of a duo model, which gives the shares of their contexts: the same as one softmax over all rows. So the rest of the
-layer is computed for documents of any lengths together, and a document in 49 pairs is looked at once.
+What the query's rows see in one document does not depend on another one, nor on what they see in the query. The queries
+graph is run once a search. The contexts graph has a softmax over a text's rows alone, the query's own or a document's:
+its context and the logarithm of its sum. The scores graph has a softmax over such sums, the query's and one document's,
+or two of a duo model, which gives the shares of their contexts: the same as one softmax over all rows. So the rest of
+the layer is computed for documents of any lengths together, and a document in 49 pairs is looked at once.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from osrerank.export.graph import PLACES, Shape, Weights
-from osrerank.export.joined_graph import JoiningGraph, build_join
-from osrerank.scoring.card import SEGMENTS, ModelCard
-
-
-def build_queries(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool = False) -> Any:
-    """Return the graph of the attention queries of a query's rows, as an ``onnx.ModelProto`` that computes in fp32.
-
-    Its input is ``query.0`` of `osrerank.export.joined_graph.build_join`. Its outputs are float32: ``queries``
-    ``(hidden, heads * looking)``, of those of the query's rows that look at the document, times the key matrix, and
-    ``offsets`` ``(heads, looking, 1)``, times the key bias.
-
-    Args:
-        weights: as of `osrerank.export.joined_graph.build_join`.
-        config: likewise.
-        card: of a model with one joined layer.
-        int8: as of `osrerank.export.joined_graph.build_join`.
-
-    Raises:
-        KeyError: a weight is missing.
-    """
-    return _Queries(weights, config, card, int8=int8).build()
-
-
-def build_contexts(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool = False) -> Any:
-    """Return the graph of what a query's rows see in texts, each by itself, as an ``onnx.ModelProto`` in fp32.
-
-    Its inputs are float32: ``queries`` and ``offsets`` of `build_queries`, ``rows`` ``(n, rows, hidden)``, ``scale``
-    and ``bias`` ``(n, rows)`` as `osrerank.export.joined_graph.build_join` has them of a document. Its outputs are
-    float32: ``context`` ``(n, heads, looking, width)``, the mean of a text's values in each head by the attention of
-    each of the query's rows that look, and ``log_sum`` ``(n, heads, looking, 1)``, the logarithm of the sum of
-    exponentials of the logits.
-
-    Args:
-        weights: as of `build_queries`.
-        config: likewise.
-        card: likewise.
-        int8: likewise.
-
-    Raises:
-        KeyError: a weight is missing.
-    """
-    return _Contexts(weights, config, card, int8=int8).build()
-
-
-def build_scores(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool = False) -> Any:
-    """Return the graph that scores documents by what a query's rows see in them, as an ``onnx.ModelProto`` in fp32.
-
-    Its inputs are ``query.0`` and ``query_vector``, as `osrerank.export.joined_graph.build_join` has them, the outputs
-    of `build_contexts` for documents, and, as ``own_context`` and ``own_log_sum``, for the query's own rows;
-    ``document_vector`` ``(n, hidden)``, and ``places``, int64 ``(p, 1)``, or ``(p, 2)`` of a duo model: places of the
-    documents that are looked at together. Its output is ``logits`` ``(p, 1)``: the cosine with the document's vector,
-    of a duo model that with the first one's less that with the second's.
-
-    Args:
-        weights: as of `build_queries`.
-        config: likewise.
-        card: likewise.
-        int8: likewise.
-
-    Raises:
-        KeyError: a weight is missing.
-    """
-    return _Scores(weights, config, card, int8=int8).build()
-
-
-BUILDERS = {"join": build_join, "queries": build_queries, "contexts": build_contexts, "scores": build_scores}
-"""By what follows the precision in `osrerank.scoring.card.join_keys`."""
+from osrerank.export.graph import PLACES, Shape
+from osrerank.export.joined_graph import JoinGraph, JoiningGraph
+from osrerank.scoring.card import SEGMENTS
 
 
 class _OneLayer(JoiningGraph):
@@ -95,9 +30,15 @@ class _OneLayer(JoiningGraph):
         return (count, self._heads, "looking", 1)
 
 
-class _Queries(_OneLayer):
+class QueriesGraph(_OneLayer):
+    """The attention queries of a query's rows.
+
+    Its input is ``query.0`` of `JoinGraph`. Its outputs are float32: ``queries`` ``(hidden, heads * looking)``, of
+    those of the query's rows that look at the document, times the key matrix, and ``offsets`` ``(heads, looking, 1)``,
+    times the key bias.
+    """
+
     def build(self) -> Any:
-        """Return `build_queries`'s graph."""
         add = self.graph.add
         _, keyed, offsets = self._asked(self._rows_that_look(), self._layers - 1)
         queries = add("Transpose", [add("Squeeze", [keyed, self._axis(0)])], perm=[1, 0])
@@ -108,12 +49,17 @@ class _Queries(_OneLayer):
         return self.graph.model(self._query_shape(), outputs)
 
 
-class _Contexts(_OneLayer):
-    def build(self) -> Any:
-        """Return `build_contexts`'s graph.
+class ContextsGraph(_OneLayer):
+    """What a query's rows see in texts, each by itself.
 
-        The softmax is written out, because the logarithm of its sum is needed, too.
-        """
+    Its inputs are float32: ``queries`` and ``offsets`` of `QueriesGraph`, ``rows`` ``(n, rows, hidden)``, ``scale`` and
+    ``bias`` ``(n, rows)`` as `JoinGraph` has them of a document. Its outputs are float32: ``context`` ``(n, heads,
+    looking, width)``, the mean of a text's values in each head by the attention of each of the query's rows that look,
+    and ``log_sum`` ``(n, heads, looking, 1)``, the logarithm of the sum of exponentials of the logits. The softmax is
+    written out for its sake.
+    """
+
+    def build(self) -> Any:
         add, layer = self.graph.add, self._layers - 1
         scale = add("Unsqueeze", ["scale", self._axis(2)])
         products = add("Mul", [add("MatMul", ["rows", "queries"]), scale])
@@ -139,9 +85,17 @@ class _Contexts(_OneLayer):
         return self.graph.model(shapes, outputs)
 
 
-class _Scores(_OneLayer):
+class ScoresGraph(_OneLayer):
+    """Scores of documents by what a query's rows see in them.
+
+    Its inputs are ``query.0`` and ``query_vector``, as `JoinGraph` has them, the outputs of `ContextsGraph` for
+    documents, and, as ``own_context`` and ``own_log_sum``, for the query's own rows; ``document_vector``
+    ``(n, hidden)``, and ``places``, int64 ``(p, 1)``, or ``(p, 2)`` of a duo model: places of the documents that are
+    looked at together. Its output is ``logits`` ``(p, 1)``: the cosine with the document's vector, of a duo model that
+    with the first one's less that with the second's.
+    """
+
     def build(self) -> Any:
-        """Return `build_scores`'s graph."""
         add, documents = self.graph.add, SEGMENTS[self._card.kind] - 1
         sums = [self._of("log_sum", place) for place in range(documents)]
         own = add("Expand", ["own_log_sum", add("Shape", [sums[0]])])
@@ -168,3 +122,12 @@ class _Scores(_OneLayer):
         """Return what belongs to each score's first or second document."""
         documents = self.graph.add("Gather", [PLACES, self._axis(place)], axis=1)
         return self.graph.add("Gather", [name, self._squeezed(documents)])
+
+
+GRAPHS: Mapping[str, type[JoiningGraph]] = {
+    "join": JoinGraph,
+    "queries": QueriesGraph,
+    "contexts": ContextsGraph,
+    "scores": ScoresGraph,
+}
+"""By what follows the precision in `osrerank.scoring.card.join_keys`."""

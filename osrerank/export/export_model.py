@@ -308,7 +308,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 def _write_joined(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
     """Write the encoder graph and, where layers are joined, the graphs that join."""
-    from osrerank.export.contexts_graph import BUILDERS  # noqa: PLC0415 - for one layout
+    from osrerank.export.contexts_graph import GRAPHS as JOINING  # noqa: PLC0415 - for one layout
     from osrerank.export.joined_graph import build_encoder  # noqa: PLC0415 - likewise
     from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
 
@@ -326,8 +326,8 @@ def _write_joined(source: Path, folder: Path, card: ModelCard, options: ExportOp
             onnx.save(encoder, Path(parent) / "model.onnx")
             quantise(Path(parent) / "model.onnx", target, options.recipe, list(_examples(folder, card)))
     for key, file in _join_files(card, options.precision).items():
-        build = BUILDERS[key.removeprefix(f"{options.precision}-")]
-        onnx.save(build(weights, config, card, int8=options.precision == "int8"), folder / file)
+        graph = JOINING[key.removeprefix(f"{options.precision}-")]
+        onnx.save(graph(weights, config, card, int8=options.precision == "int8").build(), folder / file)
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:

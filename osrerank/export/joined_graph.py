@@ -10,6 +10,7 @@ A model with one joined layer has the graphs of `osrerank.export.contexts_graph`
 tested against `osrerank.scoring.networks.joined`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,27 +38,6 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
         KeyError: a weight is missing.
     """
     return _Encoder(_plain(weights), config, card).build()
-
-
-def build_join(weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool = False) -> Any:
-    """Return the graph that joins a query and documents, as an ``onnx.ModelProto`` that computes in fp32.
-
-    Its inputs are float32: ``query.i`` ``(1, tokens, hidden)``, ``document.i`` ``(n, rows, hidden)`` and ``scale.i``
-    ``(n, rows)``, which multiplies the document's rows, for each joined layer i; ``query_vector`` ``(1, hidden)``,
-    ``document_vector`` ``(n, hidden)``, and ``bias`` ``(n, rows)``, which is added to the rows' logits: g and the log
-    of the pieces in a row, `BLOCKED` where there is none. Its output is ``logits`` ``(n, 1)``.
-
-    Args:
-        weights: as `build_encoder`.
-        config: likewise.
-        card: of the layout ``joined``, with two joined layers or more.
-        int8: whether the file has the matrices in int8, with a scale for each output; ONNX Runtime makes fp32 of them
-            when it loads the graph, so that the scores of one document never depend on the others.
-
-    Raises:
-        KeyError: a weight is missing.
-    """
-    return _Join(weights, config, card, int8=int8).build()
 
 
 def _looking(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Weights:
@@ -90,19 +70,28 @@ class _Encoder(BertGraph):
         return self.graph.model({"input_ids": TOKENS}, {"vector": (vector, ("n", self._hidden)), **outputs})
 
 
-class JoiningGraph(BertGraph):
+class JoiningGraph(BertGraph, ABC):
     """What graphs of joined layers share; n is 1 for what is the same beside each document.
 
     Args:
-        weights: as of `build_join`.
+        weights: as of `build_encoder`.
         config: likewise.
-        card: likewise.
-        int8: likewise.
+        card: of the layout ``joined``.
+        int8: whether the file has the matrices in int8, with a scale for each output; ONNX Runtime makes fp32 of them
+            when it loads the graph, so that the scores of one document never depend on the others.
     """
 
     def __init__(self, weights: Weights, config: Mapping[str, Any], card: ModelCard, *, int8: bool) -> None:
         super().__init__(_looking(_plain(weights), config, card), config, card)
         self._is_int8 = int8
+
+    @abstractmethod
+    def build(self) -> Any:
+        """Return the graph, as an ``onnx.ModelProto`` that computes in fp32.
+
+        Raises:
+            KeyError: a weight is missing.
+        """
 
     def _asked(self, looking: str, layer: int) -> tuple[str, str, str]:
         """Return rows' attention queries, the same times the key matrix, and their products with the key bias.
@@ -207,11 +196,16 @@ class JoiningGraph(BertGraph):
         return self.graph.add("ReduceSum", [self.graph.add("Mul", [vector, vectors]), self._axis(1)])
 
 
-class _Join(JoiningGraph):
-    """The joined layers. Values are ``(n, rows, hidden)``."""
+class JoinGraph(JoiningGraph):
+    """Joins a query and documents in the last layers, two or more. Values are ``(n, rows, hidden)``.
+
+    Its inputs are float32: ``query.i`` ``(1, tokens, hidden)``, ``document.i`` ``(n, rows, hidden)`` and ``scale.i``
+    ``(n, rows)``, which multiplies the document's rows, for each joined layer i; ``query_vector`` ``(1, hidden)``,
+    ``document_vector`` ``(n, hidden)``, and ``bias`` ``(n, rows)``, which is added to the rows' logits: g and the log
+    of the pieces in a row, `BLOCKED` where there is none. Its output is ``logits`` ``(n, 1)``.
+    """
 
     def build(self) -> Any:
-        """Return `build_join`'s graph."""
         joining, first = self._card.joining, self._layers - self._card.joining.layers
         looks_alone = joining.rows == "cls"
         states = self._first("query.0") if looks_alone else "query.0"

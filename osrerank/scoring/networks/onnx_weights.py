@@ -44,7 +44,7 @@ def read_join_weights(files: Sequence[Path], config: Mapping[str, Any], layers: 
     """Return the weights of the joined layers out of the graphs that join, by the names of the query's own layers.
 
     Args:
-        files: what `osrerank.export.joined_graph.build_join` made, or the builders of `osrerank.export.contexts_graph`.
+        files: what the graphs of `osrerank.export.contexts_graph` are saved as.
         config: the model's ``config.json``.
         layers: how many are joined.
 

@@ -66,15 +66,21 @@ class Joiner:
         ours = {name.replace("states", "query"): value for name, value in query.items() if name != "vector"}
         ours["query_vector"] = query["vector"]
         feeds = (
-            {**ours, **self._rows([seen[at] for at in places]), "document_vector": _filled(vectors[places], SEEN)}
+            {**ours, **self._in_layers([seen[at] for at in places]), "document_vector": _filled(vectors[places], SEEN)}
             for places in blocks
         )
         for places, (logits,) in zip(blocks, self._executor.map(partial(session.run, None), feeds), strict=True):
             found[places] = logits[: len(places), 0]
         return found
 
-    def _rows(self, seen: Sequence[Seen]) -> Feeds:
-        """Return what the join graph reads of a block's rows, in each joined layer."""
+    def _in_layers(self, seen: Sequence[Seen]) -> Feeds:
+        """Return what the join graph reads of a block."""
+        states, scales, bias = self._rows(seen)
+        by_layer = {f"document.{layer}": rows for layer, rows in enumerate(states)}
+        return {**by_layer, **{f"scale.{layer}": scale for layer, scale in enumerate(scales)}, "bias": bias}
+
+    def _rows(self, seen: Sequence[Seen]) -> tuple[Floats, Floats, Floats]:
+        """Return a block's rows, padded: states and scales in each joined layer, and what is added to their logits."""
         rows, (layers, _, hidden) = _padded(seen[0]), seen[0][0].states.shape
         pieces = np.zeros((SEEN, rows), dtype=np.float32)
         pieces[len(seen) :, 0] = 1
@@ -89,10 +95,7 @@ class Joiner:
                 states[:, at, start:stop] = record.states
                 start = stop
         log_pieces = np.log(pieces, out=np.full_like(pieces, BLOCKED), where=pieces > 0)
-        feeds = {"bias": log_pieces + np.float32(self._bias)}
-        for layer in range(layers):
-            feeds[f"document.{layer}"], feeds[f"scale.{layer}"] = states[layer], scales[layer]
-        return feeds
+        return states, scales, log_pieces + np.float32(self._bias)
 
     def _by_contexts(self, query: Mapping[str, Floats], seen: Sequence[Seen]) -> Floats:
         """Return the scores of documents, or pairs of documents, each of which is looked at once."""
@@ -114,7 +117,8 @@ class Joiner:
         scale = np.ones(query.shape[:2], dtype=np.float32)
         own = {**looking, "rows": query, "scale": scale, "bias": np.zeros_like(scale)}
         blocks = list(_blocks([(document,) for document in documents]))
-        others = ({**looking, **self._row_feeds([documents[at] for at in places])} for places in blocks)
+        padded = (self._rows([(documents[at],) for at in places]) for places in blocks)
+        others = ({**looking, "rows": rows[0], "scale": scales[0], "bias": bias} for rows, scales, bias in padded)
         look = partial(contexts.run, ["context", "log_sum"])
         (own_context, own_log_sum), *found = self._executor.map(look, chain([own], others))
         feeds = {"own_context": own_context, "own_log_sum": own_log_sum}
@@ -123,11 +127,6 @@ class Joiner:
             cut = [outputs[number][: len(places)] for outputs, places in zip(found, blocks, strict=True)]
             feeds[name] = np.concatenate(cut)[order]
         return feeds
-
-    def _row_feeds(self, documents: Sequence[Record]) -> Feeds:
-        """Return what the contexts graph reads of a block's documents."""
-        feeds = self._rows([(document,) for document in documents])
-        return {"rows": feeds["document.0"], "scale": feeds["scale.0"], "bias": feeds["bias"]}
 
 
 def _differences(seen: Sequence[Seen]) -> Floats:

@@ -4,7 +4,7 @@ A source is given as `KIND=FILE,OPTION=VALUE,...`; `KINDS` lists them.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def candidates(path: Path, qrels: Path, depth: int = DEPTH, relevant: int = 1) -
             entries = value["candidates"][:depth]
             texts, doc_ids = [titled(entry) for entry in entries], [str(entry["doc_id"]) for entry in entries]
             grades = [int(judged.get(doc_id, 0) >= relevant) for doc_id in doc_ids]
-            missed = sum(grade >= relevant for doc_id, grade in judged.items() if doc_id not in set(doc_ids))
+            missed = _missed(judged, set(doc_ids), relevant)
             query = value["query"]
         except (KeyError, TypeError, AttributeError) as error:
             raise bad_line(path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help") from None
@@ -193,8 +193,13 @@ def microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Itera
         topic = _of_topic(judgments, query.query_id)
         judged = {doc_id: grade for doc_id, grade in topic.items() if doc_id in texts}
         grades = [int(grade >= relevant) for grade in judged.values()]
-        gone = sum(grade >= relevant for doc_id, grade in topic.items() if doc_id not in judged)
-        yield _example(query.text, [texts.document(doc_id) for doc_id in judged], grades, path, line, missed=gone)
+        missed = _missed(topic, judged, relevant)
+        yield _example(query.text, [texts.document(doc_id) for doc_id in judged], grades, path, line, missed=missed)
+
+
+def _missed(judged: Mapping[str, int], there: Collection[str], relevant: int) -> int:
+    """Return how many relevant documents are not there."""
+    return sum(grade >= relevant for doc_id, grade in judged.items() if doc_id not in there)
 
 
 def _of_topic(judgments: Mapping[str, Mapping[str, int]], query_id: str) -> Mapping[str, int]:

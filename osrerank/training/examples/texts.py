@@ -76,10 +76,11 @@ class Texts:
         with self._reading:
             self._file.seek(int(row.value))
             line = self._file.readline().removeprefix(BYTE_ORDER_MARK)
-        if _id_of(line, self._path, row.number) != text_id:
+        value = _value(line, self._path, row.number)
+        if _id_of(line, value, self._path, row.number) != text_id:
             reason = f"the text is not that of {text_id} any more; delete {self._path.name}{KEPT_SUFFIX}"
             raise bad_line(self._path, row.number, reason)
-        return _text_of(line, self._path, row.number)
+        return _text_of(line, value, self._path, row.number)
 
     def _found(self, *, kept: bool) -> IdTable:
         """Return the place of each id's line.
@@ -110,13 +111,14 @@ class Texts:
         with self._path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield Row(_id_of(line.removeprefix(BYTE_ORDER_MARK), self._path, number), number, place)
+                    content = line.removeprefix(BYTE_ORDER_MARK)
+                    value = _value(content, self._path, number)
+                    yield Row(_id_of(content, value, self._path, number), number, place)
                 place += len(line)
 
 
-def _id_of(line: bytes, path: Path, number: int) -> str:
-    if line.startswith(b"{"):
-        value = _json(line, path, number)
+def _id_of(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> str:
+    if value is not None:
         found = next((str(value[name]) for name in ("id", "_id", "doc_id", "query_id", "id_str") if name in value), "")
     else:
         found = _decoded(line.partition(b"\t")[0], path, number).strip() if b"\t" in line else ""
@@ -125,20 +127,22 @@ def _id_of(line: bytes, path: Path, number: int) -> str:
     return found
 
 
-def _text_of(line: bytes, path: Path, number: int) -> Text:
-    if not line.startswith(b"{"):
+def _text_of(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> Text:
+    if value is None:
         columns = _decoded(line, path, number).rstrip("\r\n").split("\t")
         if len(columns) == 4:
             return titled({"title": columns[2], "text": columns[3]})
         return Text(" ".join(columns[1:]).strip())
-    value = _json(line, path, number)
     try:
         return titled({**value, "text": value.get("text", value.get("query", value.get("full_text")))})
     except (KeyError, TypeError):
         raise bad_line(path, number, "the document has no text, or a title that is none") from None
 
 
-def _json(line: bytes, path: Path, number: int) -> dict[str, object]:
+def _value(line: bytes, path: Path, number: int) -> dict[str, object] | None:
+    """Return the object of a line of JSON, None of columns."""
+    if not line.startswith(b"{"):
+        return None
     try:
         value = json.loads(line)
     except ValueError as error:
