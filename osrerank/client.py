@@ -15,6 +15,7 @@ from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
+from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.states import SideStates
@@ -62,6 +63,7 @@ class Client(OpenSearch):
         self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
         self.found_fields = FoundFields()
+        self.calibrations = Calibrations(self.reranker.settings)
         self.side_states = SideStates(is_on=self.reranker.settings.states_index, is_embedded=is_embedded(self))
 
     def search(
@@ -108,6 +110,7 @@ class Client(OpenSearch):
             rerank=rerank,
             found=found,
             states=self.side_states,
+            calibrations=self.calibrations,
         )
         perform = partial(self._perform, index=index, headers=headers, options=options)
         return _performed(steps, perform)
@@ -133,9 +136,15 @@ class Client(OpenSearch):
         """
         if rerank is False:
             return super().msearch(body=body, index=index, **options)
-        found = self.found_fields
         steps = MultiSearchCall.plan(
-            self.reranker, self.defaults, body, index, rerank=rerank, params=options, found=found
+            self.reranker,
+            self.defaults,
+            body,
+            index,
+            rerank=rerank,
+            params=options,
+            found=self.found_fields,
+            calibrations=self.calibrations,
         )
         perform = partial(self._perform, index=index, headers=options.get("headers"), options={})
         call = _performed(steps, perform)

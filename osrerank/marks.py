@@ -45,6 +45,26 @@ class StageMarks(TypedDict):
     pairs: NotRequired[dict[str, Any]]
 
 
+class CutMarks(TypedDict):
+    """What a threshold did: an entry of ``response["rerank"]["cuts"]``.
+
+    Attributes:
+        by: ``min_probability``, ``precision`` or ``cliff``.
+        value: the option's; of ``cliff`` the gap, None where there is none.
+        hits: that it removed.
+        least_probability: of the hits that stayed; None where the threshold has none.
+        applied: whether it could be applied.
+        reason: why not.
+    """
+
+    by: Literal["min_probability", "precision", "cliff"]
+    value: float | None
+    hits: int
+    least_probability: float | None
+    applied: bool
+    reason: str | None
+
+
 class RerankMarks(TypedDict):
     """What happened: ``response["rerank"]``.
 
@@ -55,6 +75,7 @@ class RerankMarks(TypedDict):
         stages: what each stage did.
         fields: the fields that were read; absent where OpenSearch reranked, or nothing did.
         below_min_score: hits that ``min_score`` removed, where it was given.
+        cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
     """
 
     applied: bool | Literal["partial"]
@@ -63,6 +84,7 @@ class RerankMarks(TypedDict):
     stages: list[StageMarks]
     fields: NotRequired[list[str]]
     below_min_score: NotRequired[int]
+    cuts: NotRequired[list[CutMarks]]
 
 
 class StageScoreMarks(TypedDict):
@@ -92,6 +114,7 @@ class HitMarks(TypedDict, total=False):
         duo: of the comparisons in pairs.
         failure: why the hit could not be scored.
         explanation: a sentence for each stage, with ``explain``.
+        probability: by the index's calibration, where ``min_probability`` or a precision is asked for.
     """
 
     first_pass: StageScoreMarks
@@ -101,6 +124,7 @@ class HitMarks(TypedDict, total=False):
     duo: StageScoreMarks
     failure: str
     explanation: list[str]
+    probability: float
 
 
-__all__ = ["HitMarks", "RerankMarks", "StageMarks", "StageScoreMarks"]
+__all__ = ["CutMarks", "HitMarks", "RerankMarks", "StageMarks", "StageScoreMarks"]

@@ -8,6 +8,9 @@ RERANK_SECONDS = Histogram(
     "Wall time of reranking one search, without the first pass.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
+NOT_CALIBRATED = Counter(
+    "osrerank_not_calibrated_total", "Searches with a threshold for which the index had no calibration that holds."
+)
 
 # Where a model runs.
 BATCH_TOKENS = Histogram(

@@ -10,11 +10,13 @@ from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
+from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument, SearchCall
 from osrerank.search.states import SideStates
-from osrerank.search.step import Step
+from osrerank.search.step import Scoring, Step
 from osrerank.search.steps import with_fields
 from osrerank.service import RerankService
+from osrerank.thresholds.cut import Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class MultiSearchCall:
         rerank: RerankArgument,
         params: Mapping[str, Any],
         found: FoundFields,
-    ) -> Generator[SideRequest, Any, Self]:
+        calibrations: Calibrations,
+    ) -> Generator[SideRequest | Scoring, Any, Self]:
         """Yield the requests that find fields which nobody named, and return the call for a multi-search's body.
 
         A search without a query text is sent unchanged, and its response says so.
@@ -52,6 +55,7 @@ class MultiSearchCall:
             rerank: as for a search.
             params: the multi-search's URL parameters.
             found: what is read in indices whose fields nobody named.
+            calibrations: what probabilities were fitted to.
 
         Raises:
             ConfigError: the body has a header without a body, or the rerank options cannot be used.
@@ -64,7 +68,8 @@ class MultiSearchCall:
             options = Rerank.of(rerank, defaults.of(searched)) or Rerank()
             options = yield from with_fields(options, searched, found, searches_text=False)
             _refuse_what_takes_more(options)
-            call = _plan_one(reranker, options, content, params)
+            thresholds = yield from calibrations.of(options, searched, reranker)
+            call = _plan_one(reranker, options, content, params, thresholds)
             calls.append(call)
             lines += [header, call.body]
         return cls(tuple(lines), tuple(calls))
@@ -85,12 +90,16 @@ class MultiSearchCall:
 
 
 def _plan_one(
-    reranker: RerankService, options: Rerank, content: Mapping[str, Any], params: Mapping[str, Any]
+    reranker: RerankService,
+    options: Rerank,
+    content: Mapping[str, Any],
+    params: Mapping[str, Any],
+    thresholds: Thresholds | None,
 ) -> SearchCall:
     """Return one search's call, with everything in its body because it has no URL."""
     cut = {name: params[name] for name in ("filter_path",) if params.get(name)}
     try:
-        call = SearchCall.plan(reranker, options, None, content, cut, rerank=options)
+        call = SearchCall.plan(reranker, options, None, content, cut, rerank=options, thresholds=thresholds)
     except ConfigError as error:
         if error.setting != "rerank.query":
             raise

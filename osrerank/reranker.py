@@ -9,10 +9,10 @@ from typing import Any, Self, Unpack
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.response import probability_of
 from osrerank.search.ranking import id_of, rank_texts
 from osrerank.service import RerankService
 from osrerank.settings import Settings
+from osrerank.thresholds.cut import cut_at_cliff, probability_of
 from osrerank.types import Candidate, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
@@ -104,6 +104,9 @@ class Reranker:
         least = self._options.min_score
         if least is not None and ranking.reports:
             ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
+        if self._options.cutoff is not None and ranking.reports:
+            kept = {candidate.doc_id for candidate in cut_at_cliff(ranking.candidates)[0]}
+            ranked = [one for one in ranked if str(one.doc_id) in kept]
         return ranked[:top_k]
 
     def rank_many(

@@ -10,6 +10,7 @@ from typing import Any
 
 from osrerank.errors import ResponseFormatError
 from osrerank.pipeline import applied
+from osrerank.thresholds.cut import Thresholds, at_least
 from osrerank.types import Candidate, Hit, Query, Ranking, Section, StageReport, StageScore
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
@@ -25,6 +26,7 @@ class Page:
         borrowed: names in `hit["fields"]` that were requested only to rerank, and are removed again.
         min_score: least probability of a hit that is returned; None for all.
         explain: whether hits say how they got their places, and stages which pairs they compared.
+        thresholds: where the reranked list ends besides; None where it is not cut.
     """
 
     offset: int = 0
@@ -32,6 +34,7 @@ class Page:
     borrowed: tuple[str, ...] = ()
     min_score: float | None = None
     explain: bool = False
+    thresholds: Thresholds | None = None
 
 
 def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -222,15 +225,19 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
     Args:
         response: what the first pass answered.
         ranking: its hits, reranked.
-        page: which of them to return. With a `min_score`, `rerank.below_min_score` counts the hits that it removed.
+        page: which of them to return. With a `min_score`, `rerank.below_min_score` counts the hits that it removed;
+            with thresholds, `rerank.cuts` says what each of them did.
         rerank_ms: wall time of reranking, added to `took`.
     """
     raw_hits = hits_of(response)
     by_id = dict(zip(candidate_ids(raw_hits), raw_hits, strict=True))
-    kept = [candidate for candidate in ranking.candidates if _passes(candidate, page.min_score)]
+    kept = at_least(ranking.candidates, page.min_score)
+    below: dict[str, Any] = {} if page.min_score is None else {"below_min_score": len(raw_hits) - len(kept)}
+    if page.thresholds is not None:
+        kept, cuts = page.thresholds.cut(kept)
+        below["cuts"] = [cut.as_json() for cut in cuts]
     shown = kept[page.offset : page.offset + page.size]
     scores = [final_score(candidate) for candidate in kept[:1]]
-    below = {} if page.min_score is None else {"below_min_score": len(ranking.candidates) - len(kept)}
     hits = {
         **response["hits"],
         "max_score": scores[0] if scores else None,
@@ -333,25 +340,15 @@ def final_score(candidate: Candidate) -> float:
     return candidate.trace[-1].level + candidate.trace[-1].unit
 
 
-def _passes(candidate: Candidate, min_score: float | None) -> bool:
-    if min_score is None:
-        return True
-    probability = probability_of(candidate)
-    return probability is not None and probability >= min_score
-
-
-def probability_of(candidate: Candidate) -> float | None:
-    """Return the probability of relevance by the last stage that says one; None where none does."""
-    found = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
-    return found[-1] if found else None
-
-
 def _merged_hit(
     raw: Mapping[str, Any], candidate: Candidate, page: Page, reports: tuple[StageReport, ...]
 ) -> dict[str, Any]:
     marks: dict[str, Any] = {entry.stage: entry.as_json() for entry in candidate.trace}
     if candidate.failure:
         marks["failure"] = candidate.failure
+    probability = None if page.thresholds is None else page.thresholds.probability(candidate)
+    if probability is not None:
+        marks["probability"] = probability
     if page.explain:
         marks["explanation"] = explain(candidate, reports)
     return {**_without_borrowed(raw, page.borrowed), "_score": final_score(candidate), "_rerank": marks}

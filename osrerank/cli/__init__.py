@@ -14,6 +14,7 @@ from osrerank.scoring.registry import DTYPES, NAMES, check_backend
 COMMANDS = {
     "adapt": "osrerank.cli.adapt:adapt",
     "bench": "osrerank.cli.bench:bench",
+    "calibrate": "osrerank.cli.calibrate:calibrate",
     "demo": "osrerank.cli.demo:demo",
     "distill": "osrerank.cli.distill:distill",
     "doctor": "osrerank.cli.doctor:doctor",

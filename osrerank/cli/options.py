@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from osrerank.client import Client, connect
+from osrerank.options.cutoff import CLIFF
 from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES, RerankOptions
 
 DURATION = click.FloatRange(min=0, min_open=True)
@@ -30,6 +31,8 @@ RERANK_NAMES = (
     "query_fields",
     "separator",
     "min_score",
+    "min_probability",
+    "cutoff",
     "deadline_ms",
     "on_failure",
 )
@@ -94,6 +97,13 @@ def _number_or_text(content: str) -> Any:
         except ValueError:
             continue
     return content
+
+
+def read_cutoff(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Read where a list ends: ``cliff``, or a precision."""
+    if value in (None, CLIFF):
+        return value
+    return {"precision": click.FloatRange(0, 1, min_open=True, max_open=True).convert(value, option, context)}
 
 
 def _depth(context: click.Context, option: click.Parameter, value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import client_of, rerank_arguments, rerank_options, wants_json
+from osrerank.cli.options import client_of, read_cutoff, rerank_arguments, rerank_options, wants_json
 from osrerank.response import parse_hit, text_of
 from osrerank.retrieval.text_fields import USUAL
 
@@ -17,6 +17,8 @@ from osrerank.retrieval.text_fields import USUAL
 @click.option("--size", default=10, show_default=True, type=click.IntRange(0, 10_000), help="Hits shown.")
 @click.option("--from", "offset", default=0, show_default=True, type=click.IntRange(0), help="Hits skipped.")
 @click.option("--min-score", type=click.FloatRange(0, 1), help="Leave out hits of a lower probability.")
+@click.option("--min-probability", type=click.FloatRange(0, 1), help="Likewise, by the index's calibration.")
+@click.option("--cutoff", callback=read_cutoff, metavar="cliff|PRECISION", help="Where the list ends, as cliff or 0.9.")
 @click.option("--explain", is_flag=True, help="Say for each hit how it got its place.")
 @click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
 @rerank_options
@@ -76,4 +78,6 @@ def _status(response: dict[str, Any]) -> str:
     note = f" ({marks['reason']})" if marks["reason"] else ""
     below = marks.get("below_min_score")
     removed = f"; {below:,} of them below --min-score" if below else ""
+    for cut in marks.get("cuts", []):
+        removed += f"; {cut['hits']:,} removed by {cut['by']}" if cut["applied"] else f"; {cut['by']}: {cut['reason']}"
     return f"{count} in {response['took']} ms{removed}; {stages}{note}"

@@ -28,7 +28,7 @@ from osrerank.pipeline import applied
 from osrerank.response import FIRST_PASS, final_score
 from osrerank.types import Ranking, ScoredDocument
 
-NOT_STAGES = {FIRST_PASS, "failure", "explanation"}
+NOT_STAGES = {FIRST_PASS, "failure", "explanation", "probability"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict, get_args
 
 from osrerank.errors import ConfigError
+from osrerank.options.cutoff import Cutoff
 from osrerank.options.pairs import Pairs
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
@@ -45,6 +46,8 @@ class RerankOptions(TypedDict, total=False):
     on_failure: FailurePolicy
     cache: bool
     min_score: float | None
+    min_probability: float | None
+    cutoff: str | Mapping[str, Any] | Cutoff | None
     explain: bool
     blend: Blend
     blend_weight: float | None
@@ -83,6 +86,12 @@ class Rerank:
         cache: whether to use the score cache, if there is one.
         min_score: returns only hits whose probability is at least this, in [0, 1]. Hits that no model scored are left
             out. Totals stay the first pass's. A response that was not reranked is not filtered.
+        min_probability: likewise, by the probability that ``osrerank calibrate`` fitted to the index's judgments.
+            Without a calibration that was made for the index, the model and the options, no hit is removed, and
+            ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.
+        cutoff: ``"cliff"`` removes the hits below the largest gap between two neighbours' probabilities;
+            ``{"precision": 0.9}`` those with which fewer than nine in ten of all hits kept would be relevant, by the
+            index's calibration, as for ``min_probability``.
         explain: adds to each hit how it got its place, and to each stage its values of pairs.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
@@ -115,6 +124,8 @@ class Rerank:
     on_failure: FailurePolicy = "first_pass"
     cache: bool = True
     min_score: float | None = None
+    min_probability: float | None = None
+    cutoff: Cutoff | None = None
     explain: bool = False
     blend: Blend = "card"
     blend_weight: float | None = None
@@ -122,6 +133,11 @@ class Rerank:
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
     via: str = "client"
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether hits are removed by the index's calibration."""
+        return self.min_probability is not None or (self.cutoff is not None and self.cutoff.precision is not None)
 
     def with_fields(self, found: tuple[str, ...]) -> "Rerank":
         """Return the options with fields in place of None.
@@ -153,6 +169,7 @@ class Rerank:
         object.__setattr__(self, "passages", Passages.of(self.passages))
         object.__setattr__(self, "sentences", Sentences.of(self.sentences))
         object.__setattr__(self, "rm3", Rm3.of(self.rm3))
+        object.__setattr__(self, "cutoff", Cutoff.of(self.cutoff))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
             if isinstance(value, str | list):
@@ -240,6 +257,8 @@ _CLIENT_ONLY: dict[str, tuple[Any, ...]] = {
     "duo_budget_ms": (None,),
     "deadline_ms": (None,),
     "min_score": (None,),
+    "min_probability": (None,),
+    "cutoff": (None,),
     "explain": (False,),
     "blend": ("card", "replace"),
     "passages": ("auto", None),
@@ -277,6 +296,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         '"client", "pipeline" or "pipeline:NAME"',
     ),
     "min_score": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
+    "min_probability": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),
     "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),
     "blend_weight": (

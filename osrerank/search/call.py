@@ -30,6 +30,7 @@ from osrerank.retrieval.text_fields import USUAL, fields_of
 from osrerank.search.slow import advise_if_slow
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
+from osrerank.thresholds.cut import Thresholds
 from osrerank.types import Deadline, Query, Ranking, RequestStates
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class SearchCall:
         *,
         rerank: RerankArgument,
         deadline: Deadline | None = None,
+        thresholds: Thresholds | None = None,
     ) -> Self:
         """Return the call for the arguments of a search; the options set the deadline unless one is given.
 
@@ -91,6 +93,7 @@ class SearchCall:
         first_pass = None
         if options.search_pipeline is None:
             first_pass = plan(content, params, options, reranker.depth(options))
+            first_pass = replace(first_pass, page=replace(first_pass.page, thresholds=thresholds))
         try:
             text = options.query if options.query is not None else text
             if text is None and not (first_pass and first_pass.refusal):
@@ -240,7 +243,8 @@ def _ranked(
     ranking = _read(options, response, text)
     if all(candidate.text is None for candidate in ranking.candidates):
         return unchanged(response, _no_text(options, hits_of(response)), page=page)
-    above = page.offset if page.min_score is None else 0  # a threshold needs the probabilities of those above
+    is_cut = page.min_score is not None or page.thresholds is not None
+    above = 0 if is_cut else page.offset  # a threshold needs the probabilities of those above
     ranking = reranker.rerank(ranking, options, deadline, offset=above, states=states)
     if not applied(ranking.reports):
         reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)

@@ -8,6 +8,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.response import FIRST_PASS, Page, hits_of, squash
 from osrerank.search.call import QUERY_ID, RerankArgument, reranked
 from osrerank.service import RerankService
+from osrerank.thresholds.cut import Thresholds
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageScore
 
 
@@ -35,7 +36,8 @@ def rank_response(
     content: Any = response if isinstance(response, Mapping) else getattr(response, "body", response)
     if options is None:
         return dict(content)
-    page = Page(0, len(hits_of(content)), (), options.min_score, options.explain)
+    thresholds = None if options.cutoff is None else Thresholds(cutoff=options.cutoff)
+    page = Page(0, len(hits_of(content)), (), options.min_score, options.explain, thresholds)
     return reranked(reranker, options, content, query, page, deadline=Deadline.after_ms(options.deadline_ms))
 
 
@@ -44,6 +46,9 @@ def _here(options: Rerank | None) -> Rerank | None:
     if options is not None and options.search_pipeline is not None:
         reason = f"via={options.via!r} is for searches: leave it out here"
         raise ConfigError(reason, setting="rerank.via", source="argument")
+    if options is not None and options.needs_calibration:
+        reason = "min_probability and a precision are for searches of an index that was calibrated: leave them out here"
+        raise ConfigError(reason, setting="rerank.min_probability", source="argument")
     return options
 
 

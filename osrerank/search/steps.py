@@ -15,6 +15,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.retrieval.rm3 import expand
+from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
 from osrerank.search.states import SideStates
 from osrerank.search.step import SearchRequest, Step
@@ -34,6 +35,7 @@ def search_steps(
     rerank: RerankArgument,
     found: FoundFields,
     states: SideStates,
+    calibrations: Calibrations,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search, each to be answered with its result, and return the response.
 
@@ -50,6 +52,7 @@ def search_steps(
         rerank: the caller's options.
         found: what is searched and read in indices whose fields nobody named.
         states: side indices of document states, if there are any.
+        calibrations: what probabilities were fitted to.
 
     Raises:
         ConfigError, ValueError: as `SearchCall.plan`.
@@ -60,7 +63,17 @@ def search_steps(
 
     def search(options: Rerank) -> Generator[Step, Any, Any]:
         wanted = asked is not None and options
-        return _search(reranker, options, query, body, params, index=index, rerank=wanted, states=states)
+        return _search(
+            reranker,
+            options,
+            query,
+            body,
+            params,
+            index=index,
+            rerank=wanted,
+            states=states,
+            calibrations=calibrations,
+        )
 
     if asked is None and not searches_text:
         return (yield from search(defaults))
@@ -84,10 +97,14 @@ def _search(
     index: Any,
     rerank: RerankArgument,
     states: SideStates,
+    calibrations: Calibrations,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search whose fields are known, and return the response; arguments as `search_steps`."""
     query, rerank, deadline = yield from expand_query(defaults, query, index, params, rerank)
-    call = SearchCall.plan(reranker, defaults, query, body, params, rerank=rerank, deadline=deadline)
+    thresholds = None if rerank is False else (yield from calibrations.of(defaults, index, reranker))
+    call = SearchCall.plan(
+        reranker, defaults, query, body, params, rerank=rerank, deadline=deadline, thresholds=thresholds
+    )
     refusal: TransportError | None = None
     try:
         response = yield SearchRequest(call)

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
+from osrerank.options.cutoff import Cutoff
 from osrerank.options.pairs import Pairs
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
@@ -31,6 +32,7 @@ defaults, or what the [settings file](#settings) says under `[rerank]`. An unkno
 raises `ConfigError` with the option's name.
 """
 PARTS = {
+    "cutoff": (Cutoff, "`cutoff`: where the list ends"),
     "pairs": (Pairs, "`pairs`: duoBERT's pairs"),
     "passages": (Passages, "`passages`: long documents"),
     "sentences": (Sentences, "`sentences`: Birch"),

@@ -148,7 +148,15 @@ class Comparison:
         if pipeline not in self.pipelines:
             raise Refused(422, f"there is no pipeline {pipeline}; there are {', '.join(self.pipelines)}")
         options: RerankOptions = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
-        options |= {"query": None, "via": "client", "min_score": None, "explain": False, "on_failure": "first_pass"}
+        options |= {
+            "query": None,
+            "via": "client",
+            "min_score": None,
+            "min_probability": None,
+            "cutoff": None,
+            "explain": False,
+            "on_failure": "first_pass",
+        }
         if passage_words:
             passages = {"aggregation": "maxp", "words": passage_words, "stride": max(passage_words // 2, 1)}
             options |= {"passages": passages, "sentences": None}

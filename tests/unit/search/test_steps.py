@@ -8,6 +8,7 @@ from opensearchpy import RequestError, TransportError
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
+from osrerank.search.calibrated import Calibrations
 from osrerank.search.states import SideStates
 from osrerank.search.step import Scoring, SearchRequest
 from osrerank.search.steps import search_steps
@@ -27,6 +28,7 @@ def steps_of(rerank: Any, query: Any = "low pressure") -> Any:
     named = Rerank(query_fields="text")
     states = SideStates(is_on=False, is_embedded=False)
     arguments = {"index": "i", "rerank": rerank, "found": FoundFields(), "states": states}
+    arguments["calibrations"] = Calibrations(reranker.settings)
     return search_steps(reranker, named, query, None, {"size": 2}, **arguments)
 
 

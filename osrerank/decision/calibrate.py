@@ -1,0 +1,178 @@
+"""Calibrate an index: search its judged queries, and fit the probability of relevance to the scores."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from osrerank.client import Client
+from osrerank.decision.fitting import (
+    FITS,
+    Bin,
+    Groups,
+    Scored,
+    calibration_error,
+    held_out,
+    log_loss,
+    precisions,
+    reliability,
+)
+from osrerank.errors import ConfigError, EvaluationError
+from osrerank.evaluation.folds import block_folds
+from osrerank.options.rerank import NO_STAGES, Rerank
+from osrerank.response import FIRST_PASS
+from osrerank.thresholds.calibration import IndexCalibration, mapping_digest, model_digest
+from osrerank.thresholds.maps import Floats
+from osrerank.types import Qrels, Query
+
+FOLDS = 5
+LEAST_RELEVANT = 20
+"""Relevant hits below which nothing is fitted."""
+BLEND = "blend"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The reranked hits of the judged queries.
+
+    Attributes:
+        scored: hits with the calibrated stage's score.
+        before: the model's own probabilities of the same hits, ``(n,)``.
+        query_ids: of the query numbers.
+        stage: whose scores they are.
+    """
+
+    scored: Scored
+    before: Floats
+    query_ids: tuple[str, ...]
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A calibration and how far it can be believed.
+
+    Attributes:
+        calibration: fitted to all judged queries.
+        before: the model's own probabilities against the judgments.
+        after: those fitted to other queries, against the judgments.
+        losses: log loss of each kind of map on held-out queries; the lowest was chosen.
+    """
+
+    calibration: IndexCalibration
+    before: tuple[Bin, ...]
+    after: tuple[Bin, ...]
+    losses: Mapping[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the evidence as values that JSON knows."""
+        bins = {name: [asdict(one) for one in getattr(self, name)] for name in ("before", "after")}
+        return {**self.calibration.evidence, "kind": self.calibration.map.name, "log_loss": dict(self.losses), **bins}
+
+
+def calibrate(
+    client: Client,
+    index: str,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    *,
+    advance: Callable[[Sequence[Query]], Any] = iter,
+) -> Fitted:
+    """Search the judged queries with the index's options, and fit a probability.
+
+    Args:
+        client: of the index.
+        index: its name.
+        queries: the query set; those without judgments are left out.
+        qrels: judgments; a hit that is not judged counts as not relevant.
+        advance: wraps the iteration over the queries, to show progress.
+
+    Raises:
+        ConfigError: the options rerank nothing.
+        EvaluationError: there is too little to fit to.
+    """
+    options = replace(client.options_of(index), min_score=None, min_probability=None, cutoff=None, on_failure="raise")
+    options = replace(options, explain=False, deadline_ms=None)
+    if options.pipeline == NO_STAGES or not isinstance(options.pipeline, str) or options.search_pipeline is not None:
+        reason = f"a search of {index} is not reranked here by a model: there is no probability to calibrate"
+        raise ConfigError(reason, setting="rerank.pipeline", source="settings file")
+    judged = [query for query in queries if query.query_id in qrels.judgments]
+    collected = collect(client, index, advance(judged), qrels, options)
+    fitted = fit(collected)
+    identity = client.reranker.identity(options)
+    digests = model_digest(identity, options), mapping_digest(client.indices.get_mapping(index=index), options)
+    return replace(fitted, calibration=replace(fitted.calibration, model=digests[0], mapping=digests[1]))
+
+
+def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rerank) -> Collected:
+    """Search queries and return their hits with scores, probabilities and judgments.
+
+    Raises:
+        EvaluationError: nothing was found for any of the queries.
+    """
+    blend = client.reranker.identity(options)["blend"]
+    is_linear = isinstance(blend, list) and blend[0] == "linear"
+    rows: list[tuple[int, float, float, bool]] = []
+    query_ids: list[str] = []
+    stage = ""
+    for query in queries:
+        response = client.search(query.text, index=index, size=options.most_depth, rerank=options, _source=False)
+        if not response["hits"]["hits"]:
+            continue
+        first = response["rerank"]["stages"][0]["name"]
+        stage = BLEND if is_linear else first
+        rows += _rows(len(query_ids), response, qrels.judgments[query.query_id], first, stage)
+        query_ids.append(query.query_id)
+    if not rows:
+        raise EvaluationError(f"no judged query found anything in {index}: are the judgments of this index's queries?")
+    numbers, scores, before, relevant = (np.array(column) for column in zip(*rows, strict=True))
+    return Collected(Scored(scores, relevant, numbers.astype(np.intp)), before, tuple(query_ids), stage)
+
+
+def _rows(
+    number: int, response: Mapping[str, Any], judged: Mapping[str, int], first: str, stage: str
+) -> list[tuple[int, float, float, bool]]:
+    """Return query number, score, probability and relevance of each hit that a model scored."""
+    marks = ((hit["_id"], hit["_rerank"]) for hit in response["hits"]["hits"])
+    return [
+        (number, mark[stage]["score"], mark[first]["probability"], judged.get(doc_id, 0) > 0)
+        for doc_id, mark in marks
+        if stage in mark and mark.keys() != {FIRST_PASS}
+    ]
+
+
+def fit(collected: Collected, folds: int = FOLDS) -> Fitted:
+    """Fit each kind of map, and keep the one that fits held-out queries best; digests are left empty.
+
+    Raises:
+        EvaluationError: fewer than twenty hits are relevant, or fewer than two queries for each fold.
+    """
+    scored = collected.scored
+    relevant, queries = int(scored.relevant.sum()), len(collected.query_ids)
+    if relevant < LEAST_RELEVANT or queries < 2 * folds or relevant == len(scored.relevant):
+        raise EvaluationError(
+            f"{queries} judged queries with {relevant} relevant hits are too few to fit a probability to: at least "
+            f"{2 * folds} queries and {LEAST_RELEVANT} relevant hits are needed, and hits that are not relevant"
+        )
+    parts = _numbered(collected.query_ids, folds)
+    out = {name: held_out(scored, one, parts) for name, one in FITS.items()}
+    losses = {name: log_loss(probabilities, scored.relevant) for name, probabilities in out.items()}
+    chosen = min(losses, key=losses.__getitem__)
+    before, after = (reliability(one, scored.relevant) for one in (collected.before, out[chosen]))
+    evidence = {
+        "queries": queries,
+        "hits": len(scored.scores),
+        "relevant": relevant,
+        "ece_before": calibration_error(before),
+        "ece_after": calibration_error(after),
+    }
+    pairs = tuple(precisions(out[chosen], scored.relevant))
+    calibration = IndexCalibration(collected.stage, FITS[chosen](scored), "", "", pairs, evidence)
+    return Fitted(calibration, tuple(before), tuple(after), losses)
+
+
+def _numbered(query_ids: Sequence[str], count: int) -> list[Groups]:
+    """Return the query numbers of each fold."""
+    numbers = {query_id: number for number, query_id in enumerate(query_ids)}
+    return [np.array([numbers[query_id] for query_id in fold]) for fold in block_folds(query_ids, count)]

@@ -1,0 +1,137 @@
+"""Diagrams as SVG for a report that needs no other file; colours follow the page's light or dark scheme."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 460.0, 300.0
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 12.0, 44.0
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --quiet: #59636e; --line: #d1d9e0; --ground: #ffffff;
+  --field: #f6f8fa; --one: #0a66a8; --two: #b8480b; --good: #116f38; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --quiet: #9da7b1; --line: #3a424c; --ground: #12161c;
+  --field: #1a2028; --one: #63b3f0; --two: #f0955c; --good: #5fcf8a; --bad: #ff8b80; } }
+svg { display: block; width: 100%; max-width: 460px; height: auto; font: 12px system-ui, sans-serif; }
+svg text { fill: var(--ink); } svg .axis { stroke: var(--line); fill: none; } svg .tick { fill: var(--quiet); }
+svg .one { stroke: var(--one); fill: var(--one); } svg .two { stroke: var(--two); fill: var(--two); }
+svg .quiet { stroke: var(--quiet); fill: var(--quiet); } svg .open { fill: none; }
+svg text.one { stroke: none; fill: var(--one); } svg text.two { stroke: none; fill: var(--two); }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis: what it shows, and the values at its ends.
+
+    Attributes:
+        label: what it shows, with the unit.
+        low, high: values at the ends; high is above low.
+        ticks: values that are written beside it.
+        form: how they are written, as for `format`.
+    """
+
+    label: str
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    form: str = "g"
+
+    def share(self, value: float) -> float:
+        """Return where a value is on the axis, 0 at the low end and 1 at the high one."""
+        return (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+
+
+Draw = Callable[["Frame"], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Two axes, and where their values are in the picture."""
+
+    x: Axis
+    y: Axis
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Return the place of a point, in the picture's units."""
+        width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        return LEFT + width * self.x.share(x), HEIGHT - BOTTOM - height * self.y.share(y)
+
+
+def chart(title: str, x: Axis, y: Axis, *drawn: Draw) -> str:
+    """Return a diagram; `line`, `dots` and `spans` draw in it."""
+    frame = Frame(x, y)
+    body = "".join(draw(frame) for draw in drawn)
+    box = f'viewBox="0 0 {WIDTH:g} {HEIGHT:g}" xmlns="http://www.w3.org/2000/svg"'
+    return f'<svg {box} role="img" aria-label="{escape(title)}">{_axes(frame)}{body}</svg>'
+
+
+def line(points: Sequence[tuple[float, float]], kind: str = "one", *, is_dashed: bool = False) -> Draw:
+    """Return what draws straight lines from point to point."""
+
+    def draw(frame: Frame) -> str:
+        places = " ".join(f"{left:.1f},{top:.1f}" for left, top in (frame.at(*point) for point in points))
+        dashes = ' stroke-dasharray="4 4"' if is_dashed else ""
+        return f'<polyline class="{kind} open" stroke-width="1.6"{dashes} points="{places}"/>'
+
+    return draw
+
+
+def dots(points: Sequence[tuple[float, float, str]], kind: str = "one", radius: float = 3.5) -> Draw:
+    """Return what draws a dot at each ``(x, y, what it is)``; the last is shown when the pointer is on the dot."""
+
+    def draw(frame: Frame) -> str:
+        drawn = []
+        for x, y, said in points:
+            left, top = frame.at(x, y)
+            place = f'cx="{left:.1f}" cy="{top:.1f}" r="{radius:g}"'
+            drawn.append(f'<circle class="{kind}" {place}><title>{escape(said)}</title></circle>')
+        return "".join(drawn)
+
+    return draw
+
+
+def spans(values: Sequence[tuple[float, float, float]], kind: str = "one") -> Draw:
+    """Return what draws an upright line at each ``(x, low, high)``."""
+
+    def draw(frame: Frame) -> str:
+        ends = [(frame.at(x, low), frame.at(x, high)) for x, low, high in values]
+        return "".join(
+            f'<line class="{kind}" stroke-width="2" x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}"/>'
+            for a, b in ends
+        )
+
+    return draw
+
+
+def key(names: Sequence[tuple[str, str]], *, is_right: bool = False) -> Draw:
+    """Return what names the colours: ``(kind, name)`` for each."""
+
+    def draw(_frame: Frame) -> str:
+        left, anchor = (WIDTH - RIGHT - 6, "end") if is_right else (LEFT + 10, "start")
+        base = HEIGHT - BOTTOM - 12 - 16 * (len(names) - 1) if is_right else TOP + 14
+        start = f'x="{left:g}" text-anchor="{anchor}"'
+        return "".join(
+            f'<text class="{kind}" {start} y="{base + 16 * place:g}">● {escape(name)}</text>'
+            for place, (kind, name) in enumerate(names)
+        )
+
+    return draw
+
+
+def _axes(frame: Frame) -> str:
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    parts = [f'<path class="axis" d="M{LEFT:g},{TOP:g} V{bottom:g} H{right:g}"/>']
+    for value in frame.x.ticks:
+        left, _ = frame.at(value, frame.y.low)
+        text = format(value, frame.x.form)
+        parts.append(f'<text class="tick" x="{left:.1f}" y="{bottom + 16:g}" text-anchor="middle">{text}</text>')
+    for value in frame.y.ticks:
+        _, top = frame.at(frame.x.low, value)
+        text = format(value, frame.y.form)
+        parts.append(f'<path class="axis" d="M{LEFT:g},{top:.1f} H{right:g}" stroke-width=".5"/>')
+        parts.append(f'<text class="tick" x="{LEFT - 6:g}" y="{top + 4:.1f}" text-anchor="end">{text}</text>')
+    middle = (LEFT + right) / 2
+    parts.append(f'<text x="{middle:g}" y="{HEIGHT - 8:g}" text-anchor="middle">{escape(frame.x.label)}</text>')
+    upright = f'transform="translate(13 {(TOP + bottom) / 2:g}) rotate(-90)" text-anchor="middle"'
+    parts.append(f"<text {upright}>{escape(frame.y.label)}</text>")
+    return "".join(parts)

@@ -1,0 +1,46 @@
+"""The option ``cutoff``: where a reranked list ends."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from osrerank.options.parse import is_share, read_options, unusable
+
+CLIFF = "cliff"
+
+
+@dataclass(frozen=True, slots=True)
+class Cutoff:
+    """Where a reranked list ends: below its largest gap, or where a precision would be lost. One of the two.
+
+    Attributes:
+        cliff: whether it ends above the largest gap between the probabilities of two neighbours.
+        precision: it ends where the hits kept would be relevant less often than this, a share above 0 and below 1; by
+            the index's calibration (``osrerank calibrate``).
+    """
+
+    cliff: bool = False
+    precision: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cliff, bool):
+            raise unusable("cutoff.cliff", self.cliff, "True or False")
+        if self.precision is not None and not (is_share(self.precision) and 0 < self.precision < 1):
+            raise unusable("cutoff.precision", self.precision, "a share above 0 and below 1")
+        if self.cliff == (self.precision is not None):
+            raise unusable("cutoff", {"cliff": self.cliff, "precision": self.precision}, EXPECTED)
+
+    @classmethod
+    def of(cls, value: Any) -> "Cutoff | None":
+        """Read the option; None if it was not given.
+
+        Raises:
+            ConfigError: it is neither ``"cliff"`` nor ``{"precision": ...}``.
+        """
+        if value == CLIFF:
+            return cls(cliff=True)
+        if isinstance(value, str | bool):
+            raise unusable("cutoff", value, EXPECTED)
+        return read_options(cls, value, "cutoff")
+
+
+EXPECTED = '"cliff", {"precision": 0.9} or None'

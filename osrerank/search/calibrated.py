@@ -1,0 +1,139 @@
+"""The calibrations of a client's indices: found for a search, and refused where they were made for something else.
+
+Written as a generator of steps, so that the synchronous and the asynchronous client do the same.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from opensearchpy import TransportError
+
+from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
+from osrerank.metrics import NOT_CALIBRATED
+from osrerank.options.rerank import NO_STAGES, Rerank
+from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.search.step import Scoring
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from osrerank.thresholds.calibration import (
+    FIX,
+    IndexCalibration,
+    calibration_file,
+    mapping_digest,
+    model_digest,
+    read_calibrations,
+)
+from osrerank.thresholds.cut import Thresholds
+
+logger = logging.getLogger(__name__)
+
+KEPT_S = 60.0
+"""How long a mapping is believed without being read again."""
+MOST_KEPT = 1_000
+"""Indices whose mappings are remembered; then all are forgotten."""
+CalibrationSteps = Generator[SideRequest | Scoring, Any, Thresholds | None]
+
+
+class Calibrations:
+    """What `osrerank calibrate` wrote, read again when the file changes. Safe to use from many threads.
+
+    Args:
+        settings: say where the file is.
+        clock: gives seconds.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.file = calibration_file(settings)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read: tuple[tuple[int, int], dict[str, IndexCalibration]] = ((0, 0), {})
+        self._mappings: dict[str, tuple[float, Mapping[str, Any]]] = {}
+
+    def of(self, options: Rerank, index: Any, reranker: RerankService) -> CalibrationSteps:
+        """Yield the steps that are needed, none without thresholds, and return the thresholds of a search.
+
+        A calibration that is missing, or made for another model, mapping or set of options, is not used: the thresholds
+        have the reason, the log has it, and a metric counts it.
+
+        Args:
+            options: of the search, with fields.
+            index: the caller's.
+            reranker: scores.
+
+        Raises:
+            ConfigError: there is none that holds, and the options say to raise.
+        """
+        if not (options.needs_calibration or options.cutoff) or options.pipeline == NO_STAGES:
+            return None
+        calibration: IndexCalibration | None = None
+        reason = ""
+        if options.needs_calibration:
+            try:
+                calibration = yield from self._holding(options, index, reranker)
+            except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, TransportError) as error:
+                reason = str(error)
+        if reason:
+            if options.on_failure == "raise":
+                raise ConfigError(reason, setting="rerank.min_probability", source=str(self.file))
+            logger.warning("no hits were removed by probability: %s", reason)
+            NOT_CALIBRATED.inc()
+        return Thresholds(options.min_probability, options.cutoff, calibration, reason)
+
+    def _holding(
+        self, options: Rerank, index: Any, reranker: RerankService
+    ) -> Generator[SideRequest | Scoring, Any, IndexCalibration]:
+        """Yield the steps, and return the calibration of an index.
+
+        Raises:
+            ConfigError: there is none that holds for the options.
+        """
+        name = index if isinstance(index, str) else ",".join(index or [])
+        calibration = self._of_file().get(name)
+        if calibration is None:
+            reason = f"{self.file} has no calibration of {name or 'all indices'}: run osrerank calibrate --index NAME"
+            raise _unusable(reason, self.file)
+        identity: Mapping[str, object] = yield Scoring(partial(reranker.identity, options))
+        if "scorer" not in identity or model_digest(identity, options) != calibration.model:
+            reason = "was made for another model or other options"
+            raise _unusable(f"the calibration of {name} {reason}: {FIX.format(index=name)}", self.file)
+        mappings = yield from self._mapping(name)
+        if mapping_digest(mappings, options) != calibration.mapping:
+            reason = "was made when its fields were mapped otherwise"
+            raise _unusable(f"the calibration of {name} {reason}: {FIX.format(index=name)}", self.file)
+        return calibration
+
+    def _mapping(self, name: str) -> Generator[SideRequest, Any, Mapping[str, Any]]:
+        with self._lock:
+            at_s, mappings = self._mappings.get(name, (-KEPT_S, {}))
+        if self._clock() - at_s < KEPT_S:
+            return mappings
+        found: Mapping[str, Any] = yield SideRequest("GET", path_of(name, "_mapping"))
+        with self._lock:
+            if len(self._mappings) >= MOST_KEPT:
+                self._mappings.clear()
+            self._mappings[name] = self._clock(), found
+        return found
+
+    def _of_file(self) -> dict[str, IndexCalibration]:
+        """Return what the file holds, read once as long as it stays the same."""
+        try:
+            state = self.file.stat()
+        except OSError:
+            return {}
+        stamp = (state.st_mtime_ns, state.st_size)
+        with self._lock:
+            known, calibrations = self._read
+        if stamp != known:
+            calibrations = read_calibrations(self.file)
+            with self._lock:
+                self._read = stamp, calibrations
+        return calibrations
+
+
+def _unusable(reason: str, file: Path) -> ConfigError:
+    return ConfigError(reason, setting="rerank.min_probability", source=str(file))

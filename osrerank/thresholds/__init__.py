@@ -1,0 +1,1 @@
+"""Where a reranked list ends: probabilities fitted to an index's judgments, and the cuts made by them."""

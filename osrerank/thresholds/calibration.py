@@ -1,0 +1,159 @@
+"""The calibration of an index: what it was fitted to, where it is kept, and whether it still holds."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from osrerank.errors import ConfigError
+from osrerank.formats.files import write_atomically
+from osrerank.options.rerank import Rerank
+from osrerank.settings import SETTINGS_FILE, Settings
+from osrerank.thresholds.maps import ProbabilityMap, map_as_json, map_from_json
+from osrerank.types import Candidate
+
+VERSION = 1
+SUFFIX = ".calibration.json"
+FIX = "run osrerank calibrate --index {index} again"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCalibration:
+    """How probable relevance is at each score of a stage, by the judgments of an index.
+
+    Attributes:
+        stage: whose score is mapped.
+        map: from that score to the probability.
+        model: digest of the models and options that made the scores (`model_digest`).
+        mapping: digest of the fields that are searched and read (`mapping_digest`).
+        precisions: ``(least probability, precision of the hits at or above it)``, by rising probability; one standard
+            error below what was measured on judgments that the map was not fitted to.
+        evidence: numbers for people: queries, hits, relevant hits, expected calibration errors.
+    """
+
+    stage: str
+    map: ProbabilityMap
+    model: str
+    mapping: str
+    precisions: tuple[tuple[float, float], ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def probability(self, candidate: Candidate) -> float | None:
+        """Return a candidate's probability of relevance; None where the stage did not score it."""
+        scores = [entry.score for entry in candidate.trace if entry.stage == self.stage]
+        return float(self.map.of(np.array(scores[-1:]))[0]) if scores else None
+
+    def least_probability(self, precision: float) -> float | None:
+        """Return the lowest threshold whose hits have a precision; None where no threshold's hits have it."""
+        reached = (least for least, measured in self.precisions if measured >= precision)
+        return next(reached, None)
+
+    @property
+    def highest_precision(self) -> float:
+        """The highest precision that a threshold reaches."""
+        return max((measured for _, measured in self.precisions), default=0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the file holds of an index."""
+        rest = {name: value for name, value in asdict(self).items() if name != "map"}
+        return {**rest, "map": map_as_json(self.map)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Read what the file holds of an index.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is no calibration.
+        """
+        pairs = tuple((float(least), float(measured)) for least, measured in content["precisions"])
+        if not all(math.isfinite(value) for pair in pairs for value in pair):
+            raise ValueError("precisions has a value that is not a number")
+        return cls(**{**content, "map": map_from_json(content["map"]), "precisions": pairs})
+
+
+def calibration_file(settings: Settings) -> Path:
+    """Return the file of all indices' calibrations: beside the settings file, or where `osrerank init` writes one."""
+    return (settings.found_file() or SETTINGS_FILE).with_suffix(SUFFIX)
+
+
+def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
+    """Read the calibrations of all indices by name; none where there is no file.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text("utf-8"))
+        if content["version"] != VERSION:
+            raise ValueError(f"version {content['version']}; this osrerank reads {VERSION}")  # noqa: TRY301 - as others
+        return {index: IndexCalibration.from_json(one) for index, one in content["indexes"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = (
+            f"{file} is not a file of calibrations ({type(error).__name__}: {error}): delete it and calibrate again"
+        )
+        raise ConfigError(reason, setting="calibration", source=str(file)) from None
+
+
+def write_calibration(file: Path, index: str, calibration: IndexCalibration) -> None:
+    """Write an index's calibration over its old one, and keep those of other indices.
+
+    Raises:
+        ConfigError: the file that is there cannot be read.
+    """
+    every = {**read_calibrations(file), index: calibration}
+    content = {"version": VERSION, "indexes": {name: every[name].as_json() for name in sorted(every)}}
+    write_atomically(file, [json.dumps(content, indent=1), "\n"])
+
+
+def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
+    """Return a digest of all that the calibrated score depends on besides the index.
+
+    Args:
+        identity: as `RerankService.identity` returns it.
+        options: of the search, with fields.
+    """
+    names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
+    depends = {name: repr(getattr(options, name)) for name in names}
+    return _digest({**depends, "scorer": identity["scorer"], "blend": identity["blend"]})
+
+
+def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
+    """Return a digest of how the fields that a search searches and reads are mapped; other fields may come and go.
+
+    Args:
+        mappings: what ``_mapping`` of the index answered. The names of indices do not count, so that an alias may move.
+        options: of the search, with fields.
+    """
+    names = {name.partition("^")[0] for name in (*(options.fields or ()), *(options.query_fields or ()))}
+    found = [
+        {
+            path: one
+            for path, one in _flat(mapping["mappings"].get("properties", {})).items()
+            if any(fnmatchcase(path, name) for name in names)
+        }
+        for mapping in mappings.values()
+    ]
+    return _digest(sorted(json.dumps(one, sort_keys=True) for one in found))
+
+
+def _flat(properties: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return each field's definition by its path."""
+    flat: dict[str, Any] = {}
+    for name, definition in properties.items():
+        path = f"{above}{name}"
+        flat[path] = {key: value for key, value in definition.items() if key not in ("properties", "fields")}
+        for below in ("properties", "fields"):
+            flat |= _flat(definition.get(below, {}), f"{path}.")
+    return flat
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,119 @@
+"""Cut a reranked list: by a least probability, by its largest gap, or for a precision."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from osrerank.options.cutoff import Cutoff
+from osrerank.thresholds.calibration import IndexCalibration
+from osrerank.types import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What one threshold removed: an entry of ``response["rerank"]["cuts"]``.
+
+    Attributes:
+        by: the option: ``min_probability``, ``cliff`` or ``precision``.
+        value: the option's value; of ``cliff`` the gap, None where there is none.
+        hits: how many it removed.
+        least: the least probability that stayed by it; None where it has none.
+        reason: why it was not applied; empty when it was.
+    """
+
+    by: str
+    value: float | None
+    hits: int = 0
+    least: float | None = None
+    reason: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        rest = {"by": self.by, "value": self.value, "hits": self.hits, "least_probability": self.least}
+        return {**rest, "applied": not self.reason, "reason": self.reason or None}
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The thresholds of a search, and the index's calibration.
+
+    Attributes:
+        min_probability: least calibrated probability of a hit that stays; None for all.
+        cutoff: where the list ends; None for nowhere.
+        calibration: of the index; None where there is none that holds.
+        refusal: why there is none.
+    """
+
+    min_probability: float | None = None
+    cutoff: Cutoff | None = None
+    calibration: IndexCalibration | None = None
+    refusal: str = ""
+
+    def cut(self, candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[Cut]]:
+        """Return the candidates that stay, in their order, and what each threshold removed."""
+        kept, cuts = list(candidates), []
+        if self.min_probability is not None:
+            kept, cut = self._at_least(kept, "min_probability", self.min_probability, self.min_probability)
+            cuts.append(cut)
+        if self.cutoff is not None and self.cutoff.precision is not None:
+            kept, cut = self._precise(kept, self.cutoff.precision)
+            cuts.append(cut)
+        elif self.cutoff is not None:
+            kept, cut = cut_at_cliff(kept)
+            cuts.append(cut)
+        return kept, cuts
+
+    def probability(self, candidate: Candidate) -> float | None:
+        """Return a candidate's calibrated probability; None without a calibration."""
+        return None if self.calibration is None else self.calibration.probability(candidate)
+
+    def _precise(self, candidates: list[Candidate], precision: float) -> tuple[list[Candidate], Cut]:
+        if self.calibration is None:
+            return candidates, Cut("precision", precision, reason=self.refusal)
+        least = self.calibration.least_probability(precision)
+        if least is None:
+            most = self.calibration.highest_precision
+            reason = f"no threshold has this precision by the index's judgments; the highest is {most:.3f}"
+            return candidates, Cut("precision", precision, reason=reason)
+        return self._at_least(candidates, "precision", precision, least)
+
+    def _at_least(
+        self, candidates: list[Candidate], by: str, value: float, least: float
+    ) -> tuple[list[Candidate], Cut]:
+        if self.calibration is None:
+            return candidates, Cut(by, value, reason=self.refusal)
+        probabilities = [self.calibration.probability(candidate) for candidate in candidates]
+        kept = [
+            candidate
+            for candidate, probability in zip(candidates, probabilities, strict=True)
+            if probability is not None and probability >= least
+        ]
+        return kept, Cut(by, value, len(candidates) - len(kept), least)
+
+
+def cut_at_cliff(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Cut]:
+    """Return the candidates above the largest gap between two neighbours' probabilities, by the model's own.
+
+    The first of equal gaps counts. Candidates without a probability are below the gap. One candidate, or equal ones,
+    have no gap and stay.
+    """
+    scored = [one for one in candidates if probability_of(one) is not None]
+    values = [probability_of(one) or 0.0 for one in scored]
+    gaps = [above - below for above, below in pairwise(values)]
+    if not gaps or max(gaps) <= 0:
+        return list(candidates), Cut("cliff", None)
+    place = gaps.index(max(gaps)) + 1
+    return scored[:place], Cut("cliff", max(gaps), len(candidates) - place, values[place - 1])
+
+
+def at_least(candidates: Sequence[Candidate], least: float | None) -> list[Candidate]:
+    """Return the candidates that the model finds at least so probable; all of them where the least is None."""
+    if least is None:
+        return list(candidates)
+    return [one for one in candidates if (probability := probability_of(one)) is not None and probability >= least]
+
+
+def probability_of(candidate: Candidate) -> float | None:
+    """Return the probability of relevance by the last stage that says one; None where none does."""
+    found = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
+    return found[-1] if found else None

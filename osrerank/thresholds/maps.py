@@ -1,0 +1,82 @@
+"""From a score to a probability: the two maps that a calibration may have.
+
+Platt: Probabilistic outputs for support vector machines, 1999. Zadrozny, Elkan: Transforming classifier scores into
+accurate multiclass probability estimates, KDD 2002 (isotonic regression).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Platt:
+    """The logistic function of ``scale * score + offset``; the scale is above 0."""
+
+    scale: float
+    offset: float
+
+    name = "platt"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.offset) and 0 < self.scale < math.inf):
+            raise ValueError(f"scale {self.scale} and offset {self.offset} are no rising logistic function")
+
+    def of(self, scores: Floats) -> Floats:
+        """Return the probabilities of scores ``(n,)``."""
+        probabilities: Floats = 1 / (1 + np.exp(-np.clip(self.scale * scores + self.offset, -700, 700)))
+        return probabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Isotonic:
+    """Straight lines between points, constant before the first and after the last; it never decreases.
+
+    Attributes:
+        scores: of the points, rising.
+        probabilities: of the points, each in [0, 1].
+    """
+
+    scores: tuple[float, ...]
+    probabilities: tuple[float, ...]
+
+    name = "isotonic"
+
+    def __post_init__(self) -> None:
+        for name in ("scores", "probabilities"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        scores, probabilities = np.array(self.scores), np.array(self.probabilities)
+        is_complete = len(scores) == len(probabilities) > 0 and bool(np.isfinite(scores).all())
+        if not is_complete or (np.diff(scores) <= 0).any() or (np.diff(probabilities) < 0).any():
+            raise ValueError("the points of an isotonic map have rising scores, and probabilities that never fall")
+        if probabilities[0] < 0 or probabilities[-1] > 1:
+            raise ValueError("the points of an isotonic map have probabilities in [0, 1]")
+
+    def of(self, scores: Floats) -> Floats:
+        """Return the probabilities of scores ``(n,)``."""
+        return np.interp(scores, self.scores, self.probabilities)
+
+
+ProbabilityMap = Platt | Isotonic
+KINDS: dict[str, type[Platt] | type[Isotonic]] = {kind.name: kind for kind in (Platt, Isotonic)}
+
+
+def map_as_json(one: ProbabilityMap) -> dict[str, Any]:
+    """Return a map as values that JSON knows."""
+    return {"kind": one.name, **asdict(one)}
+
+
+def map_from_json(content: Mapping[str, Any]) -> ProbabilityMap:
+    """Read a map.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    fields = {name: value for name, value in content.items() if name != "kind"}
+    return KINDS[content["kind"]](**fields)

@@ -1,0 +1,167 @@
+"""`osrerank calibrate`, and searches that are cut by what it wrote."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from osrerank import Client, connect
+from osrerank.cli import cli
+from osrerank.decision.calibrate import Fitted, calibrate
+from osrerank.decision.reliability import write_reliability
+from osrerank.errors import ConfigError, EvaluationError
+from osrerank.metrics import NOT_CALIBRATED
+from osrerank.testing import FunctionScorer
+from osrerank.thresholds.calibration import write_calibration
+from osrerank.types import Qrels
+from tests.unit.decision.conftest import INDEX, Collection
+
+SETTINGS = "[rerank]\ndepth = 20\n"
+QUESTION = "When did Armenia become part of the Transcaucasian SFSR?"
+
+
+def command(collection: Collection, *arguments: str) -> Result:
+    Path("osrerank.toml").write_text(SETTINGS)
+    files = ["--index", INDEX, "--queries", collection.queries_file, "--qrels", collection.qrels_file]
+    return CliRunner().invoke(cli, ["--url", collection.url, "calibrate", *files, *arguments], catch_exceptions=False)
+
+
+@pytest.fixture(scope="session")
+def fitted(collection: Collection) -> Fitted:
+    with connect(collection.url, rerank={"depth": 20}) as client:
+        return calibrate(client, INDEX, collection.queries, collection.qrels)
+
+
+@pytest.fixture
+def calibrated(client: Client, fitted: Fitted) -> Client:
+    write_calibration(client.calibrations.file, INDEX, fitted.calibration)
+    return client
+
+
+def test_the_command_writes_beside_the_settings(client: Client, collection: Collection) -> None:
+    result = command(collection, "--plot", "reliability.html")
+    assert result.exit_code == 0, result.output
+    content = json.loads(Path("osrerank.calibration.json").read_text("utf-8"))["indexes"][INDEX]
+    assert content["stage"] == "blend"
+    evidence = content["evidence"]
+    assert evidence["queries"] == 80
+    assert evidence["ece_after"] < evidence["ece_before"]
+    assert "precision 0.5: hits of probability" in result.output
+    page = Path("reliability.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "<svg" in page
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    with connect(collection.url) as other:  # finds the settings file and with it the calibration
+        found = other.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
+    assert found["rerank"]["cuts"][0]["applied"] is True
+
+
+def test_other_diagrams_are_refused_first(client: Client, collection: Collection) -> None:
+    with pytest.raises(ConfigError, match=r"end it in \.html or \.svg"):
+        command(collection, "--plot", "r.png")
+
+
+def test_a_diagram_alone_and_json(fitted: Fitted, tmp_path: Path) -> None:
+    write_reliability(tmp_path / "r.svg", INDEX, fitted)
+    assert (tmp_path / "r.svg").read_text("utf-8").startswith("<svg")
+    said = json.loads(json.dumps(fitted.as_json()))
+    assert set(said["log_loss"]) == {"platt", "isotonic"}
+    assert sum(one["hits"] for one in said["after"]) == said["hits"]
+
+
+def test_hits_are_cut_and_counted(calibrated: Client) -> None:
+    whole = calibrated.search(QUESTION, index=INDEX, size=20, rerank=True)
+    assert "cuts" not in whole["rerank"]
+    found = calibrated.search(QUESTION, index=INDEX, size=20, rerank={"min_probability": 0.5})
+    (cut,) = found["rerank"]["cuts"]
+    kept = found["hits"]["hits"]
+    assert (cut["by"], cut["value"], cut["applied"]) == ("min_probability", 0.5, True)
+    assert cut["hits"] == len(whole["hits"]["hits"]) - len(kept)
+    assert [hit["_id"] for hit in kept] == [hit["_id"] for hit in whole["hits"]["hits"]][: len(kept)]
+    assert all(hit["_rerank"]["probability"] >= 0.5 for hit in kept)
+    assert 1 <= len(kept) < 5
+    second = calibrated.search(QUESTION, index=INDEX, size=19, from_=1, rerank={"min_probability": 0.5})
+    assert second["rerank"]["cuts"] == found["rerank"]["cuts"]
+    assert second["hits"]["hits"] == kept[1:]
+
+
+def test_a_precision_that_is_not_reached_cuts_nothing(calibrated: Client) -> None:
+    found = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.999}})
+    (cut,) = found["rerank"]["cuts"]
+    assert (cut["by"], cut["hits"], cut["applied"]) == ("precision", 0, False)
+    assert "no threshold has this precision" in cut["reason"]
+    found = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.5}})
+    assert found["rerank"]["cuts"][0]["applied"] is True
+
+
+@pytest.mark.parametrize("change", ["model", "options", "mapping", "index"])
+def test_another_model_option_or_mapping_is_refused(
+    calibrated: Client, collection: Collection, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = {"min_probability": 0.5, "cutoff": {"precision": 0.5}, "depth": 20}
+    scorer = FunctionScorer() if change == "model" else None
+    index = "*" if change == "index" else INDEX
+    if change == "options":
+        asked |= {"blend": "replace"}
+    if change == "mapping":
+        content = json.loads(calibrated.calibrations.file.read_text("utf-8"))
+        content["indexes"][INDEX]["mapping"] = "0" * 16
+        calibrated.calibrations.file.write_text(json.dumps(content))
+    before = NOT_CALIBRATED._value.get()
+    with connect(collection.url, scorer=scorer) as other:
+        found = other.search(QUESTION, index=index, size=20, rerank=asked)
+        reasons = {"mapping": "its fields were mapped otherwise", "index": r"no calibration of \*"}
+        with pytest.raises(ConfigError, match=reasons.get(change, "another model or other options")):
+            other.search(QUESTION, index=index, rerank={**asked, "on_failure": "raise"})
+        assert (
+            found["hits"]["hits"] == other.search(QUESTION, index=index, size=20, rerank=_plain(asked))["hits"]["hits"]
+        )
+    assert [(cut["applied"], cut["hits"]) for cut in found["rerank"]["cuts"]] == [(False, 0)] * 2
+    assert all(cut["reason"] for cut in found["rerank"]["cuts"])
+    assert "no hits were removed by probability" in caplog.text
+    assert NOT_CALIBRATED._value.get() == before + 1
+
+
+def _plain(asked: dict) -> dict:
+    return {name: value for name, value in asked.items() if name in ("depth", "blend")}
+
+
+def test_every_search_of_a_multi_search_is_cut(calibrated: Client) -> None:
+    body = [
+        {"index": INDEX},
+        {"query": {"match": {"text": QUESTION}}},
+        {"index": INDEX},
+        {"query": {"match": {"text": "x"}}},
+    ]
+    answers = calibrated.msearch(body=body, rerank={"min_probability": 0.5})["responses"]
+    assert answers[0]["rerank"]["cuts"][0]["applied"] is True
+
+
+def test_a_cliff_needs_no_calibration(client: Client) -> None:
+    found = client.search(QUESTION, index=INDEX, rerank={"cutoff": "cliff"})
+    (cut,) = found["rerank"]["cuts"]
+    assert (cut["by"], cut["applied"]) == ("cliff", True)
+    assert len(found["hits"]["hits"]) < 5
+
+
+def test_too_little_to_fit_to(client: Client, collection: Collection) -> None:
+    few = collection.queries[:5]
+    with pytest.raises(EvaluationError, match="too few to fit a probability to"):
+        calibrate(client, INDEX, few, collection.qrels)
+    with pytest.raises(EvaluationError, match="are the judgments of this index's queries"):
+        calibrate(client, INDEX, few, Qrels({}))
+
+
+def test_an_index_that_is_not_reranked(collection: Collection) -> None:
+    with (
+        connect(collection.url, rerank={"pipeline": "none"}) as client,
+        pytest.raises(ConfigError, match="not reranked"),
+    ):
+        calibrate(client, INDEX, collection.queries, collection.qrels)
+
+
+def test_a_damaged_file_is_named(calibrated: Client) -> None:
+    calibrated.calibrations.file.write_text("{")
+    found = calibrated.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
+    assert "osrerank.calibration.json is not a file of calibrations" in found["rerank"]["cuts"][0]["reason"]

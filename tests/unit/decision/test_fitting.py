@@ -1,0 +1,83 @@
+"""Maps from scores to probabilities, on draws whose probabilities are known."""
+
+import numpy as np
+import pytest
+
+from osrerank.decision.fitting import (
+    Scored,
+    calibration_error,
+    fit_isotonic,
+    fit_platt,
+    held_out,
+    precisions,
+    promised,
+    reliability,
+)
+from osrerank.errors import EvaluationError
+
+
+def drawn(seed: int, n: int = 20_000, scale: float = 1.5, offset: float = -2.0) -> Scored:
+    """Hits that are relevant with the probability of a logistic function of their score."""
+    draws = np.random.default_rng(seed)
+    scores = draws.normal(size=n)
+    relevant = draws.random(n) < 1 / (1 + np.exp(-(scale * scores + offset)))
+    return Scored(scores, relevant, np.arange(n) % 50)
+
+
+def test_platt_finds_the_function_that_was_drawn_from() -> None:
+    found = fit_platt(drawn(1))
+    assert (found.scale, found.offset) == pytest.approx((1.5, -2.0), abs=0.1)
+
+
+def test_platt_by_hand() -> None:
+    """Two scores: the targets are 2/3 of the relevant one and 1/3 of the other, so the logits are ±ln 2."""
+    found = fit_platt(Scored(np.array([1.0, -1.0]), np.array([True, False]), np.array([0, 1])))
+    assert (found.scale, found.offset) == pytest.approx((np.log(2), 0), abs=1e-6)
+
+
+def test_isotonic_by_hand() -> None:
+    """Neighbours that violate the order are pooled; shares are drawn to the mean, 3/5, by the weight of one hit."""
+    scores = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    found = fit_isotonic(Scored(scores, np.array([False, True, False, True, True]), np.zeros(5, dtype=np.intp)))
+    assert found.scores == (1.0, 2.5, 4.5)
+    assert found.probabilities == pytest.approx((0.6 / 2, 1.6 / 3, 2.6 / 3))
+
+
+def test_a_model_that_is_wrong_is_refused() -> None:
+    with pytest.raises(EvaluationError, match="no threshold to calibrate"):
+        fit_platt(drawn(1, scale=-1.0))
+
+
+@pytest.mark.parametrize("fit", [fit_platt, fit_isotonic])
+def test_held_out_probabilities_can_be_believed(fit) -> None:
+    scored = drawn(2)
+    folds = np.array_split(np.arange(50), 5)
+    probabilities = held_out(scored, fit, folds)
+    assert calibration_error(reliability(probabilities, scored.relevant)) < 0.015
+    wrong = 1 / (1 + np.exp(-scored.scores))
+    assert calibration_error(reliability(wrong, scored.relevant)) > 0.2
+
+
+def test_the_error_by_hand() -> None:
+    bins = reliability(np.array([0.1, 0.1, 0.9, 0.9]), np.array([False, True, True, True]), bins=2)
+    assert [(one.hits, one.said, one.measured) for one in bins] == [(2, 0.1, 0.5), (2, 0.9, 1.0)]
+    assert calibration_error(bins) == pytest.approx((0.4 + 0.1) / 2)
+
+
+def test_a_promised_precision_needs_evidence() -> None:
+    assert promised(1, 1) == pytest.approx(0.5)
+    assert promised(90, 100) == pytest.approx(0.866, abs=0.005)
+    assert promised(9_000, 10_000) == pytest.approx(0.897, abs=0.001)
+
+
+def test_the_promised_precision_is_kept_on_other_queries() -> None:
+    """The hits above a threshold that promises a precision have it, among hits that nothing was fitted to."""
+    scored, others = drawn(3, 4_000), drawn(4, 40_000)
+    probabilities = held_out(scored, fit_platt, np.array_split(np.arange(50), 5))
+    platt = fit_platt(scored)
+    pairs = precisions(probabilities, scored.relevant)
+    assert pairs == sorted(pairs, key=lambda pair: pair[0])
+    for precision in (0.4, 0.5, 0.6):
+        least = next(least for least, measured in pairs if measured >= precision)
+        kept = platt.of(others.scores) >= least
+        assert precision - 0.02 < others.relevant[kept].mean() < precision + 0.12

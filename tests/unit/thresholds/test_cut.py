@@ -1,0 +1,117 @@
+"""Where a list ends."""
+
+import pytest
+
+from osrerank import Reranker, connect
+from osrerank.errors import ConfigError
+from osrerank.options.cutoff import Cutoff
+from osrerank.options.rerank import Rerank
+from osrerank.testing import CannedTransport, FunctionScorer
+from osrerank.thresholds.calibration import IndexCalibration, mapping_digest
+from osrerank.thresholds.cut import Thresholds, cut_at_cliff
+from osrerank.thresholds.maps import Isotonic, Platt, map_as_json, map_from_json
+from osrerank.types import Candidate, StageScore
+from tests.rankings import response_of
+
+LOGITS = FunctionScorer(lambda _query, text: float(text))
+
+
+def candidates(*probabilities: float | None) -> list[Candidate]:
+    """Candidates with a model's probabilities; of the score ten times as high."""
+    made = []
+    for rank, probability in enumerate(probabilities, start=1):
+        first = StageScore("first_pass", 1.0, rank, 0.5)
+        trace = [first]
+        if probability is not None:
+            trace.append(StageScore("mono", 10 * probability, rank, probability, {"probability": probability}))
+        made.append(Candidate(f"d{rank}", "text", 1.0, rank, tuple(trace)))
+    return made
+
+
+def calibration(*precisions: tuple[float, float]) -> IndexCalibration:
+    return IndexCalibration("mono", Isotonic((0, 10), (0, 1)), "m", "i", precisions)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "kept"),
+    [
+        ((0.9, 0.8, 0.2, 0.1), 2),
+        ((0.9, 0.5, 0.1), 1),  # equal gaps: the first
+        ((0.9,), 1),
+        ((0.5, 0.5), 2),
+        ((), 0),
+        ((0.9, 0.8, 0.1, None), 2),
+        ((None, None), 2),
+    ],
+)
+def test_the_largest_gap(probabilities, kept) -> None:
+    found, cut = cut_at_cliff(candidates(*probabilities))
+    assert [one.doc_id for one in found] == [f"d{rank}" for rank in range(1, kept + 1)]
+    assert cut.hits == len(probabilities) - kept
+
+
+def test_a_least_probability_and_a_precision() -> None:
+    hits = candidates(0.9, 0.6, 0.3, None)
+    thresholds = Thresholds(0.5, Cutoff(precision=0.8), calibration((0.2, 0.5), (0.7, 0.8)))
+    kept, cuts = thresholds.cut(hits)
+    assert [one.doc_id for one in kept] == ["d1"]
+    assert [(cut.by, cut.hits, cut.least) for cut in cuts] == [("min_probability", 2, 0.5), ("precision", 1, 0.7)]
+
+
+def test_without_a_calibration_nothing_is_cut() -> None:
+    hits = candidates(0.9, 0.1)
+    kept, cuts = Thresholds(0.5, Cutoff(precision=0.8), None, "there is none").cut(hits)
+    assert kept == hits
+    assert [cut.as_json()["reason"] for cut in cuts] == ["there is none"] * 2
+
+
+@pytest.mark.parametrize("one", [Platt(2.0, -1.0), Isotonic((0.0, 1.0, 3.0), (0.1, 0.1, 0.9))])
+def test_maps_come_back_from_json(one) -> None:
+    assert map_from_json(map_as_json(one)) == one
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Platt(-1.0, 0.0),
+        lambda: Isotonic((1.0, 0.0), (0.1, 0.2)),
+        lambda: Isotonic((0.0, 1.0), (0.2, 0.1)),
+        lambda: Isotonic((0.0,), (1.2,)),
+        lambda: Isotonic((), ()),
+    ],
+)
+def test_maps_that_would_reverse_an_order_are_refused(make) -> None:
+    with pytest.raises(ValueError, match=r"rising|isotonic"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("clif", "cliff"), (True, "cliff"), ({"precision": 1.5}, "share above 0"), ({"x": 1}, "no 'x'"), ({}, "cliff")],
+)
+def test_options_that_mean_nothing(value, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Rerank(cutoff=value)
+    with pytest.raises(ConfigError, match="min_probability"):
+        Rerank(min_probability=1.5)
+
+
+def test_only_the_fields_that_are_read_count() -> None:
+    def mappings(**fields: str) -> dict:
+        return {"any": {"mappings": {"properties": {name: {"type": kind} for name, kind in fields.items()}}}}
+
+    options = Rerank(fields=("text",), query_fields=("title^2", "text"))
+    digest = mapping_digest(mappings(title="text", text="text"), options)
+    assert digest == mapping_digest(mappings(title="text", text="text", price="float"), options)
+    assert digest != mapping_digest(mappings(title="keyword", text="text"), options)
+
+
+def test_texts_and_responses_are_cut_at_a_cliff_alone() -> None:
+    with Reranker(scorer=LOGITS, cutoff="cliff") as reranker:
+        assert [one.text for one in reranker.rank("q", ["-3", "2", "3"])] == ["3", "2"]
+    client = connect("http://localhost:9", scorer=LOGITS, transport_class=CannedTransport)
+    answer = client.rerank_response(response_of(["-3", "2", "3"]), "q", options={"cutoff": "cliff"})
+    assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["d2", "d1"]
+    assert answer["rerank"]["cuts"][0]["hits"] == 1
+    with pytest.raises(ConfigError, match="are for searches of an index that was calibrated"):
+        client.rerank("q", ["2"], options={"min_probability": 0.5})
