@@ -1,0 +1,1 @@
+"""Vectors of texts, for searches by nearest neighbours."""
