@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from osrerank.embedded.errors import Fault, Json, as_whole, illegal, only, unsupported
 from osrerank.embedded.mapping import values
+from osrerank.embedded.mapping.vectors import TYPE as VECTORS
+from osrerank.embedded.mapping.vectors import vector_fields
 
 Column = Literal["text", "keyword", "long", "double"]
 """How tantivy stores a field; dates are milliseconds and booleans 0 or 1 in a long column."""
@@ -97,7 +99,8 @@ class Fields:
             raise unsupported("[_source.enabled: false]", "reranking needs the texts")
         self.mappings = mappings
         self.by_path = {one.path: one for one in _walk("", mappings)}
-        self.disabled = frozenset(_disabled("", mappings))
+        self.vectors = vector_fields(mappings)
+        self.disabled = frozenset((*_disabled("", mappings), *self.vectors))
         self._by_source: dict[str, list[Field]] = {}
         for one in self.by_path.values():
             self._by_source.setdefault(one.source, []).append(one)
@@ -185,6 +188,8 @@ def merge(old: Json, new: Json) -> Json:
     Raises:
         Fault: an existing field would get another type or analyzer.
     """
+    if "_source" in new and new["_source"] != old.get("_source", {}):
+        raise illegal("Mapper for [_source] conflicts with existing mapper: Cannot update its parameters")
     merged = {**old, **{key: value for key, value in new.items() if key != "properties"}}
     properties = dict(old.get("properties", {}))
     for name, body in new.get("properties", {}).items():
@@ -201,7 +206,7 @@ def _merge_field(name: str, old: Json, new: Json) -> Json:
         return merge(old, new)
     if old.get("type") != new.get("type"):
         raise illegal(f"mapper [{name}] cannot be changed from type [{old.get('type')}] to [{new.get('type')}]")
-    for key in ("analyzer", "index", "format"):
+    for key in ("analyzer", "index", "format", "dimension", "space_type", "method"):
         if key in new and new[key] != old.get(key):
             raise illegal(f"Mapper for [{name}] conflicts with existing mapper: Cannot update parameter [{key}]")
     fields = {**old.get("fields", {}), **new.get("fields", {})}
@@ -215,6 +220,7 @@ def _walk(prefix: str, body: Json) -> Iterator[Field]:
         if kind == "object":
             only(f"mapping of {path}", inner, frozenset({"type", "properties", "dynamic", "enabled"}))
             yield from _walk(path + ".", inner)
+        if kind in ("object", VECTORS):
             continue
         yield _field(path, path, inner)
         for sub, sub_body in inner.get("fields", {}).items():

@@ -1,5 +1,6 @@
 """Choose which parts of a document are returned: ``_source`` filters and ``fields``."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,17 @@ def source_filter(given: Any, params: Mapping[str, str] | None = None) -> Source
     excludes = params["_source_excludes"].split(",") if "_source_excludes" in params else excludes
     wanted = given not in (False, "false")
     return SourceFilter(wanted, tuple(includes), tuple(excludes))
+
+
+def source_text(source: Json) -> str:
+    """Return a document's source as it is stored."""
+    return json.dumps(source, ensure_ascii=False, separators=(",", ":"))
+
+
+def kept_source(mappings: Mapping[str, Any]) -> SourceFilter:
+    """Return the filter of what an index keeps of its documents' source."""
+    given = {key: value for key, value in (mappings.get("_source") or {}).items() if key != "enabled"}
+    return source_filter(given)
 
 
 def _from_body(given: Any) -> tuple[list[str], list[str]]:

@@ -9,10 +9,12 @@ from typing import Any
 import tantivy
 
 from osrerank.embedded.errors import Fault, Json, as_number, as_object, as_whole, illegal, parsing, unsupported
-from osrerank.embedded.mapping.source import SourceFilter, field_values, source_filter
+from osrerank.embedded.mapping.source import SourceFilter, field_values, kept_source, source_filter
+from osrerank.embedded.mapping.vectors import put_back
 from osrerank.embedded.query.compile import Compiler
 from osrerank.embedded.search import sorting
 from osrerank.embedded.search.aggregations import count_terms
+from osrerank.embedded.search.doc_values import DocValues, doc_values_wanted
 from osrerank.embedded.search.highlight import Highlighter
 from osrerank.embedded.search.sorting import Found, Key
 from osrerank.embedded.storage.engine import Engine
@@ -25,7 +27,7 @@ COUNTED = 10_000
 _BODY = frozenset(
     {"query", "from", "size", "_source", "fields", "highlight", "aggs", "aggregations", "sort", "track_total_hits",
      "min_score", "post_filter", "timeout", "search_after", "track_scores", "explain", "version", "seq_no_primary_term",
-     "profile", "search_pipeline"}
+     "profile", "search_pipeline", "docvalue_fields"}
 )  # fmt: skip
 _OFF_ONLY = ("explain", "version", "seq_no_primary_term", "profile")
 """Keys of OpenSearch that are accepted here only without effect."""
@@ -40,6 +42,7 @@ class Plan:
     size: int
     source: SourceFilter
     fields: list[Any]
+    doc_values: list[Any]
     highlight: Json | None
     aggregations: Json
     sort: list[Key]
@@ -92,6 +95,7 @@ def plan(body: Json, params: Mapping[str, str]) -> Plan:
         size=size,
         source=source_filter(body.get("_source"), params),
         fields=_as_list(body.get("fields")),
+        doc_values=doc_values_wanted(body),
         highlight=body.get("highlight"),
         aggregations=as_object(body.get("aggs", body.get("aggregations")) or {}, "aggs"),
         sort=sort,
@@ -234,24 +238,39 @@ def _show(page: list[Found], sides: list[Side], wanted: Plan) -> list[Json]:
     highlighters = (
         [Highlighter(wanted.highlight, side.snapshot, side.terms) for side in sides] if wanted.highlight else []
     )
+    doc_values = [DocValues(wanted.doc_values, side.snapshot) for side in sides] if wanted.doc_values else []
     hits = []
     for one in page:
         side = sides[one.place]
         document = side.snapshot.searcher.doc(one.address)
         hit: Json = {"_index": side.snapshot.name, "_id": document.get_first(ID), "_score": _score(one, wanted)}
-        source = json.loads(_bytes(document.get_first(SOURCE)))
+        source = _with_vectors(side.snapshot, one, json.loads(_bytes(document.get_first(SOURCE))))
         if wanted.source.wanted:
             hit["_source"] = wanted.source.apply(source)
         if wanted.fields:
             paths = {path: field.source for path, field in side.snapshot.fields.by_path.items()}
             if kept := field_values(source, wanted.fields, paths):
                 hit["fields"] = kept
+        if doc_values and (kept := doc_values[one.place].of(one.seq)):
+            hit["fields"] = {**kept, **hit.get("fields", {})}
         if highlighters and (marked := highlighters[one.place].mark(source)):
             hit["highlight"] = marked
         if wanted.sort:
             hit["sort"] = list(one.keys)
         hits.append(hit)
     return hits
+
+
+def _with_vectors(snapshot: Snapshot, one: Found, source: Json) -> Json:
+    """Return a hit's source with its vectors, as far as the mappings keep these in it."""
+    fields = snapshot.fields
+    if not fields.vectors:
+        return source
+    shown = kept_source(fields.mappings)
+    if all(path in shown.excludes for path in fields.vectors):
+        return source
+    vectors = snapshot.columns.store.vectors_of(snapshot.row, one.seq, fields.vectors)
+    return shown.apply(put_back(source, vectors, fields.vectors))
 
 
 def _bytes(stored: Any) -> bytes:

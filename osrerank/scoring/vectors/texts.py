@@ -83,4 +83,5 @@ def _first(kept: Kept) -> Record:
 
 def _normed(vectors: npt.NDArray[np.float32]) -> Floats:
     lengths = np.sqrt((vectors * vectors).sum(axis=-1, keepdims=True))
-    return (vectors / lengths).astype(np.float32)
+    normed: Floats = (vectors / lengths).astype(np.float32)
+    return normed
