@@ -9,7 +9,7 @@ from osrerank._version import __version__ as __version__
 from osrerank.client import Client, connect
 from osrerank.errors import OsrerankError
 from osrerank.existing import wrap
-from osrerank.marks import CutMarks, HitMarks, RerankMarks, StageMarks, StageScoreMarks
+from osrerank.marks import CandidateMarks, CutMarks, HitMarks, RerankMarks, StageMarks, StageScoreMarks
 from osrerank.options.pairs import Pairs
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.pipeline import Pipeline
@@ -18,6 +18,7 @@ from osrerank.stages.duo import DuoStage
 from osrerank.stages.mono import MonoStage
 
 __all__ = [
+    "CandidateMarks",
     "Client",
     "CutMarks",
     "DuoStage",

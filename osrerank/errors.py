@@ -181,12 +181,17 @@ class VectorsError(OsrerankError):
 
     Args:
         kind: what is wrong: the engine has no k-NN ("plugin"), the index no such field ("field"), or its vectors have
-            another dimension ("dimension") or are of another model ("model"); or the model makes none ("scorer").
+            another dimension ("dimension") or are of another model ("model"); the model makes none ("scorer"); or the
+            search can have no second source ("request").
         field: the field's name, where one is known.
     """
 
     def __init__(
-        self, message: str, *, kind: Literal["plugin", "field", "dimension", "model", "scorer"], field: str = ""
+        self,
+        message: str,
+        *,
+        kind: Literal["plugin", "field", "dimension", "model", "scorer", "request"],
+        field: str = "",
     ) -> None:
         super().__init__(message)
         self.kind = kind

@@ -6,9 +6,10 @@ They read any `_search` response of OpenSearch and Elasticsearch, and never chan
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from osrerank.errors import ResponseFormatError
+from osrerank.explanation import explain, final_score
 from osrerank.pipeline import applied
 from osrerank.thresholds.cut import Thresholds, at_least
 from osrerank.types import Candidate, Hit, Query, Ranking, Section, StageReport, StageScore
@@ -35,6 +36,18 @@ class Page:
     min_score: float | None = None
     explain: bool = False
     thresholds: Thresholds | None = None
+
+
+class Sourced(NamedTuple):
+    """What found a hit.
+
+    Attributes:
+        rank: in the first pass, from 1; None where it is not among its first ones.
+        vectors: of the search by vectors; None where it did not find it.
+    """
+
+    rank: int | None
+    vectors: StageScore | None
 
 
 def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -84,7 +97,14 @@ def has_own_order(hits: Sequence[Mapping[str, Any]]) -> bool:
     return any("sort" in hit and hit.get("_score") is None for hit in hits)
 
 
-def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], separator: str = " ") -> Ranking:
+def parse(
+    response: Mapping[str, Any],
+    query: Query,
+    fields: Sequence[str],
+    separator: str = " ",
+    *,
+    sources: Sequence[Sourced] = (),
+) -> Ranking:
     """Return a response's hits as the first-pass ranking.
 
     Args:
@@ -92,19 +112,24 @@ def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], sepa
         query: the query of the ranking.
         fields: fields whose text a model reads, in order; looked up in `_source`, then in the hit's `fields`.
         separator: joins the texts of several fields and of list values.
+        sources: what found each hit, where a search by vectors is one of them.
 
     Raises:
         ResponseFormatError: it is not a search response.
     """
     raw_hits = hits_of(response)
     candidates = []
-    for rank, (doc_id, raw) in enumerate(zip(candidate_ids(raw_hits), raw_hits, strict=True), start=1):
+    for place, (doc_id, raw) in enumerate(zip(candidate_ids(raw_hits), raw_hits, strict=True), start=1):
         hit = parse_hit(raw)
-        score = _finite(hit.score, rank)
-        trace = (StageScore(FIRST_PASS, score, rank, squash(score)),)
+        rank, nearest = sources[place - 1] if sources else (place, None)
+        if rank is None and nearest is not None:
+            found = nearest
+        else:
+            score = _finite(hit.score, place)
+            found = StageScore(FIRST_PASS, score, rank or place, squash(score))
         sections = sections_of(hit, fields)
         text = _joined(sections, separator)
-        candidates.append(Candidate(doc_id, text, score, rank, trace, sections=sections or ()))
+        candidates.append(Candidate(doc_id, text, found.score, place, (found,), "", sections or (), nearest))
     return Ranking(query, tuple(candidates))
 
 
@@ -335,15 +360,11 @@ def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:
     }
 
 
-def final_score(candidate: Candidate) -> float:
-    """Return the `_score`: the number of stages passed plus the last one's value in [0, 1)."""
-    return candidate.trace[-1].level + candidate.trace[-1].unit
-
-
 def _merged_hit(
     raw: Mapping[str, Any], candidate: Candidate, page: Page, reports: tuple[StageReport, ...]
 ) -> dict[str, Any]:
-    marks: dict[str, Any] = {entry.stage: entry.as_json() for entry in candidate.trace}
+    found = (candidate.trace[0], candidate.vectors) if candidate.vectors else candidate.trace[:1]
+    marks: dict[str, Any] = {entry.stage: entry.as_json() for entry in (*found, *candidate.trace[1:])}
     if candidate.failure:
         marks["failure"] = candidate.failure
     probability = None if page.thresholds is None else page.thresholds.probability(candidate)
@@ -363,32 +384,3 @@ def _without_borrowed(raw: Mapping[str, Any], borrowed: tuple[str, ...]) -> dict
         else:
             del hit["fields"]
     return hit
-
-
-def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
-    """Return how a candidate got its place, one sentence for each stage."""
-    models = {report.name: report for report in reports}
-    sentences = []
-    previous: int | None = None
-    for entry in candidate.trace:
-        parts = ", ".join(
-            f"{name} {value}" if isinstance(value, int) else f"{name} {value:.4f}"
-            for name, value in entry.parts.items()
-        )
-        values = parts or f"score {entry.score:.4f}"
-        by = f" by {models[entry.stage].model}" if entry.stage in models and models[entry.stage].model else ""
-        moved = "" if previous is None or previous == entry.rank else f", {_moved(previous, entry.rank)}"
-        sentences.append(f"{entry.stage}: rank {entry.rank}{moved}, {values}{by}")
-        previous = entry.rank
-    if candidate.failure:
-        sentences.append(f"not scored: {candidate.failure}")
-    if candidate.rank != previous:
-        sentences.append(f"placed below the scored candidates, at rank {candidate.rank}")
-    last = candidate.trace[-1]
-    made = f"{last.level} stages passed + {last.unit:.6f} of {last.stage}"
-    sentences.append(f"_score {final_score(candidate):.6f} = {made}")
-    return sentences
-
-
-def _moved(before: int, after: int) -> str:
-    return f"up {before - after} from {before}" if after < before else f"down {after - before} from {before}"

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from osrerank.client import Client, connect
+from osrerank.options.candidates import MAX_VECTORS
 from osrerank.options.cutoff import CLIFF
 from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES, RerankOptions
 
@@ -27,6 +28,7 @@ RERANK_NAMES = (
     "passages",
     "sentences",
     "rm3",
+    "candidates",
     "fields",
     "query_fields",
     "separator",
@@ -183,6 +185,13 @@ def rerank_options(command: Command) -> Command:
                 "--rm3-options",
                 callback=named_options("documents"),
                 help="RM3 with other numbers: documents=10,terms=10,weight=0.5,field=text.",
+            ),
+            click.option(
+                "--vectors",
+                "candidates",
+                type=click.IntRange(1, MAX_VECTORS),
+                callback=lambda _context, _option, value: value and {"vectors": value},
+                help="Candidates that are found by their vectors, besides.",
             ),
             click.option("--deadline-ms", type=DURATION, help="Time for a search."),
             click.option("--on-failure", type=click.Choice(["first_pass", "raise"]), help="When reranking fails."),

@@ -19,6 +19,7 @@ from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
 from osrerank.search.states import SideStates
 from osrerank.search.step import SearchRequest, Step
+from osrerank.search.union import first_pass
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline
@@ -71,6 +72,7 @@ def search_steps(
             params,
             index=index,
             rerank=wanted,
+            found=found,
             states=states,
             calibrations=calibrations,
         )
@@ -96,6 +98,7 @@ def _search(
     *,
     index: Any,
     rerank: RerankArgument,
+    found: FoundFields,
     states: SideStates,
     calibrations: Calibrations,
 ) -> Generator[Step, Any, Any]:
@@ -107,7 +110,7 @@ def _search(
     )
     refusal: TransportError | None = None
     try:
-        response = yield SearchRequest(call)
+        call, response = yield from first_pass(reranker, call, index, found.vectors)
     except TransportError as error:
         if not call.may_fall_back(error):
             raise

@@ -6,7 +6,8 @@ import pytest
 
 from osrerank import MonoStage
 from osrerank.errors import ResponseFormatError
-from osrerank.response import Page, final_score, has_own_order, merge, parse, parse_hit, text_of, unchanged
+from osrerank.explanation import final_score
+from osrerank.response import Page, has_own_order, merge, parse, parse_hit, text_of, unchanged
 from osrerank.testing import FunctionScorer
 from osrerank.types import Query
 from tests.rankings import response_of

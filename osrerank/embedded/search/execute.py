@@ -146,6 +146,10 @@ def _side(snapshot: Snapshot, wanted: Plan) -> Side:
     compiler = Compiler(snapshot)
     query = compiler.compile(wanted.query)
     terms = compiler.terms
+    if marked := (wanted.highlight or {}).get("highlight_query"):
+        other = Compiler(snapshot)
+        other.compile(marked)
+        terms = other.terms
     filtered = query
     if wanted.post_filter:
         only_these = tantivy.Query.const_score_query(Compiler(snapshot).compile(wanted.post_filter), 0.0)

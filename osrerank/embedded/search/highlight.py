@@ -21,17 +21,17 @@ class Highlighter:
 
     Args:
         body: the search's ``highlight`` object.
-        terms: field path -> terms of the query.
+        terms: field path -> terms of the query, or of its ``highlight_query``.
 
     Raises:
         Fault: 400 naming an option that is not supported.
     """
 
     def __init__(self, body: Json, snapshot: Snapshot, terms: Mapping[str, set[str]]) -> None:
-        only("highlight", body, _OPTIONS | {"fields"})
+        only("highlight", body, _OPTIONS | {"fields", "highlight_query"})
         self._snapshot = snapshot
         self._terms = terms
-        common = {key: value for key, value in body.items() if key != "fields"}
+        common = {key: value for key, value in body.items() if key not in ("fields", "highlight_query")}
         fields = body.get("fields", {})
         listed = fields if isinstance(fields, list) else [{name: options} for name, options in fields.items()]
         self._wanted: list[tuple[Field, Json]] = []

@@ -12,7 +12,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from osrerank.formats.lines import numbered_lines, numbered_objects
 from osrerank.formats.sources import open_paths
@@ -93,10 +93,29 @@ def corpus(folder: Path) -> dict[str, tuple[str, str]]:
     }
 
 
-def collection(folder: Path, split: str, depth: int) -> dict[str, Any]:
+class Complete(NamedTuple):
+    """A whole collection with its queries.
+
+    Attributes:
+        documents: title and text of each.
+        queries: what is asked.
+        qrels: the judgments.
+    """
+
+    documents: Mapping[str, tuple[str, str]]
+    queries: Sequence[Query]
+    qrels: Mapping[str, Mapping[str, int]]
+
+
+def split_of(folder: Path, split: str) -> Complete:
     """Return a split of a collection in the common layout."""
-    queries = read_queries(folder / split / "queries.tsv")
-    return searched(corpus(folder), queries, read_qrels(folder / split / "qrels.txt").judgments, depth)
+    qrels = read_qrels(folder / split / "qrels.txt").judgments
+    return Complete(corpus(folder), read_queries(folder / split / "queries.tsv"), qrels)
+
+
+def collection(folder: Path, split: str, depth: int) -> dict[str, Any]:
+    """Return a split of a collection in the common layout, with candidates."""
+    return searched(*split_of(folder, split), depth)
 
 
 def dl21(data: Path, _depth: int) -> dict[str, Any]:
@@ -112,7 +131,7 @@ def given(folder: Path) -> dict[str, Any]:
     return _set(read_queries(folder / "queries.tsv"), found, qrels, corpus(folder))
 
 
-def squad(data: Path, depth: int) -> dict[str, Any]:
+def squad_questions(data: Path) -> Complete:
     """Return a thousand questions of SQuAD's dev over its paragraphs."""
     articles = json.loads((data / "squad" / "dev-v1.1.json").read_bytes())["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
@@ -120,7 +139,7 @@ def squad(data: Path, depth: int) -> dict[str, Any]:
     asked = [(question, str(number)) for number, paragraph in enumerate(paragraphs) for question in paragraph["qas"]]
     sample = random.Random(1).sample(asked, 1000)
     queries = [Query(question["id"], question["question"]) for question, _ in sample]
-    return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, depth)
+    return Complete(documents, queries, {question["id"]: {own: 1} for question, own in sample})
 
 
 def articles(data: Path, _depth: int) -> dict[str, Any]:
@@ -143,13 +162,13 @@ def articles(data: Path, _depth: int) -> dict[str, Any]:
     return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, 20)
 
 
-def scifact(data: Path, depth: int) -> dict[str, Any]:
+def kept_claims(data: Path) -> Complete:
     """Return the train claims that are not trained on."""
     folder = data / "scifact"
     qrels = read_qrels(folder / "train" / "qrels.txt").judgments
     kept = set(claims_kept_aside(qrels))
     queries = [query for query in read_queries(folder / "train" / "queries.tsv") if query.query_id in kept]
-    return searched(corpus(folder), queries, qrels, depth)
+    return Complete(corpus(folder), queries, qrels)
 
 
 def claims_kept_aside(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -198,9 +217,9 @@ SETS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "wikiqa": wikiqa,
     "dl21": dl21,
     "checkthat": lambda data, depth: collection(data / "clef2020-checkthat-t2", "dev", depth),
-    "scifact": scifact,
+    "scifact": lambda data, depth: searched(*kept_claims(data), depth),
     "nfcorpus": lambda data, depth: collection(data / "nfcorpus", "dev", depth),
-    "squad": squad,
+    "squad": lambda data, depth: searched(*squad_questions(data), depth),
     "articles": articles,
 }
 

@@ -1,0 +1,40 @@
+"""How a candidate got its place: its final score, and sentences for people."""
+
+from osrerank.types import VECTORS, Candidate, StageReport
+
+
+def final_score(candidate: Candidate) -> float:
+    """Return the `_score`: the number of stages passed plus the last one's value in [0, 1)."""
+    return candidate.trace[-1].level + candidate.trace[-1].unit
+
+
+def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
+    """Return how a candidate got its place, one sentence for each stage."""
+    models = {report.name: report for report in reports}
+    sentences = []
+    previous: int | None = None
+    if candidate.vectors is not None and candidate.first_pass is not None:
+        sentences.append(f"vectors: rank {candidate.vectors.rank}, score {candidate.vectors.score:.4f}")
+    for entry in candidate.trace:
+        parts = ", ".join(
+            f"{name} {value}" if isinstance(value, int) else f"{name} {value:.4f}"
+            for name, value in entry.parts.items()
+        )
+        score = f"score {entry.score:.4f}"
+        values = ", ".join(filter(None, (score, parts))) if entry.stage == VECTORS else parts or score
+        by = f" by {models[entry.stage].model}" if entry.stage in models and models[entry.stage].model else ""
+        moved = "" if previous is None or previous == entry.rank else f", {_moved(previous, entry.rank)}"
+        sentences.append(f"{entry.stage}: rank {entry.rank}{moved}, {values}{by}")
+        previous = entry.rank
+    if candidate.failure:
+        sentences.append(f"not scored: {candidate.failure}")
+    if candidate.rank != previous:
+        sentences.append(f"placed below the scored candidates, at rank {candidate.rank}")
+    last = candidate.trace[-1]
+    made = f"{last.level} stages passed + {last.unit:.6f} of {last.stage}"
+    sentences.append(f"_score {final_score(candidate):.6f} = {made}")
+    return sentences
+
+
+def _moved(before: int, after: int) -> str:
+    return f"up {before - after} from {before}" if after < before else f"down {after - before} from {before}"
