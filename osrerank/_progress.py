@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 EVERY_S = 5.0
@@ -45,3 +46,29 @@ class ProgressLines:
             line += f", {(total - done) / rate:,.0f} s left"
         self._file.write(f"{line}\n")
         self._file.flush()
+
+
+@contextmanager
+def shown(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a command's progress on standard error, a bar on a terminal, else lines; yield what is to be told of it.
+
+    Args:
+        task: what is done.
+        unit: of what, in the plural.
+    """
+    from rich.console import Console  # noqa: PLC0415 - for the command line
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - likewise
+    from rich.progress import TimeRemainingColumn as TimeLeft  # noqa: PLC0415 - likewise
+
+    screen = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]:,.0f} " + f"{unit}/s"), TimeLeft())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
+        begun, lines = bar.add_task(task, total=None, rate=0.0), ProgressLines()
+
+        def report(done: int, count: int) -> None:
+            elapsed_s = bar.tasks[0].elapsed or 0.0
+            rate = done / elapsed_s if elapsed_s else 0.0
+            bar.update(begun, completed=done, total=count, rate=rate)
+            lines.report(done, count, unit)
+
+        yield report

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from osrerank._progress import ProgressLines
+from osrerank._progress import shown
 from osrerank.client import Client, is_embedded
 from osrerank.errors import ConfigError
 from osrerank.response import parse
@@ -74,7 +74,7 @@ def build_states(
         OsrerankError: a text cannot be encoded, or the store takes nothing.
     """
     sides, done = SideStores(client), Built()
-    with _builder(client, kind) as scorer:
+    with record_maker(client, kind) as scorer:
         count = int(client.count(index=index)["count"])
         for batch in batches_of(client, index, kind):
             kept = [scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
@@ -86,22 +86,8 @@ def build_states(
 
 def build_on_screen(client: Client, index: str, kind: Kind = "mono") -> Built:
     """Do what `build_states` does, with its progress on standard error: a bar on a terminal, else lines."""
-    from rich.console import Console  # noqa: PLC0415 - for the command line
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - likewise
-    from rich.progress import TimeRemainingColumn as TimeLeft  # noqa: PLC0415 - likewise
-
-    screen = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]:,.0f} documents/s"), TimeLeft())
-    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
-        task, lines = bar.add_task("states", total=None, rate=0.0), ProgressLines()
-
-        def report(done: Built, count: int) -> None:
-            elapsed_s = bar.tasks[0].elapsed or 0.0
-            rate = done.documents / elapsed_s if elapsed_s else 0.0
-            bar.update(task, completed=done.documents, total=count, rate=rate)
-            lines.report(done.documents, count, "documents")
-
-        return build_states(client, index, kind=kind, report=report)
+    with shown("states", "documents") as report:
+        return build_states(client, index, kind=kind, report=lambda done, count: report(done.documents, count))
 
 
 def prune_states(client: Client, indexes: Sequence[str]) -> int:
@@ -255,7 +241,7 @@ def _beginning(candidate: Candidate) -> str:
 
 
 @contextmanager
-def _builder(client: Client, kind: Kind) -> Iterator[JoinedScorer]:
+def record_maker(client: Client, kind: Kind = "mono") -> Iterator[JoinedScorer]:
     """Yield what makes the records of a client's model: its scorer; with the torch backend the same model in torch.
 
     Raises:

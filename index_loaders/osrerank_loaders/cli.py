@@ -38,6 +38,8 @@ __all__ = ["convert", "download", "index"]
 )
 @click.option("--checkpoint-s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Resume grain.")
 @click.option("--states", is_flag=True, help="Compute the documents' states then (osrerank states build).")
+@click.option("--vectors", is_flag=True, help="Give the documents vectors, for searches by them (osrerank vectors).")
+@click.option("--vector-field", help="Name of the vectors' field; osrerank_vector when absent.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def index(defaults: dict[str, Any], /, **options: Any) -> None:
@@ -50,7 +52,7 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
 
     shared = defaults or {}
     url = options["url"] or shared.get("url")
-    summary = load_collection(connect, {**options, "url": url})
+    summary = load_collection(connect, {**options, "url": url, "model": shared.get("model")})
     as_json = options["as_json"] or shared.get("as_json")
     for note in () if as_json else summary.notes:
         click.echo(note, err=True)
