@@ -1,0 +1,85 @@
+"""OpenSearch's own hybrid query, with its normalisation, as the first pass of a reranked search."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from osrerank import Client, connect
+from osrerank.testing import FunctionScorer, overlap
+
+pytestmark = pytest.mark.integration
+
+PIPELINE = "osrerank-test-hybrid"
+QUERY = "what causes low blood pressure"
+TEXTS = [
+    "dehydration causes low blood pressure",
+    "low pressure areas bring rain",
+    "cats sleep all day",
+    "the heart pumps blood",
+    "salt raises the pressure of blood",
+]
+
+
+@pytest.fixture(scope="module")
+def client(opensearch_url: str) -> Iterator[Client]:
+    """A client of an index with texts and vectors, beside a pipeline that normalises."""
+    with connect(opensearch_url, scorer=FunctionScorer(overlap)) as made:
+        normalise = {"normalization": {"technique": "min_max"}, "combination": {"technique": "arithmetic_mean"}}
+        body = {"phase_results_processors": [{"normalization-processor": normalise}]}
+        made.transport.perform_request("PUT", f"/_search/pipeline/{PIPELINE}", body=body)
+        method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
+        vector = {"type": "knn_vector", "dimension": 2, "data_type": "byte", "method": method}
+        mappings = {"properties": {"text": {"type": "text"}, "v": vector}}
+        made.indices.delete(index="hybrid", ignore_unavailable=True)
+        settings = {"knn": True, "number_of_shards": 1, "number_of_replicas": 0}
+        made.indices.create(index="hybrid", body={"settings": settings, "mappings": mappings})
+        lines: list[Any] = []
+        for number, text in enumerate(TEXTS):
+            lines += [{"index": {"_id": str(number)}}, {"text": text, "v": [number + 1, 10]}]
+        made.bulk(index="hybrid", body=lines, refresh=True)
+        yield made
+        made.indices.delete(index="hybrid")
+        made.transport.perform_request("DELETE", f"/_search/pipeline/{PIPELINE}")
+
+
+def hybrid() -> dict[str, Any]:
+    nearest = {"knn": {"v": {"vector": [3, 10], "k": 3}}}
+    return {"query": {"hybrid": {"queries": [{"match": {"text": QUERY}}, nearest]}}}
+
+
+@pytest.mark.parametrize("where", ["argument", "body"])
+def test_a_hybrid_search_is_reranked_with_its_scores_as_they_come(client: Client, where: str) -> None:
+    body = hybrid() if where == "argument" else {**hybrid(), "search_pipeline": PIPELINE}
+    options: dict[str, Any] = {"search_pipeline": PIPELINE} if where == "argument" else {}
+    first = client.search(body=body, index="hybrid", **options)["hits"]["hits"]
+    answer = client.search(body=body, index="hybrid", rerank={"blend": "replace"}, **options)
+    assert answer["rerank"]["applied"] is True
+    hits = answer["hits"]["hits"]
+    assert {hit["_id"] for hit in hits} == {hit["_id"] for hit in first} == set("01234")
+    kept = {hit["_id"]: hit["_rerank"]["first_pass"]["score"] for hit in hits}
+    assert kept == {hit["_id"]: hit["_score"] for hit in first}
+    assert hits[0]["_id"] == "0"
+    assert "2" in kept  # found by its vector alone
+    overlaps = [overlap(QUERY, hit["_source"]["text"]) for hit in hits]
+    assert overlaps == sorted(overlaps, reverse=True)
+
+
+def test_pages_of_it_neither_overlap_nor_skip(client: Client) -> None:
+    search = {"index": "hybrid", "search_pipeline": PIPELINE, "rerank": True}
+    whole = client.search(body=hybrid(), **search)["hits"]["hits"]
+    pages = [client.search(body={**hybrid(), "from": at, "size": 2}, **search)["hits"]["hits"] for at in (0, 2, 4)]
+    assert [hit["_id"] for page in pages for hit in page] == [hit["_id"] for hit in whole]
+
+
+def test_the_indexs_default_pipeline_normalises_it_too(client: Client) -> None:
+    client.indices.put_settings(index="hybrid", body={"index.search.default_pipeline": PIPELINE})
+    answer = client.search(body=hybrid(), index="hybrid", rerank=True)
+    client.indices.put_settings(index="hybrid", body={"index.search.default_pipeline": None})
+    assert (answer["rerank"]["applied"], len(answer["hits"]["hits"])) == (True, 5)
+
+
+def test_without_normalisation_it_is_not_reranked_and_says_why(client: Client) -> None:
+    answer = client.search(body=hybrid(), index="hybrid", rerank=True)
+    assert answer["rerank"]["applied"] is False
+    assert "search pipeline that normalises" in answer["rerank"]["reason"]
