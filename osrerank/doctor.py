@@ -12,8 +12,9 @@ from osrerank.client import Client, connect, embedded_folder
 from osrerank.errors import ConfigError
 from osrerank.retrieval.text_fields import fields_in
 from osrerank.scoring.onnx_scorer import usable_cores
-from osrerank.scoring.registry import is_local, load_local
+from osrerank.scoring.registry import HTTP, WORKERS, is_local, load, load_local
 from osrerank.settings import Settings
+from osrerank.types import NEVER, Deadline
 
 Status = Literal["ok", "failed", "absent"]
 LIBRARIES = (
@@ -28,6 +29,8 @@ LIBRARIES = (
     "redis",
 )
 BYTE_PRODUCTS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
+SERVER_MS = 15_000.0
+"""For a rerank server to score a pair."""
 QUERY, DOCUMENT = "what causes low blood pressure", "Dehydration, bed rest and some drugs lower blood pressure."
 
 
@@ -87,6 +90,9 @@ def _processor() -> Finding:
 
 def _model(settings: Settings) -> Iterator[Finding]:
     """Load the model, and score a pair with it."""
+    if settings.backend == HTTP:
+        yield _rerank_server(settings)
+        return
     if not is_local(settings.backend):
         yield Finding("model", "absent", f"scoring is not done here: the backend is {settings.backend}")
         return
@@ -101,6 +107,19 @@ def _model(settings: Settings) -> Iterator[Finding]:
             yield _pair(scorer)
         except Exception as error:  # noqa: BLE001 - likewise
             yield Finding("scored pair", "failed", _sentence(error), "export or download the model again")
+
+
+def _rerank_server(settings: Settings) -> Finding:
+    """Score a pair through the rerank server."""
+    fix = "correct OSRERANK_RERANK_URL, _KEY, _DIALECT or the model's name, or start the server; see docs/models.md"
+    try:
+        with closing(load(settings, "mono")) as scorer:
+            scored = _pair(scorer, Deadline.after_ms(SERVER_MS))
+    except Exception as error:  # noqa: BLE001 - whatever keeps the server from scoring is the finding
+        return Finding("model", "failed", _sentence(error), fix)
+    facts = {"backend": HTTP, "url": settings.rerank_url, "model": scorer.model, **(scored.facts or {})}
+    found = f"{scorer.model} at {settings.rerank_url}: {scored.found}"
+    return Finding("model", scored.status, found, scored.fix and fix, facts)
 
 
 def _choice(settings: Settings, card: Any, backend: Any) -> Finding:
@@ -127,11 +146,13 @@ def _choice(settings: Settings, card: Any, backend: Any) -> Finding:
     )
 
 
-def _pair(scorer: Any) -> Finding:
-    scorer.score(QUERY, [DOCUMENT], [(0,)])  # the first run of a session costs more
+def _pair(scorer: Any, deadline: Deadline = NEVER) -> Finding:
+    scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)  # the first run of a session costs more
     began = time.perf_counter()
-    scores = scorer.score(QUERY, [DOCUMENT], [(0,)])
+    scores = scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)
     took_ms = 1000 * (time.perf_counter() - began)
+    if not scores.attempted:
+        return Finding("scored pair", "failed", f"no score within {SERVER_MS / 1000:g} s", "wait until it is ready")
     if scores.failures:
         return Finding("scored pair", "failed", scores.failures[0], "export or download the model again")
     logit = float(scores.values[0])
@@ -214,7 +235,7 @@ def _states(settings: Settings, index: str) -> Finding:
 def _redis(settings: Settings) -> Iterator[Finding]:
     """Check the Redis of the cache and the workers' broker, which may be the same."""
     cache, broker = settings.redis_url, None
-    if not is_local(settings.backend):
+    if settings.backend == WORKERS:
         broker = settings.broker_url or settings.redis_url
     if cache is None:
         yield Finding("redis", "absent", "scores are kept in each process alone; OSRERANK_REDIS_URL shares them")
@@ -248,10 +269,9 @@ def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: floa
 
 def _workers(settings: Settings) -> Finding:
     """Report the workers of the model."""
-    if is_local(settings.backend):
-        return Finding(
-            "workers", "absent", "scoring is done in this process; OSRERANK_BACKEND=workers sends it to workers"
-        )
+    if settings.backend != WORKERS:
+        where = "by the rerank server" if settings.backend == HTTP else "in this process"
+        return Finding("workers", "absent", f"scoring is done {where}; OSRERANK_BACKEND=workers sends it to workers")
     try:
         heartbeats = _heartbeats(settings)
     except ModuleNotFoundError as error:

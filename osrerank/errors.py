@@ -9,6 +9,7 @@
     +- ScoringError                 stage, model
     |  +- ModelLoadError            path
     |  +- InferenceError
+    |  +- EndpointError             status
     |  +- Overloaded
     |  +- DeadlineExceeded
     +- WorkerError                  task_id
@@ -31,10 +32,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 __all__ = [
-    "BulkIndexError", "ChecksumError", "ConfigError", "CorpusFormatError", "DeadlineExceeded", "EvaluationError",
-    "FormatError", "InferenceError", "InstallError", "LoaderError", "MissingDependencyError", "ModelLoadError",
-    "OsrerankError", "Overloaded", "PayloadError", "ResponseFormatError", "ScoringError", "TaskFailed",
-    "TaskTimeout", "VectorsError", "WorkerError",
+    "BulkIndexError", "ChecksumError", "ConfigError", "CorpusFormatError", "DeadlineExceeded", "EndpointError",
+    "EvaluationError", "FormatError", "InferenceError", "InstallError", "LoaderError", "MissingDependencyError",
+    "ModelLoadError", "OsrerankError", "Overloaded", "PayloadError", "ResponseFormatError", "ScoringError",
+    "TaskFailed", "TaskTimeout", "VectorsError", "WorkerError",
 ]  # fmt: skip
 
 
@@ -90,6 +91,14 @@ class ModelLoadError(ScoringError):
 
 class InferenceError(ScoringError):
     """The model ran and failed, or gave a score that is not a number."""
+
+
+class EndpointError(ScoringError):
+    """A rerank server did not return scores that can be used; ``status`` is its HTTP status, None where it has none."""
+
+    def __init__(self, message: str, *, stage: str = "", model: str = "", status: int | None = None) -> None:
+        super().__init__(message, stage=stage, model=model)
+        self.status = status
 
 
 class Overloaded(ScoringError):  # noqa: N818 - the name users of the HTTP contracts know (429 Overloaded)

@@ -39,6 +39,18 @@ ROUND_TRIP_SECONDS = Histogram(
     buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 
+# A client that scores through a rerank server.
+ENDPOINT_REQUESTS = Counter(
+    "osrerank_endpoint_requests_total",
+    "Batches for a rerank server: scored, failed or late (past their deadline); and attempts retried.",
+    ["outcome"],
+)
+ENDPOINT_SECONDS = Histogram(
+    "osrerank_endpoint_seconds",
+    "Time from sending a request to a rerank server to its scores.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+
 # A worker.
 WORKER_CHUNKS = Counter("osrerank_worker_chunks_total", "Chunks that a worker received, by outcome.", ["outcome"])
 WORKER_PAIRS = Counter("osrerank_worker_pairs_total", "Pairs that a worker computed.")

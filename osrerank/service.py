@@ -11,7 +11,7 @@ from osrerank.options.passages import BY_WINDOW
 from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
 from osrerank.pipeline import Pipeline
 from osrerank.scoring.loaded import LoadedModel
-from osrerank.scoring.registry import check_settings
+from osrerank.scoring.registry import HTTP, check_settings
 from osrerank.scoring.states.request import BroughtStates, WithStates
 from osrerank.settings import Settings
 from osrerank.stages.duo import DuoStage
@@ -58,8 +58,9 @@ class RerankService:
     def __init__(self, settings: Settings, scorer: Scorer | None = None, duo_scorer: Scorer | None = None) -> None:
         check_settings(settings)
         self.settings = settings
+        fix = "" if settings.backend == HTTP else NAME_A_DUO_MODEL
         self._mono = LoadedModel(settings.model, "mono", settings, scorer)
-        self._duo = LoadedModel(settings.duo_model, "duo", settings, duo_scorer, fix=NAME_A_DUO_MODEL)
+        self._duo = LoadedModel(settings.duo_model, "duo", settings, duo_scorer, fix=fix)
 
     def depth(self, options: Rerank) -> int:
         """Return how many candidates the first pass must return."""

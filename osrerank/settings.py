@@ -26,6 +26,8 @@ SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 DEFAULT_MODEL = "osrerank/mono"
 """The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
 DEFAULT_DUO_MODEL = "osrerank/duo"
+RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
+"""How a rerank server may be asked (`osrerank.scoring.endpoint.dialects`)."""
 SETTINGS_FILE = Path("osrerank.toml")
 """Read where no settings file is named: from the working directory, else from the user's configuration folder."""
 
@@ -50,8 +52,14 @@ class Settings(BaseSettings):
         broker_url: Redis through which clients and workers exchange messages; None for ``redis_url``.
         model: model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub id.
         duo_model: model that compares pairs of candidates, for the pipeline ``mono-duo``; named likewise.
-        backend: what computes scores: ``onnx``, ``torch``, or ``workers`` for ``osrerank worker`` processes; ``auto``
-            takes ``onnx`` where the model has a graph, else ``torch``.
+        backend: what computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes, or ``http``
+            for a rerank server; ``auto`` takes ``onnx`` where the model has a graph, else ``torch``.
+        rerank_url: the rerank server of the backend ``http``: ``http(s)://host:port``, with a path where it has one.
+        rerank_key: key or token that the server wants, sent as ``Authorization: Bearer``.
+        rerank_dialect: how the server is asked: ``cohere-v1``, ``cohere-v2``, ``jina``, ``voyage``, ``tei``, ``vllm``,
+            ``vllm-score`` or ``osrerank``; ``auto`` tells it by the address, else by what the server says about itself.
+        rerank_scores: what its scores are: ``probability`` in [0, 1], or ``logit``; ``auto`` for what the dialect has.
+        rerank_batch: documents of a request to it, at most; 0 for what the dialect's servers take.
         dtype: precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``; ``auto`` is 16 bits on a GPU and fp32 on
             the CPU. Any other value than ``auto`` selects the torch backend.
         torch_compile: whether the torch backend compiles the network; its first batches are then slow.
@@ -107,6 +115,11 @@ class Settings(BaseSettings):
     threads: int = Field(default=0, ge=0)
     catalogue: Path | None = None
     server_token: SecretStr | None = None
+    rerank_url: str | None = None
+    rerank_key: SecretStr | None = None
+    rerank_dialect: RerankDialect = "auto"
+    rerank_scores: Literal["auto", "probability", "logit"] = "auto"
+    rerank_batch: int = Field(default=0, ge=0)
 
     @field_validator("url")
     @classmethod
@@ -116,7 +129,14 @@ class Settings(BaseSettings):
                 raise ValueError("an index is http(s)://host:port, several of them comma-separated, or embedded:FOLDER")
         return url
 
-    @field_validator("server_token")
+    @field_validator("rerank_url")
+    @classmethod
+    def _has_no_secret(cls, url: str | None) -> str | None:
+        if url is not None and not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", url):
+            raise ValueError("a rerank server is http(s)://host:port/path; a key goes into OSRERANK_RERANK_KEY")
+        return url
+
+    @field_validator("server_token", "rerank_key")
     @classmethod
     def _is_secret(cls, token: SecretStr | None) -> SecretStr | None:
         if token is not None and not re.fullmatch(r"[!-~]+", token.get_secret_value()):

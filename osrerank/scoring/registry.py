@@ -40,6 +40,7 @@ class Entry:
         module: the module whose ``load`` makes it. In this process ``load(directory, card, compute)`` returns a
             `Backend`; elsewhere ``load(settings, model)`` returns a `Scorer`.
         is_local: whether it computes in this process.
+        kinds: the kinds of models that it scores with.
         forms: what to fetch from a hub repository: the first of these lists of file patterns that the repository has.
         dtypes: what it can compute in, on request.
     """
@@ -47,6 +48,7 @@ class Entry:
     name: str
     module: str
     is_local: bool = True
+    kinds: Sequence[Kind] = ("mono", "duo")
     forms: Sequence[Sequence[str]] = ()
     dtypes: Sequence[str] = (AUTO,)
 
@@ -61,28 +63,37 @@ BACKENDS = {
         Entry("onnx", "osrerank.scoring.onnx_scorer", forms=GRAPHS),
         Entry("torch", "osrerank.scoring.torch_scorer", forms=WEIGHTS, dtypes=DTYPES),
         Entry("workers", "osrerank.scoring.remote.load", is_local=False),
+        Entry("http", "osrerank.scoring.endpoint.load", is_local=False, kinds=("mono",)),
     )
 }
 NAMES = (AUTO, *BACKENDS)
 LOCAL_NAMES = (AUTO, *(entry.name for entry in BACKENDS.values() if entry.is_local))
+WORKERS, HTTP = "workers", "http"
+WORKER_NAMES = tuple(name for name in NAMES if name != WORKERS)
+"""What a worker may score with."""
 
 
-def load(settings: Settings, kind: Kind | None, *, model: str | None = None, local: bool = False) -> Scorer:
+def load(settings: Settings, kind: Kind | None, *, model: str | None = None, in_worker: bool = False) -> Scorer:
     """Return the scorer that the settings describe, without a cache.
 
     Args:
         settings: model, backend, dtype, threads, broker.
         kind: what the model must be; None takes either.
         model: another model than ``settings.model``.
-        local: compute in this process even where the backend is ``workers``, as a worker does.
+        in_worker: whether this process is a worker, which computes itself where the backend is ``workers``.
 
     Raises:
         ConfigError, ModelLoadError, MissingDependencyError: as `load_scorer`.
     """
     name = settings.model if model is None else model
-    if local or is_local(settings.backend):
+    if is_local(settings.backend) or (in_worker and settings.backend == WORKERS):
         return load_local(settings, kind, model=name)
-    scorer: Scorer = BACKENDS[settings.backend].load(settings, name)
+    entry = BACKENDS[settings.backend]
+    if kind is not None and kind not in entry.kinds:
+        what = "scores single documents and compares no pairs"
+        reason = f"the backend {entry.name} {what}: use the pipeline mono, or another backend"
+        raise ModelLoadError(reason, model=name)
+    scorer: Scorer = entry.load(settings, name)
     return scorer
 
 
@@ -202,10 +213,14 @@ def check_settings(settings: Settings) -> None:
     """Check the names that settings take as plain text.
 
     Raises:
-        ConfigError: there is no such backend or dtype.
+        ConfigError: there is no such backend or dtype, or the backend ``http`` has no server.
     """
     check_backend(settings.backend)
     _checked("dtype", settings.dtype, DTYPES)
+    if settings.backend == HTTP:
+        from osrerank.scoring.endpoint.load import check  # noqa: PLC0415 - for one backend
+
+        check(settings)
 
 
 def is_local(backend: str) -> bool:

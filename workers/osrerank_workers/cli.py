@@ -4,13 +4,13 @@ from typing import Any
 
 import click
 
-from osrerank.scoring.registry import LOCAL_NAMES
+from osrerank.scoring.registry import WORKER_NAMES
 from osrerank.settings import Settings
 
 
 @click.command()
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
-@click.option("--backend", help=f"What computes: {', '.join(LOCAL_NAMES)}.  [env: OSRERANK_BACKEND]")
+@click.option("--backend", help=f"What computes: {', '.join(WORKER_NAMES)}.  [env: OSRERANK_BACKEND]")
 @click.option("--broker-url", help="Redis where clients and workers meet.  [env: OSRERANK_BROKER_URL]")
 @click.option("--threads", type=click.IntRange(0), help="CPU threads; 0: all cores.  [env: OSRERANK_THREADS]")
 @click.option("--tasks", "worker_tasks", type=click.IntRange(0), help="Chunks at a time; 0 picks.")

@@ -16,7 +16,8 @@ from redis import RedisError
 from osrerank.errors import InferenceError, OsrerankError, PayloadError
 from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WORKER_SECONDS, serve_metrics
 from osrerank.scoring.card import Kind
-from osrerank.scoring.registry import load_local
+from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.registry import load
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.messages import MOST_RECORD_BYTES, Heartbeat, Reply, Request
 from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry, queue_of
@@ -288,6 +289,8 @@ def _load(settings: Settings) -> Loaded:
     """Return the scorer, behind the score cache where one is configured."""
     from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only when a worker starts
 
-    local = load_local(settings, None)
-    scorer = local if settings.redis_url is None else behind_cache(local, settings)
-    return Loaded(scorer, local, MERGING_TASKS if local.merges_calls else SINGLE_TASKS, local.card.kind)
+    model = load(settings, None, in_worker=True)
+    scorer = model if settings.redis_url is None else behind_cache(model, settings)
+    if not isinstance(model, LocalScorer):  # a rerank server, which takes many requests at once
+        return Loaded(scorer, model, MERGING_TASKS, "mono")
+    return Loaded(scorer, model, MERGING_TASKS if model.merges_calls else SINGLE_TASKS, model.card.kind)

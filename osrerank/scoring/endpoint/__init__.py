@@ -1,0 +1,1 @@
+"""Score through a rerank server: what ``backend="http"`` means."""
