@@ -9,6 +9,7 @@ import numpy as np
 from osrerank.errors import EndpointError
 from osrerank.scoring.endpoint.dialects import Dialect, Scale
 
+LARGEST = float(np.finfo(np.float32).max)
 LEAST = 1e-38
 """Probabilities below it, 0 among them, count as it: their logit is -87.5."""
 MOST = 1 - 2**-53
@@ -85,7 +86,7 @@ def _logit(score: Any, scale: Scale) -> float | None:
     Raises:
         WrongScaleError: it should be a probability, and is not.
     """
-    if not isinstance(score, int | float) or isinstance(score, bool) or not math.isfinite(score):
+    if not isinstance(score, int | float) or isinstance(score, bool) or not -LARGEST <= score <= LARGEST:
         return None
     if scale == "probability":
         if not 0 <= score <= 1:
@@ -93,4 +94,4 @@ def _logit(score: Any, scale: Scale) -> float | None:
             raise WrongScaleError(reason)
         chance = min(max(float(score), LEAST), MOST)
         return math.log(chance) - math.log1p(-chance)
-    return float(score) if abs(score) < np.finfo(np.float32).max else None
+    return float(score)

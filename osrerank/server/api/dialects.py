@@ -147,6 +147,45 @@ class CohereResponse(BaseModel):
     meta: CohereMeta
 
 
+class VoyageRequest(Request):
+    """Voyage's ``/v1/rerank`` (https://docs.voyageai.com/reference/reranker-api)."""
+
+    query: QueryText
+    documents: list[str] = Field(min_length=1)
+    model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
+    top_k: int | None = Field(None, ge=0, description="How many results to return; all when absent or 0.")
+    return_documents: bool | None = Field(None, description="Whether results carry their documents.")
+    truncation: bool | None = Field(None, description="Any: texts are always cut to fit the model, never the query.")
+
+    def questions(self) -> list[Question]:
+        return [Question(self.query, tuple(self.documents))]
+
+    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
+        scores = judgements[0].probabilities
+        order = judgements[0].order[: self.top_k or None]
+        results: list[dict[str, Any]] = [{"index": place, "relevance_score": scores[place]} for place in order]
+        if self.return_documents:
+            results = [{**one, "document": self.documents[one["index"]]} for one in results]
+        return {"object": "list", "data": results, "model": model, "usage": {"total_tokens": 0}}
+
+
+class VoyageResult(BaseModel):
+    """A document's score."""
+
+    index: Place
+    relevance_score: Probability
+    document: str | None = None
+
+
+class VoyageResponse(BaseModel):
+    """Results, best first."""
+
+    object: Literal["list"]
+    data: list[VoyageResult]
+    model: str
+    usage: dict[str, int]
+
+
 class TeiRequest(Request):
     """Text-embeddings-inference's ``/rerank``."""
 

@@ -24,6 +24,8 @@ from osrerank.server.api.dialects import (
     ScoreResponse,
     TeiRequest,
     TeiResult,
+    VoyageRequest,
+    VoyageResponse,
 )
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
 from osrerank.server.api.middleware import Left
@@ -49,6 +51,14 @@ async def rerank_cohere(
     http: HttpRequest, request: CohereRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Cohere, Jina and vLLM do."""
+    return await _answered(http, request, timeout_ms)
+
+
+@dialects.post("/voyage/v1/rerank", response_model=VoyageResponse)
+async def rerank_voyage(
+    http: HttpRequest, request: VoyageRequest, timeout_ms: float | None = TimeoutHeader
+) -> Response:
+    """Rerank documents as Voyage does: its clients' base URL is ``http://HOST:PORT/voyage/v1``."""
     return await _answered(http, request, timeout_ms)
 
 
