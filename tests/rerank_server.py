@@ -47,6 +47,8 @@ class RerankServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    disable_nagle_algorithm = True
     server: RerankServer
 
     def setup(self) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -154,9 +155,10 @@ class EndpointScorer:
             DeadlineExceeded, EndpointError, Overloaded: as `Connection.post`; the server also refused two documents
                 sent alone, and took none.
         """
-        waiting, refused, accepted = [batch], 0, 0
+        waiting, refused, accepted = deque([batch]), 0, 0
         while waiting:
-            part = waiting.pop() if accepted or not refused else waiting.pop(0)  # far from the one that was refused
+            is_far = refused > 0 and not accepted  # go on at the other end, far from the one that was refused
+            part = waiting.pop() if is_far else waiting.popleft()
             try:
                 self._send(dialect, query, part, deadline)
             except EndpointError as error:
@@ -164,7 +166,10 @@ class EndpointScorer:
                     raise
                 if len(part.places) > 1:
                     HALVINGS.inc()
-                    waiting += reversed(part.halves())
+                    if is_far:
+                        waiting.extend(part.halves())
+                    else:
+                        waiting.extendleft(reversed(part.halves()))
                     continue
                 refused += 1
                 if not accepted and (refused > 1 or not waiting):
