@@ -1,0 +1,392 @@
+"""The backend ``http`` against ``osrerank serve`` in another process, and against servers that fail in every way."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from click.testing import CliRunner
+from prometheus_client import REGISTRY
+
+from osrerank import Reranker, connect
+from osrerank.cli import cli
+from osrerank.doctor import examine
+from osrerank.errors import EndpointError, OsrerankError
+from osrerank.formats.trec import read_run
+from osrerank.scoring.registry import load
+from osrerank.settings import Settings
+from tests.http_server import running
+from tests.rerank_server import Reply, answering
+from tests.servers import ROOT, free_port
+from tests.workers import worker_group
+
+pytestmark = pytest.mark.integration
+TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
+INDEX, QUERY, DEPTH = "notes", "pressure of the wing", 30
+WORDS = ["wing", "pressure", "heat", "flow", "boundary", "layer", "plate", "shock", "cone", "body", "speed", "of", "at"]
+DOCUMENTS = {f"d{at}": " ".join(WORDS[(at * step) % len(WORDS)] for step in range(3, 9 + at % 20)) for at in range(60)}
+WHOLE = {"fields": ["text"], "depth": DEPTH, "blend": "replace", "cache": False}
+
+
+@contextlib.contextmanager
+def serving(folder: Path, port: int, *options: str):
+    """Yield a rerank server in a process of its own."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OSRERANK_")}
+    environment |= {"OSRERANK_THREADS": "1", "OSRERANK_SERVER_TOKEN": "t0ken"}
+    command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "onnx", "serve", "--port", str(port)]
+    with (folder / f"serve-{time.monotonic_ns()}.log").open("wb") as log:
+        process = subprocess.Popen([*command, *options], stderr=log, cwd=ROOT, env=environment)
+    try:
+        give_up = time.monotonic() + 60
+        while not is_ready(port):
+            assert process.poll() is None
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_ready(port):
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=30) as answer:
+        return answer.status == 200
+    return False
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    port = free_port()
+    with serving(tmp_path_factory.mktemp("serve"), port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """An index in the embedded engine, as an address."""
+    address = f"embedded:{tmp_path_factory.mktemp('engine')}"
+    with contextlib.closing(connect(address)) as client:
+        lines = [entry for name, text in DOCUMENTS.items() for entry in ({"index": {"_id": name}}, {"text": text})]
+        client.bulk(index=INDEX, body=lines, refresh=True)
+    return address
+
+
+@pytest.fixture(scope="module")
+def expected(engine):
+    """What this process' own model answers."""
+    with contextlib.closing(connect(engine, model=TINY, backend="onnx")) as client:
+        return client.search(QUERY, index=INDEX, size=DEPTH, rerank=WHOLE)
+
+
+@pytest.fixture(scope="module")
+def first_pass(engine):
+    with contextlib.closing(connect(engine)) as client:
+        return ids(client.search(QUERY, index=INDEX, size=DEPTH))
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Return a function that names a server in the environment, as a deployment does."""
+
+    def set_it(url, **settings):
+        monkeypatch.setenv("OSRERANK_RERANK_URL", url)
+        monkeypatch.setenv("OSRERANK_RERANK_KEY", "t0ken")
+        monkeypatch.setenv("OSRERANK_BACKEND", "http")
+        for name, value in settings.items():
+            monkeypatch.setenv(f"OSRERANK_RERANK_{name.upper()}", value)
+
+    return set_it
+
+
+def ids(response):
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def logits(response):
+    return [stage["logit"] for hit in response["hits"]["hits"] for stage in hit["_rerank"]["stages"]]
+
+
+def test_a_search_is_as_with_the_model_in_this_process(use, server, engine, expected):
+    use(server)
+    with contextlib.closing(connect(engine, backend="http")) as client:
+        response = client.search(QUERY, index=INDEX, size=DEPTH, rerank=WHOLE)
+        again = [client.search(QUERY, index=INDEX, size=DEPTH, rerank={**WHOLE, "cache": True}) for _ in range(2)]
+    assert ids(response) == ids(expected)
+    stage = response["rerank"]["stages"][0]
+    assert (response["rerank"]["applied"], stage["inferences"], stage["candidates"]) == (True, DEPTH, DEPTH)
+    assert stage["model"] == f"the model of {urlsplit(server).netloc}"
+    assert again[1]["rerank"]["stages"][0]["cached"] == DEPTH
+    assert ids(again[1]) == ids(expected)
+    scores = [(one["_rerank"], other["_rerank"]) for one, other in zip(*map(hits, (response, expected)), strict=True)]
+    assert json.dumps(scores[0][0]).replace('"', "")  # plain JSON
+    for mine, own in scores:
+        assert numbers(mine) == pytest.approx(numbers(own), abs=2e-6)
+
+
+def hits(response):
+    return response["hits"]["hits"]
+
+
+def numbers(marks):
+    """Return all numbers of a hit's marks."""
+    if isinstance(marks, dict):
+        return [number for name, value in sorted(marks.items()) if name != "took_ms" for number in numbers(value)]
+    if isinstance(marks, list):
+        return [number for value in marks for number in numbers(value)]
+    return [float(marks)] if isinstance(marks, int | float) else []
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path"),
+    [
+        ("cohere-v1", ""),
+        ("cohere-v2", ""),
+        ("jina", ""),
+        ("voyage", "/voyage/v1"),
+        ("tei", ""),
+        ("vllm", ""),
+        ("vllm", "/v1"),
+        ("vllm-score", ""),
+        ("osrerank", ""),
+    ],
+)
+def test_every_dialect_gives_the_same_scores(use, server, dialect, path):
+    use(server + path, dialect=dialect)
+    texts = list(DOCUMENTS.values())[:20]
+    with Reranker(TINY, backend="onnx") as local, Reranker("any", backend="http") as remote:
+        found, own = remote.rank(QUERY, texts), local.rank(QUERY, texts)
+    assert [one.doc_id for one in found] == [one.doc_id for one in own]
+    assert [one.probability for one in found] == pytest.approx([one.probability for one in own], abs=2e-7)
+    assert [one.score for one in found] == pytest.approx([one.score for one in own], abs=1e-4)
+
+
+def test_the_wrong_key_is_named_and_not_shown(use, server, engine, monkeypatch):
+    use(server)
+    monkeypatch.setenv("OSRERANK_RERANK_KEY", "wr0ng")
+    with contextlib.closing(connect(engine)) as client:
+        response = client.search(QUERY, index=INDEX, rerank=WHOLE)
+        with pytest.raises(EndpointError, match=r"answered 401: .*; set the key that it wants as OSRERANK_RERANK_KEY"):
+            client.search(QUERY, index=INDEX, rerank={**WHOLE, "on_failure": "raise"})
+    assert "401" in response["rerank"]["reason"]
+    assert "wr0ng" not in json.dumps(response)
+
+
+def test_many_searches_at_once_and_asynchronous_ones(use, server, engine, expected):
+    from osrerank.aio import connect_async
+
+    use(server)
+    with contextlib.closing(connect(engine)) as client:
+        body = [line for _ in range(3) for line in ({"index": INDEX}, {"query": {"match": {"text": QUERY}}, "size": 5})]
+        answers = client.msearch(body=body, rerank={**WHOLE, "query": QUERY})["responses"]
+
+    async def search():
+        client = connect_async(engine, backend="http")
+        try:
+            return await asyncio.gather(*(client.search(QUERY, index=INDEX, size=5, rerank=WHOLE) for _ in range(4)))
+        finally:
+            await client.close()
+
+    for response in [*answers, *asyncio.run(search())]:
+        assert response["rerank"]["applied"] is True
+        assert ids(response) == ids(expected)[:5]
+
+
+def test_the_commands(use, server, engine, expected, tmp_path):
+    use(server)
+    (tmp_path / "queries.tsv").write_text(f"q1\t{QUERY}\n")
+    documents = [{"doc_id": name, "text": DOCUMENTS[name], "score": 1.0} for name in sorted(ids(expected))]
+    line = {"query_id": "q1", "query": QUERY, "candidates": documents}
+    (tmp_path / "candidates.jsonl").write_text(json.dumps(line) + "\n")
+    asked = ["--depth", str(DEPTH), "--blend", "replace", "-o"]
+    run = [
+        "run",
+        "--queries",
+        str(tmp_path / "queries.tsv"),
+        "--index",
+        INDEX,
+        "--hits",
+        str(DEPTH),
+        "--fields",
+        "text",
+    ]
+    rerank = ["rerank", "--candidates", str(tmp_path / "candidates.jsonl")]
+    for name, command in (("run", run), ("rerank", rerank)):
+        output = tmp_path / f"{name}.trec"
+        outcome = CliRunner().invoke(cli, ["--url", engine, "--backend", "http", *command, *asked, str(output)])
+        assert outcome.exit_code == 0, outcome.output
+        assert [document.doc_id for document in read_run(output).rankings["q1"]] == ids(expected)
+
+
+def test_the_doctor_scores_a_pair_and_says_what_is_wrong(use, server, engine):
+    use(server)
+    found = {one.part: one for one in examine(Settings.load(url=engine))}
+    assert found["model"].status == "ok"
+    assert f"at {server}: logit" in found["model"].found
+    assert found["workers"].found.startswith("scoring is done by the rerank server")
+    use("http://127.0.0.1:9")
+    found = {one.part: one for one in examine(Settings.load(url=engine))}
+    assert found["model"].status == "failed"
+    assert "the rerank server 127.0.0.1:9 cannot be reached" in found["model"].found
+    assert "OSRERANK_RERANK_URL" in found["model"].fix
+
+
+def test_pairs_are_refused_and_the_first_stage_holds(use, server, engine, expected):
+    use(server)
+    with contextlib.closing(connect(engine)) as client:
+        response = client.search(QUERY, index=INDEX, size=DEPTH, rerank={**WHOLE, "pipeline": "mono-duo"})
+    assert response["rerank"]["applied"] == "partial"
+    assert response["rerank"]["reason"].endswith("compares no pairs: use the pipeline mono, or another backend")
+    assert ids(response) == ids(expected)
+
+
+def test_a_worker_may_ask_a_rerank_server(server, engine, expected, redis_url, tmp_path):
+    environment = {"OSRERANK_RERANK_URL": server, "OSRERANK_RERANK_KEY": "t0ken", "OSRERANK_BACKEND": "http"}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "workers")))
+    with (
+        worker_group(redis_url, tmp_path, model="remote", environment=environment),
+        contextlib.closing(connect(engine, model="remote", backend="workers", redis_url=redis_url)) as client,
+    ):
+        response = client.search(QUERY, index=INDEX, size=DEPTH, rerank=WHOLE)
+    assert response["rerank"]["applied"] is True, response["rerank"]
+    assert ids(response) == ids(expected)
+
+
+def test_a_server_may_ask_another_one(use, server):
+    use(server)
+    scorer = load(Settings.load(), "mono")
+    with running(scorer, token="other") as url:
+        use(url, key="other")
+        texts = list(DOCUMENTS.values())[:8]
+        with Reranker(backend="http") as through, Reranker(TINY, backend="onnx") as local:
+            found, own = through.rank(QUERY, texts), local.rank(QUERY, texts)
+    scorer.close()
+    assert [one.doc_id for one in found] == [one.doc_id for one in own]
+
+
+def results(*items):
+    return Reply({"results": [{"index": place, "relevance_score": score} for place, score in items]})
+
+
+FAULTS = {
+    "429": (Reply({"message": "slow down"}, 429), "answered 429: slow down"),
+    "429, wait": (Reply({"message": "slow down"}, 429, (("Retry-After", "60"),)), "would come too late, in 60"),
+    "503": (Reply({"message": "no model"}, 503), "answered 503: no model"),
+    "500": (Reply({"message": "defect"}, 500), "answered 500: defect"),
+    "no answer": (Reply(None), "closed the connection without an answer"),
+    "not JSON": (Reply(b"<html>"), "is not JSON"),
+    "another dialect": (Reply([{"index": 0, "score": 1.0}]), "has no list results"),
+    "no results": (results(), "the server's answer has no score for it"),
+    "NaN": (results(*((at, float("nan")) for at in range(DEPTH))), "is not a number: nan"),
+    "twice": (results(*((at % 7, 0.5) for at in range(DEPTH))), "scores document 0 twice"),
+    "beyond": (results(*((at + 1, 0.5) for at in range(DEPTH))), f"scores document {DEPTH} of {DEPTH}"),
+    "logits": (results(*((at, float(at)) for at in range(DEPTH))), "is no probability"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nothing_fails_outside_the_policy(use, engine, first_pass, fault, caplog):
+    reply, reason = FAULTS[fault]
+    with answering(lambda _received: reply) as broken, contextlib.closing(client_of(use, broken, engine)) as client:
+        before = unapplied()
+
+        def search(_number):
+            return client.search(QUERY, index=INDEX, size=DEPTH, rerank={**WHOLE, "deadline_ms": 5000})
+
+        with ThreadPoolExecutor(16) as threads:
+            responses = list(threads.map(search, range(16)))
+        with pytest.raises(OsrerankError):
+            client.search(QUERY, index=INDEX, rerank={**WHOLE, "deadline_ms": 5000, "on_failure": "raise"})
+    for response in responses:
+        assert response["rerank"]["applied"] is False
+        assert reason in response["rerank"]["reason"], response["rerank"]["reason"]
+        assert ids(response) == first_pass
+    assert unapplied() == before + 17
+    assert reason in caplog.text
+
+
+def client_of(use, server, engine):
+    use(server.url, dialect="vllm")
+    return connect(engine)
+
+
+def unapplied():
+    return REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "false"}) or 0.0
+
+
+def test_documents_without_a_score_stay_below_the_others(use, engine, first_pass):
+    def answer(received):
+        return results(*((at, 0.9) for at in range(received.body["top_n"]) if at % 2), (0, float("nan")))
+
+    with answering(answer) as server, contextlib.closing(client_of(use, server, engine)) as client:
+        response = client.search(QUERY, index=INDEX, size=DEPTH, rerank=WHOLE)
+    assert response["rerank"]["applied"] == "partial"
+    assert "15 candidates could not be scored" in response["rerank"]["reason"]
+    assert ids(response) == first_pass[1::2] + first_pass[::2]
+
+
+def test_a_server_that_is_too_slow_costs_the_deadline_alone(use, engine, first_pass):
+    slow = answering(lambda _received: time.sleep(1.5) or results())
+    with (
+        slow as server,
+        contextlib.closing(client_of(use, server, engine)) as client,
+        ThreadPoolExecutor(16) as threads,
+    ):
+        began = time.monotonic()
+        asked = {"index": INDEX, "size": DEPTH, "rerank": {**WHOLE, "deadline_ms": 400}}
+        searches = [threads.submit(client.search, QUERY, **asked) for _ in range(16)]
+        responses = [search.result() for search in searches]
+        took_s = time.monotonic() - began
+    assert took_s < 5
+    for response in responses:
+        assert response["rerank"]["applied"] is False
+        assert "the deadline passed" in response["rerank"]["reason"]
+        assert ids(response) == first_pass
+
+
+def test_the_server_stopped_killed_and_started_again_under_16_threads(use, engine, expected, first_pass, tmp_path):
+    port, ended, responses = free_port(), threading.Event(), []
+    use(f"http://127.0.0.1:{port}")
+
+    def search_on():
+        while not ended.is_set():
+            responses.append(
+                (time.monotonic(), client.search(QUERY, index=INDEX, size=DEPTH, rerank={**WHOLE, "deadline_ms": 1000}))
+            )
+            time.sleep(0.02)
+
+    with contextlib.closing(connect(engine)) as client, ThreadPoolExecutor(16) as threads:
+        with serving(tmp_path, port) as process:
+            searches = [threads.submit(search_on) for _ in range(16)]
+            time.sleep(0.5)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(1.2)
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.5)
+            process.send_signal(signal.SIGKILL)
+            time.sleep(0.3)
+        with serving(tmp_path, port):
+            back = time.monotonic()
+            time.sleep(1.0)
+            ended.set()
+            for search in searches:
+                search.result()
+    whole = [began for began, response in responses if response["rerank"]["applied"] is True]
+    for _, response in responses:
+        if response["rerank"]["applied"] is True:
+            assert ids(response) == ids(expected)
+        else:
+            assert response["rerank"]["reason"]
+            assert ids(response) == first_pass
+    assert 16 <= len(whole) < len(responses)
+    assert max(whole) > back
+    print(f"{len(responses)} searches, {len(whole)} whole, 0 failed")  # noqa: T201 - reported
