@@ -257,7 +257,7 @@ def connect(
         url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
         duo_model: likewise, the model that compares pairs of candidates.
-        backend: ``auto``, ``onnx``, ``torch`` or ``workers``.
+        backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``.
         dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         redis_url: Redis for the score cache, and for workers unless ``OSRERANK_BROKER_URL`` is set.
         rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.

@@ -38,7 +38,7 @@ FILE = click.Path(exists=True, dir_okay=False)
 )
 @click.pass_context
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
-    """Answer rerank requests over HTTP, in the dialects of Cohere, Jina, vLLM, TEI, SageMaker and Weaviate.
+    """Answer rerank requests over HTTP, in the dialects of Cohere, Jina, Voyage, vLLM, TEI, SageMaker and Weaviate.
 
     With OSRERANK_SERVER_TOKEN set, clients must send it as a bearer token. SIGTERM finishes accepted requests.
 

@@ -34,6 +34,7 @@ def test_every_route_is_described():
         "/v1/rerank",
         "/v2/rerank",
         "/hf/rerank",
+        "/voyage/v1/rerank",
         "/invocations",
         "/predict",
         "/score",

@@ -61,7 +61,7 @@ def test_bad_value_names_setting_and_source(monkeypatch):
 
 
 def test_a_backend_that_is_not_registered_is_refused_before_the_first_search(monkeypatch, tmp_path):
-    reason = "backend is 'worker'; it must be one of auto, onnx, torch, workers; did you mean workers?"
+    reason = "backend is 'worker'; it must be one of auto, onnx, torch, workers, http; did you mean workers?"
     with pytest.raises(ConfigError, match=re.escape(reason)):
         connect(f"embedded:{tmp_path}", backend="worker")
     monkeypatch.setenv("OSRERANK_BACKEND", "worker")

@@ -51,6 +51,18 @@ def test_all_documents_come_back(client, top_n):
     assert client.post("/v1/rerank", json=body).json()["meta"]["billed_units"]["search_units"] == 2
 
 
+def test_voyage(client):
+    """As https://docs.voyageai.com/reference/reranker-api has it."""
+    expected = probabilities(client)
+    body = {"query": QUERY, "documents": TEXTS, "model": "rerank-2.5", "truncation": True}
+    content = client.post("/voyage/v1/rerank", json=body).json()
+    assert content["data"] == [{"index": place, "relevance_score": expected[place]} for place in ORDER]
+    assert (content["object"], content["model"], set(content["usage"])) == ("list", "osrerank/mono", {"total_tokens"})
+    content = client.post("/voyage/v1/rerank", json={**body, "top_k": 2, "return_documents": True}).json()
+    assert [item["document"] for item in content["data"]] == [TEXTS[place] for place in ORDER[:2]]
+    assert client.post("/voyage/v1/rerank", json={**body, "documents": []}).status_code == 422
+
+
 @pytest.mark.parametrize("path", ["/rerank", "/", "/invocations"])
 def test_tei(client, path):
     expected = probabilities(client)
