@@ -186,8 +186,10 @@ def load_backend(
     """Load a model's network without its tokenizer.
 
     Raises:
+        ConfigError: the backend does not compute in this process.
         ModelLoadError, MissingDependencyError: as `load_scorer`.
     """
+    check_backend(backend, local=True)
     from osrerank.scoring.backend import Compute  # noqa: PLC0415 - imports tokenizers
 
     compute: Compute = Compute(threads, dtype, compiled)
