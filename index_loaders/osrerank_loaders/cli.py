@@ -13,6 +13,7 @@ from osrerank.settings import Settings
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.convert_cli import convert
 from osrerank_loaders.download import published
+from osrerank_loaders.load.mapping import ENGLISH, LANGUAGES
 
 __all__ = ["convert", "download", "index"]
 
@@ -27,6 +28,14 @@ __all__ = ["convert", "download", "index"]
 @click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Scores differ per shard.")
 @click.option("--replicas", type=click.IntRange(min=0), help="Copies once loaded; at most one when absent.")
 @click.option("--contents", is_flag=True, help="Also index title and text (and URL) as one field, as Anserini does.")
+@click.option(
+    "--language",
+    type=click.Choice(LANGUAGES),
+    default=ENGLISH,
+    show_default=True,
+    metavar="LANGUAGE",
+    help=f"Language that the texts are analysed in: {', '.join(LANGUAGES)}; cjk is OpenSearch's alone.",
+)
 @click.option("--recreate", is_flag=True, help="Delete an index of that name first.")
 @click.option("--force-merge", is_flag=True, help="Merge to one segment at the end.")
 @click.option("--skip-bad", type=click.IntRange(min=0), default=0, show_default=True, help="Bad records to tolerate.")

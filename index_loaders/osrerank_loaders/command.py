@@ -40,6 +40,9 @@ def _options(options: Mapping[str, Any]) -> LoadOptions:
         checkpoint_s=options["checkpoint_s"],
         vector_field=(options["vector_field"] or DEFAULT_FIELD) if options["vectors"] else None,
         index=IndexOptions(**{name: options[name] for name in ("k1", "b", "shards", "replicas", "contents")}),
+        index=IndexOptions(
+            **{name: options[name] for name in ("k1", "b", "shards", "replicas", "contents", "language")}
+        ),
         bulk=BulkOptions(
             max_bytes=int(options["bulk_mb"] * (1 << 20)),
             in_flight=options["in_flight"],

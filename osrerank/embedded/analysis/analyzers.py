@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from osrerank.embedded.analysis import tokens
+from osrerank.embedded.analysis.stems import SNOWBALL
 from osrerank.embedded.errors import Json, illegal, only
 
 Filter = Callable[[str], str]
@@ -20,6 +21,7 @@ FILTERS: Mapping[str, Filter] = {
     "stop": tokens.stop_filter(tokens.STOP_WORDS),
     "porter_stem": tokens.porter,
     "stemmer": tokens.porter,
+    "snowball": SNOWBALL["English"],
     "asciifolding": tokens.ascii_folding,
 }
 STEMMERS: Mapping[str, Filter] = {
@@ -146,6 +148,14 @@ def _filter(name: str, body: Json) -> Filter:
                 f"filter [{name}] has the language [{language}]; the embedded engine knows {sorted(STEMMERS)}"
             )
         return STEMMERS[language]
+    if kind == "snowball":
+        only(f"filter {name}", body, frozenset({"type", "language"}))
+        language = str(body.get("language", "English"))
+        if language not in SNOWBALL:
+            raise illegal(
+                f"filter [{name}] has the language [{language}]; the embedded engine knows {sorted(SNOWBALL)}"
+            )
+        return SNOWBALL[language]
     only(f"filter {name}", body, frozenset({"type"}))
     if kind not in FILTERS:
         raise illegal(f"filter [{name}] has the type [{kind}]; the embedded engine knows {sorted(FILTERS)}")
