@@ -16,6 +16,7 @@ from osrerank.scoring.states.request import BroughtStates, WithStates
 from osrerank.settings import Settings
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.interpolate import BlendStage
+from osrerank.stages.language_guard import unreadable
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, score_by_passages
 from osrerank.stages.sentences import SentenceStage
@@ -91,6 +92,8 @@ class RerankService:
         if options.pipeline == NO_STAGES:
             return ranking
         try:
+            if reason := self._unreadable(ranking.query.text, options):
+                return ranking.with_report(StageReport("language", applied=False, reason=reason))
             read = states
             if options.depth == "auto":
                 read = states or BroughtStates({})  # what is read to find the depth is not read again
@@ -256,6 +259,17 @@ class RerankService:
         texts = {at: text_of(one) for at, one in enumerate(candidates) if one.text}
         keys = dict(zip(texts, scorer.keys_of(list(texts.values())), strict=True))
         return [keys.get(at) for at in range(len(candidates))]
+
+    def _unreadable(self, query: str, options: Rerank) -> str:
+        """Return why the model cannot read a query; "" where it may."""
+        if not options.language_guard or not isinstance(options.pipeline, str):
+            return ""
+        scorer = self._mono.scorer(cached=False)
+        languages = scorer.advice.languages
+        if not (script := unreadable(query, languages)):
+            return ""
+        reason = f"the query is mostly in {script}, and {scorer.model} reads {', '.join(languages)}"
+        return f'{reason}; name a model for it, or rerank all the same with {{"language_guard": False}}'
 
     def _with_depth(self, options: Rerank, ranking: Ranking, states: RequestStates) -> Rerank:
         """Return options whose depth is a number, where it is left open: as deep as candidates have states."""

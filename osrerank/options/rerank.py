@@ -50,6 +50,7 @@ class RerankOptions(TypedDict, total=False):
     min_probability: float | None
     cutoff: str | Mapping[str, Any] | Cutoff | None
     explain: bool
+    language_guard: bool
     blend: Blend
     blend_weight: float | None
     passages: str | Mapping[str, Any] | Passages | None
@@ -95,6 +96,8 @@ class Rerank:
             ``{"precision": 0.9}`` those with which fewer than nine in ten of all hits kept would be relevant, by the
             index's calibration, as for ``min_probability``.
         explain: adds to each hit how it got its place, and to each stage its values of pairs.
+        language_guard: whether a query that is mostly in a script of none of the model's languages is left in the
+            first pass's order; it is where the model's card names languages.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
         blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
@@ -132,6 +135,7 @@ class Rerank:
     min_probability: float | None = None
     cutoff: Cutoff | None = None
     explain: bool = False
+    language_guard: bool = True
     blend: Blend = "card"
     blend_weight: float | None = None
     passages: Passages | Literal["auto"] | None = "auto"
@@ -321,6 +325,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "min_score": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
     "min_probability": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),
+    "language_guard": (lambda value: isinstance(value, bool), "True or False"),
     "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),
     "blend_weight": (
         lambda value: value is None or (_is_number(value) and 0 <= value < math.inf),

@@ -1,6 +1,7 @@
 """The model card: how a model reads texts, and what its scores mean."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
@@ -223,6 +224,7 @@ class ModelCard:
         cross_bias: what the layout ``cross-bias`` adds; other layouts ignore it. In the file: ``biases``.
         joining: how the layout ``joined`` joins query and document; other layouts ignore it.
         provenance: base model, training data, recipe, licence, measures.
+        languages: see `Advice`.
     """
 
     name: str
@@ -240,6 +242,7 @@ class ModelCard:
     cross_bias: CrossBias = field(default_factory=CrossBias)
     joining: Joining = field(default_factory=Joining)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    languages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -252,13 +255,16 @@ class ModelCard:
         if self.layout == "joined" and self.head != "cosine":
             raise ValueError(f"head is {self.head!r}; in the layout joined it is cosine")
         _ = self.advice  # checks its numbers
+        if unknown := [code for code in self.languages if not re.fullmatch(r"[a-z]{2,3}", code)]:
+            raise ValueError(f"languages has {unknown[0]!r}; they are ISO 639 codes, such as en")
         if self.kind == "duo":
             self._check_duo()
 
     @property
     def advice(self) -> Advice:
         """What the model recommends for ordering by its scores."""
-        return Advice(self.first_pass_weight, self.prior_share, passages=self.layout == "joined")
+        passages = self.layout == "joined"
+        return Advice(self.first_pass_weight, self.prior_share, passages=passages, languages=self.languages)
 
     @property
     def is_antisymmetric(self) -> bool:
@@ -283,6 +289,8 @@ class ModelCard:
                 content["biases"] = self.cross_bias.to_json(self.kind) if self.layout == "cross-bias" else {}
             elif name == "joining":
                 content |= {"joining": self.joining.to_json()} if self.layout == "joined" else {}
+            elif name == "languages":
+                content |= {"languages": list(self.languages)} if self.languages else {}
             elif name != "calibration":
                 content[name] = getattr(self, name)
         return {**content, "calibration": {"scale": self.calibration.scale, "offset": self.calibration.offset}}

@@ -130,6 +130,7 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"version is {version!r}; this osrerank reads version {CARD_VERSION}")
     card["calibration"] = Calibration(**card.pop("calibration", {}))
     card["cross_bias"] = CrossBias.from_json(card.pop("biases", {}))
+    card["languages"] = tuple(card.pop("languages", ()))
     card["joining"] = Joining.from_json(card.pop("joining", {}))
     return card
 

@@ -108,11 +108,13 @@ class Advice:
         first_pass_weight: weight, 0 or above, of the first-pass score over the query's best in a linear blend.
         prior_share: weight in [0, 1) of the mono logit difference in a pair's logit, for a duo model.
         passages: whether documents beyond the model's window are read by passages.
+        languages: that the model reads, by ISO 639-1 code; none where it is not known.
     """
 
     first_pass_weight: float = 0.0
     prior_share: float = 0.0
     passages: bool = False
+    languages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.first_pass_weight < math.inf:

@@ -171,7 +171,7 @@ class Heartbeat:
     def encode(self) -> bytes:
         """Return the message."""
         content = {name: getattr(self, name) for name in Heartbeat.__slots__}
-        return _packed({**content, "advice": asdict(self.advice)})
+        return _packed({**content, "advice": _without(asdict(self.advice), "languages")})
 
     @classmethod
     def decode(cls, message: object) -> "Heartbeat":
@@ -198,11 +198,13 @@ class Heartbeat:
 
 def _advice(content: object) -> Advice:
     """Return a model's advice whose numbers are in range."""
-    fits = {name: _is_bool if name == "passages" else _is_number for name in Advice.__slots__}
-    if not isinstance(content, dict) or set(content) != set(fits):
+    fits = dict.fromkeys(Advice.__slots__, _is_number) | {"passages": _is_bool, "languages": _are_names}
+    if not isinstance(content, dict) or {"languages", *content} != set(fits):
         raise PayloadError("field advice of a message has a value that cannot be used")
+    content = {"languages": [], **content}
     try:
-        return Advice(**{name: _checked(content, name, check) for name, check in fits.items()})
+        advice = {name: _checked(content, name, check) for name, check in fits.items()}
+        return Advice(**{**advice, "languages": tuple(advice["languages"])})
     except ValueError as error:
         raise PayloadError(f"field advice of a message: {error}") from None
 
@@ -252,6 +254,10 @@ def _checked(content: Mapping[str, Any], name: str, fits: Callable[[Any], bool])
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= MOST_NAME
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_name, value))
 
 
 def _is_bool(value: object) -> bool:
