@@ -39,7 +39,6 @@ def _options(options: Mapping[str, Any]) -> LoadOptions:
         force_merge=options["force_merge"],
         checkpoint_s=options["checkpoint_s"],
         vector_field=(options["vector_field"] or DEFAULT_FIELD) if options["vectors"] else None,
-        index=IndexOptions(**{name: options[name] for name in ("k1", "b", "shards", "replicas", "contents")}),
         index=IndexOptions(
             **{name: options[name] for name in ("k1", "b", "shards", "replicas", "contents", "language")}
         ),
