@@ -290,11 +290,12 @@ def _workers(settings: Settings) -> Finding:
 def _heartbeats(settings: Settings) -> Sequence[Any]:
     """Return the heartbeats of the workers that answer."""
     from osrerank.scoring.remote.broker import connect as connect_broker  # noqa: PLC0415 - imports redis
-    from osrerank.scoring.remote.worker_registry import WorkerRegistry  # noqa: PLC0415 - its twin
+    from osrerank.scoring.remote.signing import Signer  # noqa: PLC0415 - its twin
+    from osrerank.scoring.remote.worker_registry import WorkerRegistry  # noqa: PLC0415 - see above
 
     redis = connect_broker(settings.broker())
     try:
-        heartbeats: Sequence[Any] = WorkerRegistry(redis, settings.model).heartbeats()
+        heartbeats: Sequence[Any] = WorkerRegistry(redis, settings.model, Signer.of(settings)).heartbeats()
     finally:
         redis.close()
     return heartbeats

@@ -128,7 +128,16 @@ class TaskFailed(WorkerError):  # noqa: N818 - see TaskTimeout
 
 
 class PayloadError(WorkerError):
-    """A message is malformed, too large or of another version."""
+    """A message is malformed, too large, of another version, or not to be trusted.
+
+    Attributes:
+        reason: one word for the metrics: ``malformed``, ``unsigned``, ``no_key``, ``wrong_key``, ``expired``,
+            ``replayed`` or ``misplaced``.
+    """
+
+    def __init__(self, message: str, *, task_id: str = "", reason: str = "malformed") -> None:
+        super().__init__(message, task_id=task_id)
+        self.reason = reason
 
 
 class FormatError(OsrerankError):

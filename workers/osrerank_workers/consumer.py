@@ -4,18 +4,21 @@ Celery logs the body of a message that it cannot use, and one that is not even J
 """
 
 import logging
-from functools import partial
+import time
 from queue import Empty
 from typing import Any
 
+from celery.worker import state
 from celery.worker.consumer import Consumer as CeleryConsumer
+from kombu.exceptions import OperationalError
 from kombu.transport import redis
 from redis import RedisError
 
 from osrerank.metrics import WORKER_CHUNKS
+from osrerank.scoring.remote.breaker import pause_s
 
-SOON = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
-"""Seconds between tries to connect; Celery's own begin with two and grow to thirty."""
+TICK_S = 0.1
+"""How often a waiting worker looks whether it is told to stop."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +49,20 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     """A consumer that logs the kind of what it refuses but not its content, and reconnects soon."""
 
     def ensure_connected(self, conn: Any) -> Any:
-        conn.ensure_connection = partial(conn.ensure_connection, **SOON)
-        return super().ensure_connected(conn)
+        """Connect, however long it takes; Celery's own gives up after a hundred tries."""
+        failures = 0
+        while True:
+            state.maybe_shutdown()
+            try:
+                conn.ensure_connection(max_retries=0)
+            except (OperationalError, *conn.connection_errors, *conn.channel_errors) as error:
+                failures += 1
+                if failures == 1:
+                    logger.warning("the broker is away, it is tried for ever: %s", type(error).__name__)
+                _wait(pause_s(failures))
+            else:
+                self.first_connection_attempt = False
+                return conn
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         _refuse("cannot be decoded", exc)
@@ -64,6 +79,14 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002 - Celery's signature
         _refuse("is no valid task", exc)
         message.reject_log_error(logger, self.connection_errors)
+
+
+def _wait(seconds: float) -> None:
+    """Sleep, but no longer than until the worker is told to stop."""
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at:
+        state.maybe_shutdown()
+        time.sleep(min(TICK_S, seconds))
 
 
 def _refuse(why: str, error: Exception | None = None) -> None:

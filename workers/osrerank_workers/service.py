@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from celery.worker import state
+from prometheus_client import REGISTRY
 from redis import RedisError
 
 from osrerank.errors import InferenceError, OsrerankError, PayloadError
@@ -18,17 +19,25 @@ from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WO
 from osrerank.scoring.card import Kind
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load
+from osrerank.scoring.registry import load_local
+from osrerank.scoring.remote.breaker import pause_s
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.messages import MOST_RECORD_BYTES, Heartbeat, Reply, Request
-from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry, queue_of
+from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer, count_refusal
+from osrerank.scoring.remote.worker_registry import BEAT_S, DEAD_AFTER_S, WorkerRegistry, queue_of
 from osrerank.scoring.states.request import BroughtStates
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline, RequestStates, Scorer, Scores
+from osrerank_workers.probes import Status
+from osrerank_workers.queue_metrics import QueueCollector
+from osrerank_workers.replays import Replays
 
 logger = logging.getLogger(__name__)
 
 PROBE_S = 10.0
 """How often a worker scores a pair to check its model."""
+STALE_S = 60.0
+"""A worker that has scored no pair for this long hangs."""
 REPLY_LIVES_S = 60
 """How long an unread reply is kept; its client is gone."""
 REPLY_PATIENCE_S = 5.0
@@ -72,7 +81,11 @@ class Service:
         self._scorer = scorer
         self._tried = scorer
         self._redis = connect(settings.broker())
-        self.registry = WorkerRegistry(self._redis, settings.model)
+        self._signer = Signer.of(settings)
+        self.registry = WorkerRegistry(self._redis, settings.model, self._signer)
+        self._replays = Replays(self.registry.now_s)
+        self._collector: QueueCollector | None = None
+        self._renewed_at = 0.0
         self._held: set[str] = set()
         self._lock = threading.Lock()
         self._taking = True
@@ -108,7 +121,12 @@ class Service:
 
     def begin(self) -> None:
         """Serve the metrics and send heartbeats, so that clients find this worker."""
+        if self.settings.metrics_port:
+            self._collector = QueueCollector(self._redis, self.registry, self._signer, self.queue)
+            REGISTRY.register(self._collector)
         serve_metrics(self.settings.metrics_port)
+        if not self._signer.signs:
+            logger.warning("%s", UNSIGNED_RISK)
         for step in (self._keep_renewing, self._keep_probing):
             thread = threading.Thread(target=step, name=f"osrerank{step.__name__}", daemon=True)
             thread.start()
@@ -128,6 +146,8 @@ class Service:
             self.registry.remove(self.worker)
         except RedisError as error:
             logger.warning("the worker could not sign off: %s", type(error).__name__)
+        if self._collector is not None:
+            REGISTRY.unregister(self._collector)
         if self._scorer is not None:
             self._scorer.close()
         self._redis.close()
@@ -142,10 +162,10 @@ class Service:
         self.hold(chunk)
         started = time.monotonic()
         try:
-            outcome = self._handle(message, started)
+            outcome = self._handle(self._request(chunk, message), started)
         except PayloadError as error:
             outcome = "refused"
-            logger.warning("a chunk was refused: %s", error)
+            count_refusal("request", error)
         finally:
             self._let_go(chunk)
         WORKER_CHUNKS.labels(outcome).inc()
@@ -162,8 +182,26 @@ class Service:
             raise InferenceError(next(iter(scores.failures.values())), model=self.scorer.model)
         self._probed_at = time.monotonic()
 
+    def status(self) -> Status:
+        """Return the worker's state as probes need it; asks nobody and computes nothing."""
+        now = time.monotonic()
+        is_loaded = self._probed_at > 0
+        hangs = is_loaded and now - self._probed_at >= STALE_S
+        reasons = {
+            "the model is being loaded": not is_loaded,
+            f"the model has scored nothing for {STALE_S:g} s": hangs,
+            "the worker is stopping": not self._taking,
+            "the broker does not answer": now - self._renewed_at > DEAD_AFTER_S,
+        }
+        reason = next((reason for reason, holds in reasons.items() if holds), "")
+        return Status(live=not hangs, ready=not reason, reason=reason, held=len(self._held))
+
     def heartbeat(self) -> Heartbeat:
-        """Return the worker's state as clients need it."""
+        """Return the worker's state as clients need it.
+
+        Raises:
+            RedisError: the broker, whose time it bears, was never asked and does not answer.
+        """
         with self._lock:
             held = tuple(self._held)
         return Heartbeat(
@@ -178,11 +216,23 @@ class Service:
             seconds_per_chunk=self._seconds_per_chunk,
             tasks=self.tasks,
             probed_s=time.monotonic() - self._probed_at,
+            sent_s=self.registry.now_s(),
         )
 
-    def _handle(self, message: object, started: float) -> str:
+    def _request(self, chunk: str, message: object) -> Request:
+        """Return the request that a task brings.
+
+        Raises:
+            PayloadError: it brings none, another one than it names, one that is not to be trusted, or one again.
+        """
+        request = Request.decode(self._signer.open("request", message))
+        if request.chunk != chunk:
+            raise PayloadError("a request is in a task of another id", reason="misplaced")
+        self._replays.admit(request)
+        return request
+
+    def _handle(self, request: Request, started: float) -> str:
         """Return the outcome of a chunk: scored, failed, dropped or unanswered."""
-        request = Request.decode(message)
         waited_s = max(0.0, self.registry.clock.at(started) - request.sent_s)
         QUEUE_WAIT_SECONDS.observe(waited_s)
         deadline = self._deadline(request)
@@ -224,9 +274,10 @@ class Service:
     def _answer(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
         """Put a reply into its client's queue; retry for a while when Redis is away."""
         pipeline = self._redis.pipeline(transaction=False)
+        message = self._signer.seal("reply", reply.encode())
         give_up = min(time.monotonic() + REPLY_PATIENCE_S, deadline.at_s or float("inf"))
         while True:
-            pipeline.rpush(reply_queue, reply.encode())
+            pipeline.rpush(reply_queue, message)
             pipeline.expire(reply_queue, REPLY_LIVES_S)
             try:
                 pipeline.execute()
@@ -252,18 +303,20 @@ class Service:
             self._held.discard(chunk)
 
     def _keep_renewing(self) -> None:
-        """Send heartbeats until the worker ends; retry when Redis is away."""
-        is_away = False
+        """Send heartbeats until the worker ends; while Redis is away, try now and then."""
+        failures = 0
         while not self._ended.is_set():
             try:
                 self.registry.renew(self.heartbeat())
             except RedisError as error:
-                if not is_away:
-                    logger.warning("the broker is away: %s", type(error).__name__)
-                is_away = True
+                failures += 1
+                if failures == 1:
+                    logger.warning("the broker is away, heartbeats are tried for ever: %s", type(error).__name__)
             else:
-                is_away = False
-            self._ended.wait(BEAT_S)
+                if failures:
+                    logger.info("the broker answers again, after %d heartbeats that it did not take", failures)
+                failures, self._renewed_at = 0, time.monotonic()
+            self._ended.wait(pause_s(failures) if failures else BEAT_S)
 
     def _keep_probing(self) -> None:
         """Check the model now and then; stop the worker when it fails, so that it does not drain the queue."""

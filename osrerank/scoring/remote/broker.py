@@ -8,8 +8,12 @@ import ssl
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from redis.exceptions import ClusterCrossSlotError, ClusterDownError, MovedError, ResponseError
+
 from osrerank._optional import require
 from osrerank._redis import open_redis
+from osrerank.errors import WorkerError
+from osrerank.settings import ONE_REDIS
 
 TASK = "osrerank.score"
 CONNECT_S = 1.0
@@ -18,6 +22,8 @@ ANSWER_S = 5.0
 PLAIN_ANSWER_S = 2.0
 """For ours, whose callers have deadlines; likewise."""
 CONNECTIONS = 64
+NOT_ONE = (ClusterCrossSlotError, ClusterDownError, MovedError)
+"""What a node of a cluster answers."""
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -50,8 +56,26 @@ def celery_app(url: str) -> Any:
     return app
 
 
+def check_mode(redis: Any) -> None:
+    """Check that a Redis that answers is one that chunks can go through.
+
+    Raises:
+        WorkerError: it is a node of a Redis Cluster, or a Sentinel.
+    """
+    try:
+        answer = redis.execute_command("HELLO")
+    except ResponseError:  # older than 6, or this user may not ask
+        return
+    fields = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
+    mode = bytes(fields.get(b"mode", b"standalone")).decode()
+    if mode != "standalone":
+        raise WorkerError(f"the broker is a Redis in {mode} mode: {ONE_REDIS}")
+
+
 def no_broker(error: Exception) -> str:
     """Say in a sentence that the broker does not answer, and what to do; nothing of its URL is shown."""
+    if isinstance(error, NOT_ONE) or "unknown command" in str(error):
+        return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONE_REDIS}"
     return (
         f"the broker cannot be asked for workers ({type(error).__name__}): start its Redis, or correct "
         "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL where that is the broker too"

@@ -19,6 +19,7 @@ from osrerank.errors import PayloadError, WorkerError
 from osrerank.metrics import CHUNKS_LATE, CHUNKS_RESENT, CHUNKS_SENT, ROUND_TRIP_SECONDS
 from osrerank.scoring.remote.broker import TASK
 from osrerank.scoring.remote.messages import Heartbeat, Reply
+from osrerank.scoring.remote.signing import Signer, count_refusal
 from osrerank.scoring.remote.worker_registry import BEAT_S, PREFIX, WorkerRegistry
 from osrerank.types import Deadline
 
@@ -100,13 +101,15 @@ class Delivery:
         app: the Celery application of the broker.
         redis: a client of the same Redis.
         registry: the workers of the model.
+        signer: checks the replies.
     """
 
-    def __init__(self, app: Any, redis: Any, registry: WorkerRegistry) -> None:
+    def __init__(self, app: Any, redis: Any, registry: WorkerRegistry, signer: Signer) -> None:
         self.reply_queue = f"{PREFIX}replies:{secrets.token_hex(12)}"
         self._app = app
         self._redis = redis
         self._registry = registry
+        self._signer = signer
         self._pending: dict[str, PendingChunk] = {}
         self._changed = threading.Condition()
         self._order = 0
@@ -208,9 +211,9 @@ class Delivery:
     def _open(self, message: bytes) -> None:
         """Hand a reply to its call; ignore a second reply, and one that comes too late."""
         try:
-            reply = Reply.decode(message)
+            reply = Reply.decode(self._signer.open("reply", message))
         except PayloadError as error:
-            logger.warning("a reply was refused: %s", error)
+            count_refusal("reply", error)
             return
         pending = self._pending.get(reply.chunk)
         if pending is None or pending.answer is not None:

@@ -17,7 +17,8 @@ from osrerank.scoring.onnx_scorer import JoinedBackend
 from osrerank.scoring.passages import score_parts
 from osrerank.scoring.remote.chunks import MOST_PAIRS
 from osrerank.scoring.remote.messages import MOST_RECORD_BYTES
-from osrerank.scoring.remote.scorer import FRESH_S, RemoteScorer, sent
+from osrerank.scoring.remote.scorer import RemoteScorer, sent
+from osrerank.scoring.remote.worker_group import FRESH_S
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.making import Made
 from osrerank.scoring.states.record import Record, most_bytes

@@ -1,6 +1,7 @@
 """What ``backend="workers"`` means, as `osrerank.scoring.registry` asks for it."""
 
 from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.scoring.remote.signing import Signer
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 
@@ -10,7 +11,7 @@ def load(settings: Settings, model: str) -> Scorer:
 
     Where states are on, and the model is here and has some, what they know is scored here.
     """
-    workers = RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks)
+    workers = RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.of(settings))
     if settings.states == "off" and not settings.states_index:
         return workers
     from osrerank.scoring.remote.joined import with_states  # noqa: PLC0415 - ONNX Runtime

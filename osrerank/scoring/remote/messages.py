@@ -16,7 +16,8 @@ from osrerank._optional import require
 from osrerank.errors import PayloadError
 from osrerank.types import Advice, Scores
 
-VERSION = 2
+VERSION = 3
+"""Part of the names of queues and keys, so that versions live side by side on one broker."""
 MOST_BYTES = 8 << 20
 """Size limit of a message; a chunk of the longest texts that a model reads stays below it."""
 MOST_RECORD_BYTES = 4 << 20
@@ -154,6 +155,7 @@ class Heartbeat:
         seconds_per_chunk: moving average of a chunk's cost; 0 until it has scored one.
         tasks: how many chunks it scores at a time.
         probed_s: seconds since it last scored a pair to check its model.
+        sent_s: when it was sent, by the broker's clock.
     """
 
     worker: str
@@ -167,6 +169,7 @@ class Heartbeat:
     seconds_per_chunk: float
     tasks: int
     probed_s: float
+    sent_s: float
 
     def encode(self) -> bytes:
         """Return the message."""
@@ -190,6 +193,7 @@ class Heartbeat:
             advice=_advice(content["advice"]),
             seconds_per_chunk=_checked(content, "seconds_per_chunk", _is_number),
             probed_s=_checked(content, "probed_s", _is_number),
+            sent_s=_checked(content, "sent_s", _is_number),
             taking=_checked(content, "taking", _is_bool),
             held=tuple(_checked(content, "held", _are_texts)),
             tasks=_checked(content, "tasks", _is_count),

@@ -8,22 +8,23 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from redis import RedisError
 
-from osrerank.errors import Overloaded, TaskFailed, WorkerError
+from osrerank.errors import Overloaded, TaskFailed
 from osrerank.metrics import OVERLOADED
 from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MOST_CHARACTERS
-from osrerank.scoring.remote.broker import celery_app, connect, no_broker
+from osrerank.scoring.remote.broker import celery_app, connect
 from osrerank.scoring.remote.chunks import MOST_PAIRS, Chunk, divide, gather
 from osrerank.scoring.remote.delivery import Delivery, PendingChunk
 from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
-from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry
+from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer
+from osrerank.scoring.remote.worker_group import LiveWorkers, WorkerGroup
+from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
 
 logger = logging.getLogger(__name__)
@@ -32,35 +33,6 @@ MARGIN_S = 0.03
 """Workers get a deadline this much earlier than the client's, so that the reply is in time; at most a quarter of it."""
 MOST_WAIT = 0.75
 """Share of the remaining time that a chunk may wait; the rest is for its scoring."""
-FRESH_S = 2 * BEAT_S
-"""The registry is read again after this long."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerGroup:
-    """Workers with the same model, at least one."""
-
-    heartbeats: tuple[Heartbeat, ...]
-
-    @property
-    def first(self) -> Heartbeat:
-        """The first of them; all agree on the model, its identity and its queue."""
-        return self.heartbeats[0]
-
-    @property
-    def taken(self) -> int:
-        """How many chunks they held at their last heartbeats."""
-        return sum(len(heartbeat.held) for heartbeat in self.heartbeats)
-
-    @property
-    def most_taken(self) -> int:
-        """How many chunks they can hold: those being scored, and as many fetched in advance."""
-        return 2 * sum(heartbeat.tasks for heartbeat in self.heartbeats)
-
-    def wait_s(self, ahead: int) -> float:
-        """Return the expected wait behind other chunks, in seconds."""
-        costs = [heartbeat.seconds_per_chunk for heartbeat in self.heartbeats]
-        return ahead * sum(costs) / len(costs) / len(costs)
 
 
 class WorkersRecords(NamedTuple):
@@ -90,28 +62,28 @@ class RemoteScorer:
         broker_url: the Redis where clients and workers meet.
         model: the name that the workers were started with (``--model``).
         queue_chunks: how many chunks may wait for each worker.
+        signer: signs the requests and checks what comes back; None for messages without signatures.
     """
 
-    def __init__(self, broker_url: str, model: str, *, queue_chunks: int) -> None:
+    def __init__(self, broker_url: str, model: str, *, queue_chunks: int, signer: Signer | None = None) -> None:
         self._url = broker_url
         self._name = model
         self._queue_chunks = queue_chunks
+        self._signer = signer or Signer()
         self._lock = threading.Lock()
-        self._looking = threading.Lock()
         self._process = 0
-        self._group: WorkerGroup | None = None
-        self._looked_at = 0.0
-        self._failure = ""
         self._under_way = 0
         self._calls = 0
         self._app: Any = None
         self._redis: Any = None
         self._registry: WorkerRegistry
+        self._live: LiveWorkers
         self._delivery: Delivery
 
     @property
     def model(self) -> str:
-        return self._name if self._group is None else self._group.first.model
+        group = self._live.known if self._process == os.getpid() else None
+        return self._name if group is None else group.first.model
 
     @property
     def identity(self) -> str:
@@ -215,46 +187,19 @@ class RemoteScorer:
         with self._lock:
             if self._process == os.getpid():
                 self._delivery.close()
+                self._live.close()
                 self._app.close()
                 self._redis.close()
-            self._process, self._group = 0, None
+            self._process = 0
 
     def workers(self) -> WorkerGroup:
         """Return the workers that take chunks, all of one identity; read from the registry at most once a second.
 
         Raises:
-            WorkerError: there are none, or the broker cannot be asked.
+            WorkerError: there are none, or the broker cannot be asked; at once while it is known to be away.
         """
         self._open()
-        group = self._group
-        if group is not None and time.monotonic() - self._looked_at < FRESH_S:
-            return group
-        asked_at = time.monotonic()
-        with self._looking:
-            if self._failure and self._looked_at >= asked_at:
-                raise WorkerError(self._failure)  # a caller that waited for a failed read does not start another
-            if self._group is None or self._group is group:
-                self._group = self._look(group)
-            return self._group
-
-    def _look(self, before: WorkerGroup | None) -> WorkerGroup:
-        self._failure = ""
-        try:
-            heartbeats = [heartbeat for heartbeat in self._registry.heartbeats() if heartbeat.taking]
-        except RedisError as error:
-            self._group = None
-            self._failure = no_broker(error)
-            raise WorkerError(self._failure) from error
-        finally:
-            self._looked_at = time.monotonic()
-        if not heartbeats:
-            self._group = None
-            raise WorkerError(f"there is no worker of {self._name}: start one with osrerank worker")
-        known = before.first.identity if before is not None else ""
-        identity = known if any(heartbeat.identity == known for heartbeat in heartbeats) else heartbeats[0].identity
-        if known not in ("", identity):
-            logger.info("the workers of %s have changed their model", self._name)
-        return WorkerGroup(tuple(heartbeat for heartbeat in heartbeats if heartbeat.identity == identity))
+        return self._live.group()
 
     @contextlib.contextmanager
     def _share(self, workers: int) -> Iterator[int]:
@@ -282,7 +227,7 @@ class RemoteScorer:
         try:
             waiting = self._redis.llen(group.first.queue)
         except RedisError as error:
-            raise WorkerError(no_broker(error)) from error
+            raise self._live.failed(error) from error
         with self._lock:
             ahead = max(waiting + group.taken, self._under_way)
             waiting = max(waiting, self._under_way - group.most_taken)
@@ -328,7 +273,8 @@ class RemoteScorer:
             tuples=chunk.tuples(tuples),
             wants_records=wants_records,
         )
-        return PendingChunk(name, worker.queue, request.encode(), deadline)
+        message = self._signer.seal("request", request.encode())
+        return PendingChunk(name, worker.queue, message, deadline)
 
     def _open(self) -> None:
         """Open the connections of this process; those inherited over a fork belong to the parent."""
@@ -339,10 +285,12 @@ class RemoteScorer:
                 return
             self._app = celery_app(self._url)
             self._redis = connect(self._url)
-            self._registry = WorkerRegistry(self._redis, self._name)
-            self._delivery = Delivery(self._app, self._redis, self._registry)
-            self._looking = threading.Lock()
-            self._group, self._under_way, self._calls, self._failure = None, 0, 0, ""
+            self._registry = WorkerRegistry(self._redis, self._name, self._signer)
+            self._live = LiveWorkers(self._registry, self._name)
+            self._delivery = Delivery(self._app, self._redis, self._registry, self._signer)
+            self._under_way, self._calls = 0, 0
+            if not self._signer.signs:
+                logger.warning("%s", UNSIGNED_RISK)
             self._process = os.getpid()
 
 

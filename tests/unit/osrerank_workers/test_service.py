@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from osrerank.errors import InferenceError, WorkerError
+from osrerank.errors import InferenceError
 from osrerank.scoring.cache.store import connect
 from osrerank.scoring.remote.messages import Reply, Request
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank_workers.logs import JsonFormatter
-from osrerank_workers.run import await_broker
 from osrerank_workers.service import Service
 
 TINY = str(Path(__file__).parents[2] / "data" / "tiny-bert-one-label")
@@ -113,19 +112,3 @@ def test_a_line_of_the_log_is_json():
     line = json.loads(JsonFormatter().format(record))
     assert (line["level"], line["logger"], line["message"]) == ("WARNING", "a.b", "it fails")
     assert "ValueError: invalid" in line["traceback"]
-
-
-@pytest.mark.long
-def test_a_worker_waits_for_its_broker_and_then_says_so(redis_url, caplog):
-    await_broker(redis_url, 0)
-    assert not caplog.records
-    with pytest.raises(WorkerError, match="start its Redis") as caught:
-        await_broker("redis://:secret@127.0.0.1:1", 0)
-    assert "secret" not in str(caught.value)
-    started = time.monotonic()
-    with pytest.raises(WorkerError):
-        await_broker("redis://:secret@127.0.0.1:1", 1.5)
-    assert time.monotonic() - started >= 1.5
-    assert [record.message for record in caplog.records] == [
-        "the broker does not answer (ConnectionError), waiting for it"
-    ]

@@ -17,7 +17,9 @@ from osrerank.types import Advice, Scores
 REQUEST = Request("c1", "m1", "id/int8", 1.5, None, "low pressure", ["a wing", "half a pair \ud800"], [(0,), (1,)])
 SCORES = Scores(np.array([0.5, np.nan, -3.25], dtype=np.float32), {1: "too odd"}, inferences=3, truncated=1)
 REPLY = Reply("c1", "w1", "id/int8", SCORES, "", 0.01, 0.2)
-HEARTBEAT = Heartbeat("w1", "host", "q", "mono", "id/int8", Advice(7.0, 0.5, True), True, ("c1", "c2"), 0.25, 4, 3.0)
+HEARTBEAT = Heartbeat(
+    "w1", "host", "q", "mono", "id/int8", Advice(7.0, 0.5, True), True, ("c1", "c2"), 0.25, 4, 3.0, 9.5
+)
 
 texts = st.text(max_size=30)
 
@@ -113,10 +115,10 @@ def test_what_is_no_message_is_refused(message):
 
 
 def test_another_version_says_which(monkeypatch):
-    monkeypatch.setattr(messages, "VERSION", 3)
+    monkeypatch.setattr(messages, "VERSION", messages.VERSION + 1)
     newer = REQUEST.encode()
     monkeypatch.undo()
-    with pytest.raises(PayloadError, match="version 3, this osrerank reads 2"):
+    with pytest.raises(PayloadError, match=f"version {messages.VERSION + 1}, this osrerank reads {messages.VERSION}"):
         Request.decode(newer)
 
 

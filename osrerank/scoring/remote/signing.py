@@ -1,0 +1,107 @@
+"""Signatures of messages: whoever writes to the broker without a key can neither make a message nor alter one.
+
+HMAC-SHA256 (RFC 2104) over the whole message, with a key of its own for requests, replies and heartbeats, so that
+none passes for another. What bounds the replay of a signed message is in it: a request's id and deadline
+(`osrerank_workers.replays`), a reply's request, a heartbeat's time (`osrerank.scoring.remote.worker_registry`).
+Messages are not encrypted.
+"""
+
+import hmac
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from osrerank.errors import PayloadError
+from osrerank.metrics import MESSAGES_REFUSED
+from osrerank.scoring.remote.messages import MOST_BYTES
+from osrerank.settings import Settings
+
+Kind = Literal["request", "reply", "heartbeat"]
+KINDS: tuple[Kind, ...] = ("request", "reply", "heartbeat")
+
+PURPOSE = b"osrerank workers 3 "
+SIGNED = b"\xc1"
+"""The byte that no MessagePack begins with; the signature and the message follow it."""
+SIGNATURE_BYTES = 32
+LOG_EVERY_S = 60.0
+"""A kind of refusal is logged this often at most; all are counted."""
+UNSIGNED_RISK = (
+    "OSRERANK_WORKERS_KEY is not set: whoever can write to the broker can forge scores and divert requests; "
+    "give clients and workers the same key"
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Signer:
+    """Signs messages, and opens those that are signed with a known key.
+
+    Args:
+        keys: the first signs, each of them opens; with none, messages are not signed and signed ones are refused.
+    """
+
+    def __init__(self, keys: Sequence[bytes] = ()) -> None:
+        self._keys = {kind: [hmac.digest(key, PURPOSE + kind.encode(), "sha256") for key in keys] for kind in KINDS}
+        self.signs = bool(keys)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the signer of the settings' ``workers_key``."""
+        secret = settings.workers_key
+        if secret is None:
+            return cls()
+        return cls([key.strip().encode() for key in secret.get_secret_value().split(",")])
+
+    def seal(self, kind: Kind, message: bytes) -> bytes:
+        """Return a message with its signature."""
+        if not self.signs:
+            return message
+        return SIGNED + hmac.digest(self._keys[kind][0], message, "sha256") + message
+
+    def open(self, kind: Kind, sealed: object) -> bytes:
+        """Return the message that was signed.
+
+        Raises:
+            PayloadError: it is not signed, not with a known key, or signed while this process has no key.
+        """
+        if not isinstance(sealed, bytes):
+            raise PayloadError(f"a message is bytes, not {type(sealed).__name__}")
+        if len(sealed) > MOST_BYTES + len(SIGNED) + SIGNATURE_BYTES:
+            raise PayloadError(f"a message of {len(sealed):,} bytes is larger than allowed ({MOST_BYTES:,})")
+        if not sealed.startswith(SIGNED):
+            if self.signs:
+                raise PayloadError(
+                    "a message is not signed: give its sender the OSRERANK_WORKERS_KEY", reason="unsigned"
+                )
+            return sealed
+        if not self.signs:
+            raise PayloadError("a message is signed, and this process has no OSRERANK_WORKERS_KEY", reason="no_key")
+        body = len(SIGNED) + SIGNATURE_BYTES
+        signature, message = sealed[len(SIGNED) : body], sealed[body:]
+        if not any(hmac.compare_digest(signature, hmac.digest(key, message, "sha256")) for key in self._keys[kind]):
+            raise PayloadError("a message is not signed with a known OSRERANK_WORKERS_KEY", reason="wrong_key")
+        return message
+
+
+class _Refusals:
+    """Counts refused messages, and logs one of each kind and reason in a while."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logged_at: dict[tuple[Kind, str], float] = {}
+
+    def count(self, kind: Kind, error: PayloadError) -> None:
+        MESSAGES_REFUSED.labels(kind, error.reason).inc()
+        now = time.monotonic()
+        with self._lock:
+            due = now - self._logged_at.get((kind, error.reason), -LOG_EVERY_S) >= LOG_EVERY_S
+            if due:
+                self._logged_at[kind, error.reason] = now
+        if due:
+            logger.warning("a %s was refused: %s; more of these are only counted for %g s", kind, error, LOG_EVERY_S)
+
+
+count_refusal = _Refusals().count
+"""Counts a refused message by kind and reason, and logs it unless one like it was logged within a minute."""

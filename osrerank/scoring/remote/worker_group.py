@@ -1,0 +1,153 @@
+"""The workers that a client may send chunks to, and what it does while their broker is away."""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from redis import RedisError
+
+from osrerank.errors import WorkerError
+from osrerank.metrics import BROKER_FAILURES
+from osrerank.scoring.remote.breaker import Attempt, Breaker
+from osrerank.scoring.remote.broker import CONNECT_S, PLAIN_ANSWER_S, no_broker
+from osrerank.scoring.remote.messages import Heartbeat
+from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry
+
+logger = logging.getLogger(__name__)
+
+FRESH_S = 2 * BEAT_S
+"""The registry is read again after this long."""
+PROBE_WAIT_S = 0.05
+"""A search waits this long for a probe of the broker; one that answers does so sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGroup:
+    """Workers with the same model, at least one."""
+
+    heartbeats: tuple[Heartbeat, ...]
+
+    @property
+    def first(self) -> Heartbeat:
+        """The first of them; all agree on the model, its identity and its queue."""
+        return self.heartbeats[0]
+
+    @property
+    def taken(self) -> int:
+        """How many chunks they held at their last heartbeats."""
+        return sum(len(heartbeat.held) for heartbeat in self.heartbeats)
+
+    @property
+    def most_taken(self) -> int:
+        """How many chunks they can hold: those being scored, and as many fetched in advance."""
+        return 2 * sum(heartbeat.tasks for heartbeat in self.heartbeats)
+
+    def wait_s(self, ahead: int) -> float:
+        """Return the expected wait behind other chunks, in seconds."""
+        costs = [heartbeat.seconds_per_chunk for heartbeat in self.heartbeats]
+        return ahead * sum(costs) / len(costs) / len(costs)
+
+
+class LiveWorkers:
+    """The live workers of a model in a client process; safe to use from many threads.
+
+    After a failure of the broker a `Breaker` keeps everybody from it. Its probes run in a thread of their own, so that
+    no search waits for a broker that says nothing.
+
+    Args:
+        registry: of the model's workers.
+        name: the model's.
+    """
+
+    def __init__(self, registry: WorkerRegistry, name: str) -> None:
+        self._registry = registry
+        self._name = name
+        self._breaker = Breaker()
+        self._looking = threading.Lock()
+        self._known: WorkerGroup | None = None
+        self._looked_at = 0.0
+        self._failure = ""
+        self._away_since = 0.0
+        self._probing: threading.Thread | None = None
+
+    @property
+    def known(self) -> WorkerGroup | None:
+        """The workers at the last reading; None where there were none."""
+        return self._known
+
+    def group(self) -> WorkerGroup:
+        """Return the workers that take chunks, read at most once a second.
+
+        Raises:
+            WorkerError: there are none, or the broker cannot be asked; at once while it is known to be away.
+        """
+        attempt = self._breaker.attempt()
+        if attempt is Attempt.PROBE:
+            self._probing = threading.Thread(target=self._probe, name="osrerank-probe", daemon=True)
+            self._probing.start()
+            self._probing.join(PROBE_WAIT_S)
+        if self._breaker.is_open:
+            raise WorkerError(self._failure)
+        group = self._known
+        if group is not None and time.monotonic() - self._looked_at < FRESH_S:
+            return group
+        with self._looking:
+            if self._breaker.is_open:
+                raise WorkerError(self._failure)  # a caller that waited for a failed read does not start another
+            if self._known is None or self._known is group:
+                try:
+                    self._look()
+                except RedisError as error:
+                    raise self.failed(error) from error
+            group = self._known
+        if group is None:
+            raise WorkerError(self._failure if self._breaker.is_open else self._nobody())
+        return group
+
+    def failed(self, error: RedisError) -> WorkerError:
+        """Note that the broker failed; return the error to raise."""
+        self._note(error)
+        return WorkerError(self._failure)
+
+    def close(self) -> None:
+        """Wait for a probe that is under way."""
+        if self._probing is not None:
+            self._probing.join(CONNECT_S + PLAIN_ANSWER_S)
+
+    def _note(self, error: Exception, *, probed: bool = False) -> None:
+        BROKER_FAILURES.inc()
+        self._failure = no_broker(error)
+        if not self._breaker.is_open:
+            self._away_since = time.monotonic()
+            logger.warning("%s; searches keep their first pass until it answers", self._failure)
+        self._known = None
+        self._breaker.trip(probed=probed)
+
+    def _probe(self) -> None:
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody may use the broker yet
+            self._note(error, probed=True)
+        else:
+            logger.info("the broker answers again after %.1f s", time.monotonic() - self._away_since)
+            self._breaker.close()
+
+    def _look(self) -> None:
+        """Read the registry."""
+        heartbeats = [heartbeat for heartbeat in self._registry.heartbeats() if heartbeat.taking]
+        before = self._known
+        self._looked_at = time.monotonic()
+        if not heartbeats:
+            self._known = None
+            return
+        known = before.first.identity if before is not None else ""
+        identity = known if any(heartbeat.identity == known for heartbeat in heartbeats) else heartbeats[0].identity
+        if known not in ("", identity):
+            logger.info("the workers of %s have changed their model", self._name)
+        self._known = WorkerGroup(tuple(heartbeat for heartbeat in heartbeats if heartbeat.identity == identity))
+
+    def _nobody(self) -> str:
+        if refused := self._registry.refused:
+            return f"there is no worker of {self._name} that can be trusted: {refused}"
+        return f"there is no worker of {self._name}: start one with osrerank worker"

@@ -1,0 +1,281 @@
+"""Workers and clients whose broker goes away, or has others who write to it, asks for certificates, or is many."""
+
+import base64
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+from redis.exceptions import NoPermissionError, RedisError
+
+from osrerank.errors import ConfigError, WorkerError
+from osrerank.metrics import BROKER_FAILURES, MESSAGES_REFUSED
+from osrerank.scoring.remote.broker import connect
+from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
+from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.scoring.remote.signing import Signer
+from osrerank.scoring.remote.worker_registry import PREFIX, WorkerRegistry, queue_of
+from osrerank.settings import Settings
+from osrerank.types import Advice, Deadline, Scores
+from osrerank_workers.queue_metrics import QueueCollector
+from osrerank_workers.run import await_broker
+from tests import servers, tls
+from tests.workers import STAND_IN, WorkerGroup, worker_group
+
+pytestmark = pytest.mark.integration
+
+KEY = "a-key-for-both-sides-of-the-broker"
+FAST = ("--seconds-per-pair", "0.0001")
+HUNDRED = (["q"] * 100, [(n,) for n in range(100)])
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with servers.redis(tmp_path_factory.mktemp("broker")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def signed(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerGroup]:
+    folder = tmp_path_factory.mktemp("signed")
+    with worker_group(broker, folder, model=STAND_IN, module="tests.workers", options=FAST, key=KEY) as group:
+        yield group
+
+
+def scorer_of(url: str, signer: Signer) -> RemoteScorer:
+    return RemoteScorer(url, STAND_IN, queue_chunks=64, signer=signer)
+
+
+def asked(port: int, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+class Forger:
+    """Somebody who reads and writes the broker, and may have another key."""
+
+    def __init__(self, url: str, signer: Signer) -> None:
+        self.redis, self.signer = connect(url), signer
+        self.identity, self.taken = f"{STAND_IN}/length", 0
+        self.ended = threading.Event()
+
+    def register(self) -> None:
+        """Pose as a worker of the model, whose queue is the one that others take from."""
+        now_s = WorkerRegistry(self.redis, STAND_IN, self.signer).now_s()
+        queue = queue_of(STAND_IN, self.identity)
+        forged = Heartbeat("forger", "h", queue, STAND_IN, self.identity, Advice(), True, (), 0.0, 99, 0.0, now_s)
+        self.redis.set(f"{PREFIX}worker:forger", self.signer.seal("heartbeat", forged.encode()))
+        self.redis.sadd(f"{PREFIX}workers:{STAND_IN}", "forger")
+
+    def answer(self) -> None:
+        """Answer whatever is in the queue before the workers do, and leave it there."""
+        while not self.ended.is_set():
+            for message in self.redis.lrange(queue_of(STAND_IN, self.identity), 0, -1):
+                sealed = msgpack.unpackb(base64.b64decode(json.loads(message)["body"]))[0][0]
+                request = Request.decode(sealed[33:] if sealed[:1] == b"\xc1" else sealed)
+                scores = Scores(np.full(len(request.tuples), 99.0, dtype=np.float32))
+                reply = Reply(request.chunk, "forger", self.identity, scores)
+                self.redis.rpush(request.reply_queue, self.signer.seal("reply", reply.encode()))
+                self.taken += 1
+
+
+@pytest.mark.parametrize("key", ["", "another-key-than-both-sides-have"])
+def test_forged_heartbeats_and_replies_change_no_score(signed: WorkerGroup, broker: str, key: str) -> None:
+    forger = Forger(broker, Signer([key.encode()] if key else []))
+    before = MESSAGES_REFUSED.labels("reply", "wrong_key" if key else "unsigned")._value.get()
+    scorer = scorer_of(broker, signed.signer)
+    thread = threading.Thread(target=forger.answer)
+    thread.start()
+    forger.register()
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            calls = [threads.submit(scorer.score, "q", ["q" * 5] * 50, HUNDRED[1][:50]) for _ in range(200)]
+            found = [call.result(30) for call in calls]
+        assert [one.worker for one in scorer.workers().heartbeats] != ["forger"]
+    finally:
+        forger.ended.set()
+        thread.join()
+        scorer.close()
+        forger.redis.close()
+    assert {float(value) for scores in found for value in scores.values} == {5.0}
+    assert forger.taken > 0
+    assert MESSAGES_REFUSED.labels("reply", "wrong_key" if key else "unsigned")._value.get() > before
+
+
+def test_a_client_without_the_key_is_told_so(signed: WorkerGroup, broker: str) -> None:
+    scorer = scorer_of(broker, Signer())
+    with pytest.raises(WorkerError, match="this process has no OSRERANK_WORKERS_KEY"):
+        scorer.score("q", ["d"], [(0,)])
+    scorer.close()
+
+
+def test_how_much_waits_and_since_when_is_shown(signed: WorkerGroup, broker: str) -> None:
+    own = broker.removesuffix("/0") + "/1"  # nobody takes from it
+    with connect(own) as redis:
+        registry = WorkerRegistry(redis, STAND_IN, signed.signer)
+        queue = queue_of(STAND_IN, "id")
+        collector = QueueCollector(redis, registry, signed.signer, queue)
+
+        def shown() -> dict[str, float]:
+            return {metric.name: metric.samples[0].value for metric in collector.collect()}
+
+        assert list(shown().values()) == [0, 0]
+        scorer = scorer_of(own, signed.signer)
+        registry.renew(Heartbeat("w", "h", queue, "m", "id", Advice(), True, (), 0.0, 1, 0.0, registry.now_s()))
+        with ThreadPoolExecutor(1) as threads:
+            call = threads.submit(scorer.score, "q", *HUNDRED, deadline=Deadline.after_ms(600))
+            time.sleep(0.4)
+            depth, oldest = shown().values()
+            assert depth == 1
+            assert 0.2 < oldest < 30
+            call.result()
+        redis.rpush(queue, b"no message")
+        assert list(shown().values()) == [2]
+        scorer.close()
+    with connect(f"redis://127.0.0.1:{servers.free_port()}/0") as nobody:
+        assert list(QueueCollector(nobody, WorkerRegistry(nobody, "m", Signer()), Signer(), "q").collect()) == []
+
+
+def without_broker(folder: Path, away_s: float) -> None:
+    """Take a worker's and a client's Redis away for a time, and report how both fare."""
+    binary, port, probes = servers.redis_binary(), servers.free_port(), servers.free_port()
+    environment = {"OSRERANK_PROBE_PORT": str(probes)}
+    with servers.start_redis(binary, folder, port=port) as (url, process):
+        made = {"model": STAND_IN, "module": "tests.workers", "options": FAST, "key": KEY}
+        group = WorkerGroup(url, folder / "group", environment=environment, **made)
+        group.start(1)
+        scorer = scorer_of(url, group.signer)
+        assert scorer.score("q", *HUNDRED).reached == 100
+        assert (asked(probes, "/live"), asked(probes, "/ready")) == (200, 200)
+        process.kill()
+        process.wait()
+    gone, failures, took = time.monotonic(), BROKER_FAILURES._value.get(), []
+    while time.monotonic() - gone < away_s:
+        started = time.monotonic()
+        with pytest.raises(WorkerError, match="broker"):
+            scorer.score("q", *HUNDRED)
+        took.append(time.monotonic() - started)
+        time.sleep(0.02)
+    dialled = BROKER_FAILURES._value.get() - failures
+    assert (asked(probes, "/live"), asked(probes, "/ready")) == (200, 503)
+    with servers.start_redis(binary, folder, port=port):
+        back = time.monotonic()
+        while time.monotonic() - back < 60:
+            try:
+                scores = scorer.score("q", *HUNDRED)
+                break
+            except WorkerError:
+                time.sleep(0.02)
+        reranked_s = time.monotonic() - back
+        scorer.close()
+        log = group.log()
+        assert group.stop() == [0]
+    print(  # noqa: T201 - the figures that are reported
+        f"\n{away_s:g} s without Redis: {len(took)} searches, slowest {1000 * max(took):.0f} ms, median "
+        f"{1000 * np.median(took):.1f} ms; the client dialled {dialled:g} times; reranked {reranked_s:.1f} s after; "
+        f"the worker logged {len(log.splitlines())} lines"
+    )
+    assert scores.reached == 100
+    assert reranked_s < 30
+    assert dialled < 3 + away_s
+    assert len(took) > 3 * dialled
+    assert "Traceback" not in log
+
+
+def test_workers_and_clients_come_back_by_themselves(tmp_path: Path) -> None:
+    without_broker(tmp_path, 4.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_minutes_without_redis(tmp_path: Path) -> None:
+    without_broker(tmp_path, 600.0)
+
+
+def test_a_search_does_not_wait_for_a_broker_that_says_nothing() -> None:
+    """Once it is known to say nothing; a probe of it goes on beside the searches."""
+    with servers.socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        scorer = scorer_of(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", Signer())
+        with pytest.raises(WorkerError, match="cannot be asked"):
+            scorer.score("q", ["d"], [(0,)])
+        started = time.monotonic()
+        for _ in range(40):
+            with pytest.raises(WorkerError, match="cannot be asked"):
+                scorer.score("q", ["d"], [(0,)])
+            time.sleep(0.025)
+        assert time.monotonic() - started < 2.0
+        scorer.close()
+
+
+def test_a_worker_that_drains_finishes_all_that_it_has(broker: str, tmp_path: Path) -> None:
+    model = "drained"
+    made = {"model": model, "module": "tests.workers", "options": ("--seconds-per-pair", "0.004"), "key": KEY}
+    with worker_group(broker, tmp_path, **made) as group:
+        scorer = RemoteScorer(broker, model, queue_chunks=64, signer=group.signer)
+        with ThreadPoolExecutor(2) as threads:
+            calls = [threads.submit(scorer.score, "q", *HUNDRED) for _ in range(2)]
+            give_up = time.monotonic() + 10
+            while time.monotonic() < give_up:
+                with connect(broker) as redis:
+                    (one,) = WorkerRegistry(redis, model, group.signer).heartbeats()
+                if len(one.held) == 2:
+                    break
+            assert group.stop() == [0]
+            assert [call.result(10).reached for call in calls] == [100, 100]
+        scorer.close()
+
+
+def test_a_restricted_user_with_a_client_certificate_is_enough(tmp_path: Path) -> None:
+    user = "scoring ~osrerank:* ~_kombu.* ~unacked* &* +@all -@admin -@dangerous"
+    with tls.tls_redis(tmp_path / "redis", password="open-sesame", user=user, asks_clients=True) as url:
+        made = {"model": STAND_IN, "module": "tests.workers", "options": FAST, "key": KEY}
+        with worker_group(url, tmp_path / "group", **made) as group:
+            scorer = scorer_of(url, group.signer)
+            assert scorer.score("q", *HUNDRED).reached == 100
+            scorer.close()
+        with (
+            connect(url.split("&ssl_certfile")[0]) as stranger,
+            pytest.raises(RedisError),
+        ):
+            stranger.ping()
+        with connect(url) as known, pytest.raises(NoPermissionError):
+            known.get("another application's")
+        assert "sesame" not in group.log()
+
+
+@pytest.mark.parametrize("mode", ["cluster", "sentinel"])
+def test_a_cluster_and_a_sentinel_are_refused_in_a_sentence(tmp_path: Path, mode: str) -> None:
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(servers.free_port())) if mode == "cluster" else ("--sentinel",)
+    if mode == "sentinel":
+        (tmp_path / "sentinel.conf").write_text("sentinel monitor broker 127.0.0.1 1 1\n")
+    configuration = tmp_path / "sentinel.conf" if mode == "sentinel" else None
+    with servers.start_redis(servers.redis_binary(), tmp_path, options=options, configuration=configuration) as (
+        url,
+        _,
+    ):
+        with pytest.raises(WorkerError, match=f"in {mode} mode: Redis Sentinel and Redis Cluster are not supported"):
+            await_broker(url)
+        scorer = scorer_of(url, Signer())
+        with pytest.raises(WorkerError, match="not supported: name one Redis"):
+            scorer.score("q", ["d"], [(0,)])
+        scorer.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["sentinel://h:26379/x", "redis+cluster://h", "rediss+sentinel://h", "redis://a:1,b:2/0"]
+)
+def test_their_urls_are_refused_before_anything_is_started(url: str) -> None:
+    with pytest.raises(ConfigError, match="Sentinel and Redis Cluster are not supported"):
+        Settings.load(broker_url=url)
+    assert Settings.load(broker_url="redis://:pa,ss@h:1/0").broker()
