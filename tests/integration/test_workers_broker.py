@@ -256,14 +256,15 @@ def test_a_restricted_user_with_a_client_certificate_is_enough(tmp_path: Path) -
 
 @pytest.mark.parametrize("mode", ["cluster", "sentinel"])
 def test_a_cluster_and_a_sentinel_are_refused_in_a_sentence(tmp_path: Path, mode: str) -> None:
-    options = ("--cluster-enabled", "yes", "--cluster-port", str(servers.free_port())) if mode == "cluster" else ("--sentinel",)
+    options = ("--cluster-enabled", "yes") if mode == "cluster" else ("--sentinel",)
     if mode == "sentinel":
         (tmp_path / "sentinel.conf").write_text("sentinel monitor broker 127.0.0.1 1 1\n")
     configuration = tmp_path / "sentinel.conf" if mode == "sentinel" else None
-    with servers.start_redis(servers.redis_binary(), tmp_path, options=options, configuration=configuration) as (
-        url,
-        _,
-    ):
+    port = next(port for port in iter(servers.free_port, 0) if port < 55_000)  # a cluster's other port is 10,000 above
+    made = servers.start_redis(
+        servers.redis_binary(), tmp_path, port=port, options=options, configuration=configuration
+    )
+    with made as (url, _):
         with pytest.raises(WorkerError, match=f"in {mode} mode: Redis Sentinel and Redis Cluster are not supported"):
             await_broker(url)
         scorer = scorer_of(url, Signer())
