@@ -68,7 +68,7 @@ class Pipeline:
             except (ScoringError, WorkerError, MissingDependencyError) as error:
                 if on_failure == "raise":
                     raise
-                logger.warning("stage %s was skipped: %s", stage.name, error)
+                logger.warning("[stage-skipped] stage %s was skipped: %s", stage.name, error)
                 took_ms = (time.perf_counter() - started) * 1000
                 return ranking.with_report(
                     StageReport(name=stage.name, applied=False, reason=str(error), took_ms=took_ms)

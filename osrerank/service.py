@@ -102,7 +102,9 @@ class RerankService:
         except (ModelLoadError, MissingDependencyError, WorkerError) as error:
             if options.on_failure == "raise":
                 raise
-            logger.warning("there is no model to score with, searches keep their first-pass order: %s", error)
+            logger.warning(
+                "[no-model] there is no model to score with, searches keep their first-pass order: %s", error
+            )
             return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
         return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
 

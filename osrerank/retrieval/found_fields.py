@@ -74,7 +74,11 @@ class FoundFields:
         except NotFoundError:  # as the search will say
             return USUAL
         except (TransportError, ResponseFormatError) as error:
-            logger.warning("the mapping of %s cannot be read, title and text are searched: %s", index or "all", error)
+            logger.warning(
+                "[mapping-unread] the mapping of %s cannot be read, title and text are searched: %s",
+                index or "all",
+                error,
+            )
             return USUAL
         if chosen and mapped:
             with self._lock:
@@ -102,7 +106,7 @@ class FoundFields:
         except (TransportError, ResponseFormatError):
             return ""
         if sentence:
-            logger.warning("search of %s: %s", index or "all indices", sentence)
+            logger.warning("[fields-missing] search of %s: %s", index or "all indices", sentence)
         with self._lock:
             _make_room(self._missing)
             self._missing[key] = self._clock(), sentence

@@ -267,7 +267,9 @@ def _choose(directory: Path, card: ModelCard) -> str:
     """Return what ``auto`` takes: ONNX where the model has a graph, else torch where it is installed."""
     if card.onnx:
         if GPU.exists():
-            logger.warning("%s is computed on the CPU, and this machine has a GPU: --backend torch uses it", card.name)
+            logger.warning(
+                "[gpu-unused] %s is computed on the CPU, and this machine has a GPU: --backend torch uses it", card.name
+            )
         return "onnx"
     if find_spec("torch") is None or not weight_files(directory):
         reason = "has no ONNX graph, and torch or its safetensors are not here; either run osrerank export on it"

@@ -126,7 +126,7 @@ class TorchBackend:
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
         reason = f"{self._model}: {len(sequences)} sequences of {tokens} tokens do not fit into the GPU's memory"
-        logger.warning("%s; batches have at most %d from now on", reason, self.budget_tokens)
+        logger.warning("[memory-short] %s; batches have at most %d from now on", reason, self.budget_tokens)
         return InferenceError(f"{reason}; free some of it, or use a smaller model", model=self._model)
 
 

@@ -32,7 +32,8 @@ def advise_if_slow(answer: Mapping[str, Any], options: Rerank, rerank_s: float) 
     if took_s <= SLOW_S or scoring is None or scoring["took_ms"] / 1000 <= took_s / 2 or not _is_due():
         return
     logger.warning(
-        "a search took %.1f s, %.1f s of them in the stage %s: %s inferences for %s candidates with %s; %s",
+        "[slow-search] a search took %.1f s, %.1f s of them in the stage %s: "
+        "%s inferences for %s candidates with %s; %s",
         took_s,
         scoring["took_ms"] / 1000,
         scoring["name"],

@@ -15,7 +15,7 @@ from tests.servers import ROOT
 
 SAMPLE = ROOT / "osrerank" / "data" / "squad"
 TRAINING = (SAMPLE / "corpus.jsonl.gz", SAMPLE / "queries.tsv", SAMPLE / "qrels.txt", "ours", "--steps", "1")
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 REPOSITORY = "https://github.com/osrerank/osrerank/blob/main/"
 PUBLIC = ("", ".aio", ".options", ".types", ".errors", ".testing")
 """Modules of the package whose ``__all__`` is public."""

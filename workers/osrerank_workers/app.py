@@ -82,7 +82,7 @@ def _follow(service: Service, settings: Settings) -> None:
 
     def check_pool(instance: Any, **_rest: Any) -> None:
         if instance.pool_cls.__module__ != THREADS:
-            logger.critical("a worker computes in threads: leave out -P, or give -P threads")
+            logger.critical("[no-start] a worker computes in threads: leave out -P, or give -P threads")
             raise SystemExit(2)
 
     def begin(**_rest: Any) -> None:
@@ -116,8 +116,8 @@ def _or_exit(step: Callable[[], None]) -> None:
     try:
         step()
     except OsrerankError as error:
-        logger.critical("the worker cannot start: %s", error)
+        logger.critical("[no-start] the worker cannot start: %s", error)
         raise SystemExit(1) from error
     except Exception as error:
-        logger.critical("the worker cannot start", exc_info=True)
+        logger.critical("[no-start] the worker cannot start", exc_info=True)
         raise SystemExit(1) from error

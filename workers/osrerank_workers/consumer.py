@@ -58,7 +58,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             except (OperationalError, *conn.connection_errors, *conn.channel_errors) as error:
                 failures += 1
                 if failures == 1:
-                    logger.warning("the broker is away, it is tried for ever: %s", type(error).__name__)
+                    logger.warning("[broker-away] the broker is away, it is tried for ever: %s", type(error).__name__)
                 _wait(pause_s(failures))
             else:
                 self.first_connection_attempt = False
@@ -92,4 +92,4 @@ def _wait(seconds: float) -> None:
 def _refuse(why: str, error: Exception | None = None) -> None:
     """Count a message that cannot be used, and log its kind."""
     WORKER_CHUNKS.labels("refused").inc()
-    logger.warning("a message in the queue %s%s", why, f" ({type(error).__name__})" if error else "")
+    logger.warning("[message-refused] a message in the queue %s%s", why, f" ({type(error).__name__})" if error else "")

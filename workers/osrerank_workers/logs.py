@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Literal
@@ -10,16 +11,22 @@ NOISY = ("celery.worker.strategy", "celery.app.trace", "celery.worker.consumer.c
 """Loggers with a line for every message."""
 
 
+CODE = re.compile(r"\[([a-z-]+)\] ")
+"""A line that names a condition begins with its code; docs/operations.md says what to do about each."""
+
+
 class JsonFormatter(logging.Formatter):
-    """A JSON object a line: time, level, logger, message, and the traceback where there is one."""
+    """A JSON object a line: time, level, logger, message; code and traceback where there are some."""
 
     def format(self, record: logging.LogRecord) -> str:
         content = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": (message := record.getMessage()),
         }
+        if code := CODE.match(message):
+            content["code"] = code[1]
         if record.exc_info:
             content["traceback"] = self.formatException(record.exc_info)
         return json.dumps(content, ensure_ascii=False)

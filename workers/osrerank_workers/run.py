@@ -48,7 +48,7 @@ def await_broker(url: str) -> None:
             except RedisError as error:
                 failures += 1
                 if failures == 1:
-                    logger.warning("%s; the worker waits for it", no_broker(error))
+                    logger.warning("[broker-away] %s; the worker waits for it", no_broker(error))
             else:
                 return
             time.sleep(pause_s(failures))

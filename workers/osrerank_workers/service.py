@@ -126,7 +126,7 @@ class Service:
             REGISTRY.register(self._collector)
         serve_metrics(self.settings.metrics_port)
         if not self._signer.signs:
-            logger.warning("%s", UNSIGNED_RISK)
+            logger.warning("[unsigned] %s", UNSIGNED_RISK)
         for step in (self._keep_renewing, self._keep_probing):
             thread = threading.Thread(target=step, name=f"osrerank{step.__name__}", daemon=True)
             thread.start()
@@ -145,7 +145,7 @@ class Service:
         try:
             self.registry.remove(self.worker)
         except RedisError as error:
-            logger.warning("the worker could not sign off: %s", type(error).__name__)
+            logger.warning("[broker-away] the worker could not sign off: %s", type(error).__name__)
         if self._collector is not None:
             REGISTRY.unregister(self._collector)
         if self._scorer is not None:
@@ -260,10 +260,10 @@ class Service:
                 return self._tried.score(*asked, deadline=deadline, states=states), ""
             return self.scorer.score(*asked, deadline=deadline), ""
         except OsrerankError as error:
-            logger.warning("a chunk could not be scored: %s", type(error).__name__)
+            logger.warning("[chunk-failed] a chunk could not be scored: %s", type(error).__name__)
             return None, str(error)
         except Exception as error:  # noqa: BLE001 - the client must not wait, whatever happened
-            logger.warning("a chunk could not be scored: %s", type(error).__name__)
+            logger.warning("[chunk-failed] a chunk could not be scored: %s", type(error).__name__)
             return None, f"{type(error).__name__}: {error}"
 
     def _deadline(self, request: Request) -> Deadline:
@@ -283,7 +283,7 @@ class Service:
                 pipeline.execute()
             except RedisError as error:
                 if time.monotonic() >= give_up:
-                    logger.warning("a reply could not be delivered: %s", type(error).__name__)
+                    logger.warning("[broker-away] a reply could not be delivered: %s", type(error).__name__)
                     return False
                 time.sleep(0.1)
             else:
@@ -311,7 +311,9 @@ class Service:
             except RedisError as error:
                 failures += 1
                 if failures == 1:
-                    logger.warning("the broker is away, heartbeats are tried for ever: %s", type(error).__name__)
+                    logger.warning(
+                        "[broker-away] the broker is away, heartbeats are tried for ever: %s", type(error).__name__
+                    )
             else:
                 if failures:
                     logger.info("the broker answers again, after %d heartbeats that it did not take", failures)
@@ -326,7 +328,7 @@ class Service:
             except OsrerankError as error:
                 if self._ended.is_set():
                     return
-                logger.critical("the model scores no more, the worker stops: %s", error)
+                logger.critical("[model-broken] the model scores no more, the worker stops: %s", error)
                 self.stop_taking()
                 state.should_stop = 1
                 return

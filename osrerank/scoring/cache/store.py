@@ -141,7 +141,9 @@ class Breaker:
             was_open = time.monotonic() < self._closed_until
             self._closed_until = time.monotonic() + self._rest_s
         if not was_open:
-            logger.warning("the score cache failed and is paused for %g s: %s", self._rest_s, type(error).__name__)
+            logger.warning(
+                "[cache-away] the score cache failed and is paused for %g s: %s", self._rest_s, type(error).__name__
+            )
 
 
 def connect(url: str) -> Any:

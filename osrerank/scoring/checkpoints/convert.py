@@ -96,7 +96,7 @@ def usable(directory: Path, head: Head = "") -> Converted:
         except OSError:  # another process was faster
             if not target.exists():
                 raise
-    logger.warning("%s was converted once, to %s", directory, target)
+    logger.warning("[converted] %s was converted once, to %s", directory, target)
     return Converted(target, sha256)
 
 

@@ -205,7 +205,7 @@ class Delivery:
                 self._give_up_unless_alive({}, NO_BROKER)
                 time.sleep(0.1)
             except Exception:  # without this thread no call would get a reply
-                logger.exception("the replies of workers could not be read")
+                logger.exception("[replies-unread] the replies of workers could not be read")
                 time.sleep(0.1)
 
     def _open(self, message: bytes) -> None:

@@ -47,11 +47,11 @@ def with_states(workers: RemoteScorer, settings: Settings, model: str) -> Scorer
         backend = JoinedBackend.load(directory, card, threads=settings.threads)
         builder = InputBuilder.load(directory, card)
     except ModelLoadError as error:
-        logger.warning("document states are not used, workers score everything: %s", error)
+        logger.warning("[states-unused] document states are not used, workers score everything: %s", error)
         return workers
     states = States.of(settings)
     if most_bytes(states.profile, card.joining.layers, backend.hidden, builder.max_tokens) > MOST_RECORD_BYTES:
-        logger.warning("document states are not used, workers score everything: a record would not fit into a reply")
+        logger.warning("[states-unused] document states are not used: a record would not fit into a reply")
         return workers
     return JoinedOnWorkers(directory, card, builder, backend, states, workers)
 
@@ -194,6 +194,6 @@ class JoinedOnWorkers(JoinedScorer):
         except WorkerError:
             agrees, lasts_s = True, REST_S
         if not agrees and self._agrees:
-            logger.warning("workers have another %s than this process: no states are used, they score all", self.model)
+            logger.warning("[states-unused] workers have another %s than this process and score all", self.model)
         self._agrees, self._asked_until = agrees, time.monotonic() + lasts_s
         return agrees

@@ -290,7 +290,7 @@ class RemoteScorer:
             self._delivery = Delivery(self._app, self._redis, self._registry, self._signer)
             self._under_way, self._calls = 0, 0
             if not self._signer.signs:
-                logger.warning("%s", UNSIGNED_RISK)
+                logger.warning("[unsigned] %s", UNSIGNED_RISK)
             self._process = os.getpid()
 
 

@@ -100,7 +100,9 @@ class _Refusals:
             if due:
                 self._logged_at[kind, error.reason] = now
         if due:
-            logger.warning("a %s was refused: %s; more of these are only counted for %g s", kind, error, LOG_EVERY_S)
+            logger.warning(
+                "[message-refused] a %s was refused: %s; for %g s more are only counted", kind, error, LOG_EVERY_S
+            )
 
 
 count_refusal = _Refusals().count

@@ -120,7 +120,7 @@ class LiveWorkers:
         self._failure = no_broker(error)
         if not self._breaker.is_open:
             self._away_since = time.monotonic()
-            logger.warning("%s; searches keep their first pass until it answers", self._failure)
+            logger.warning("[broker-away] %s; searches keep their first pass until it answers", self._failure)
         self._known = None
         self._breaker.trip(probed=probed)
 

@@ -53,7 +53,9 @@ class Background:
         """Wait for the tasks that were submitted."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._is_running, CLOSE_S):
-                logger.warning("%d writes of document states were not done in %g s", len(self._tasks), CLOSE_S)
+                logger.warning(
+                    "[states-lost] %d writes of document states were not done in %g s", len(self._tasks), CLOSE_S
+                )
                 self._tasks.clear()
 
     def _work(self) -> None:
@@ -68,4 +70,4 @@ class Background:
             try:
                 task()
             except Exception:
-                logger.exception("a task of document states failed")
+                logger.exception("[states-lost] a task of document states failed")

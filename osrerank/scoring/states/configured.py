@@ -60,5 +60,7 @@ def _redis(settings: Settings, most_bytes: int) -> StateStore:
     url = settings.states_redis_url.get_secret_value()
     host = urlsplit(url).hostname
     if url.startswith("redis:") and host not in LOCAL:
-        logger.warning("states go to %s without TLS, and they reveal the documents: use rediss://", host)
+        logger.warning(
+            "[states-in-clear] states go to %s without TLS, and they reveal the documents: use rediss://", host
+        )
     return RedisStore(url, most_bytes=most_bytes, ttl_s=settings.states_ttl_s)

@@ -123,7 +123,9 @@ class Guard:
             self._paused_until[way] = time.monotonic() + self._rest_s
         if is_first:
             reason = f"{type(error).__name__}: {error}"
-            logger.warning("%s: no %s of document states for %g s: %s", self._place, way, self._rest_s, reason)
+            logger.warning(
+                "[states-away] %s: no %s of document states for %g s: %s", self._place, way, self._rest_s, reason
+            )
 
 
 class MemoryStore:

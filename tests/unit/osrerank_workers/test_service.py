@@ -108,7 +108,10 @@ def test_a_line_of_the_log_is_json():
     try:
         int("no number")
     except ValueError:
-        record = logging.LogRecord("a.b", logging.WARNING, str(Path()), 1, "it %s", ("fails",), sys.exc_info())
+        record = logging.LogRecord(
+            "a.b", logging.WARNING, str(Path()), 1, "[odd-thing] it %s", ("fails",), sys.exc_info()
+        )
     line = json.loads(JsonFormatter().format(record))
-    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "a.b", "it fails")
+    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "a.b", "[odd-thing] it fails")
+    assert line["code"] == "odd-thing"
     assert "ValueError: invalid" in line["traceback"]
