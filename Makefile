@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo check test lint type docs bench clean
+.PHONY: setup demo check test lint type docs bench gpu-rehearsal clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make setup  install everything into $(VENV)"
 	@echo "make check  lint, types and the unit tests that need no server, in about a minute"
 	@echo "make test   all tests but the benchmarks;  make lint, make type, make bench"
+	@echo "make gpu-rehearsal  everything that waits for a GPU, tiny, on this machine, in about two minutes"
 	@echo "make docs   the documentation as a site, in site/; a broken link fails"
 
 $(BIN)/python:
@@ -55,6 +56,9 @@ docs: $(VENV)/.docs
 
 bench: setup
 	$(BIN)/python -m pytest -m bench tests/bench $(TEST_OPTIONS)
+
+gpu-rehearsal: setup
+	$(BIN)/python -m tools.gpu.rehearse build/gpu-rehearsal
 
 clean:
 	rm -rf $(VENV) .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
