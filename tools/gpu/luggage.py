@@ -34,7 +34,8 @@ def read_sequences(file: Path) -> list[list[Tokens]]:
         ids, ends, query_ends, sizes = (content[name] for name in ("ids", "ends", "query_ends", "sizes"))
     pieces = np.split(ids.astype(np.int64), ends[:-1])
     flat = iter(
-        Tokens(one, (np.arange(len(one)) >= query).astype(np.int64)) for one, query in zip(pieces, query_ends, strict=True)
+        Tokens(one, (np.arange(len(one)) >= query).astype(np.int64))
+        for one, query in zip(pieces, query_ends, strict=True)
     )
     return [list(itertools.islice(flat, int(size))) for size in sizes]
 

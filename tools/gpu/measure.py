@@ -1,6 +1,6 @@
 """How things are timed and described: seconds, the matrix peak, model FLOPs, the device and the versions."""
 
-import datetime
+import datetime as dt
 import functools
 import platform
 import shutil
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -58,7 +58,10 @@ def matrix_peak() -> float:
 
 
 def flops(sequences: Sequence[Tokens], shape: Shape) -> float:
-    """Return the FLOPs of whole forward passes without padding: 2 x weights a token, 4 x hidden x length for attention."""
+    """Return the FLOPs of whole forward passes without padding.
+
+    A token costs 2 x the weights of the matrices, and 4 x hidden x length for the attention of a layer.
+    """
     hidden, layers, _, inner = shape
     a_token = 2 * (4 * hidden**2 + 2 * hidden * inner)
     lengths = [len(tokens.ids) for tokens in sequences]
@@ -91,7 +94,7 @@ def _fixed() -> dict[str, str]:
 
 def machine() -> dict[str, str]:
     """Return what figures depend on: device, driver, versions, and the date."""
-    return {**_fixed(), "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat()}
+    return {**_fixed(), "date": dt.datetime.now(tz=dt.UTC).date().isoformat()}
 
 
 def _smi(field: str) -> str:
@@ -112,7 +115,7 @@ class BusyShare:
         self._seen: list[float] = []
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> "BusyShare":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -1,6 +1,6 @@
 """Random models with BERT's tokenizer: speed and rounding do not depend on what the weights have learnt."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import transformers
 
 from osrerank.export.export_model import write_card
 from osrerank.scoring.card import CrossBias, Joining, ModelCard
-from osrerank.scoring.model_files import CARD_FILE, read_card
 from tools.gpu.measure import Shape
 
 SHAPES: dict[str, Shape] = {
@@ -40,43 +39,33 @@ class Family:
     card: ModelCard | None = None
 
 
-def _duo(**changes: Any) -> ModelCard:
-    return ModelCard("made", "cosine", kind="duo", **changes)
+def _layout(layout: Any, **changes: Any) -> Family:
+    return Family("bert", ONE_LABEL, {}, ModelCard("made", "cosine", layout=layout, **changes))
 
 
 ONE_LABEL = "BertForSequenceClassification"
+FROM_PADDING = {"pad_token_id": 1, "max_position_embeddings": 514}
+BERTS_TOKENS = {"pad_token_id": 0, "cls_token_id": 101, "sep_token_id": 102, "bos_token_id": 101, "eos_token_id": 102}
+ALL_ROWS: dict[str, Any] = {"rows": "all", "pooling": "mean"}
 FAMILIES = {
     "bert, one logit": Family("bert", ONE_LABEL),
     "bert, two logits": Family("bert", ONE_LABEL, {"num_labels": 2}),
     "bert, next sentence": Family("bert", "BertForNextSentencePrediction"),
-    "roberta": Family("roberta", "RobertaForSequenceClassification", {"pad_token_id": 1, "max_position_embeddings": 514}),
-    "xlm-roberta": Family(
-        "xlm-roberta", "XLMRobertaForSequenceClassification", {"pad_token_id": 1, "max_position_embeddings": 514}
-    ),
+    "roberta": Family("roberta", "RobertaForSequenceClassification", FROM_PADDING),
+    "xlm-roberta": Family("xlm-roberta", "XLMRobertaForSequenceClassification", FROM_PADDING),
     "electra": Family("electra", "ElectraForSequenceClassification"),
-    "modernbert": Family(
-        "modernbert", "ModernBertForSequenceClassification", {"vocab_size": 30522, "pad_token_id": 0, "cls_token_id": 101,
-        "sep_token_id": 102, "bos_token_id": 101, "eos_token_id": 102, "max_position_embeddings": 512},
-    ),
+    "modernbert": Family("modernbert", "ModernBertForSequenceClassification", BERTS_TOKENS),
     "bert, duo": Family(
         "bert", ONE_LABEL, {"type_vocab_size": 3}, ModelCard("made", "logit1", kind="duo", segment_rows=3)
     ),
-    "cross-bias": Family("bert", ONE_LABEL, {}, ModelCard("made", "cosine", layout="cross-bias")),
-    "cross-bias, both sides open": Family(
-        "bert", ONE_LABEL, {}, ModelCard("made", "cosine", layout="cross-bias", cross_bias=CrossBias(-2.0, -1.0))
-    ),
-    "cross-bias, pooled": Family(
-        "bert", ONE_LABEL, {}, ModelCard("made", "cosine", layout="cross-bias", cross_bias=CrossBias(pool_factor=2.5))
-    ),
-    "cross-bias, duo": Family("bert", ONE_LABEL, {}, _duo(layout="cross-bias")),
-    "joined, no layer": Family(
-        "bert", ONE_LABEL, {}, ModelCard("made", "cosine", layout="joined", joining=Joining(0, pooling="mean", rows="all"))
-    ),
-    "joined, one layer, [CLS]": Family("bert", ONE_LABEL, {}, ModelCard("made", "cosine", layout="joined")),
-    "joined, two layers, all rows": Family(
-        "bert", ONE_LABEL, {}, ModelCard("made", "cosine", layout="joined", joining=Joining(2, -4.0, rows="all", pooling="mean"))
-    ),
-}  # fmt: skip
+    "cross-bias": _layout("cross-bias"),
+    "cross-bias, both sides open": _layout("cross-bias", cross_bias=CrossBias(-2.0, -1.0)),
+    "cross-bias, pooled": _layout("cross-bias", cross_bias=CrossBias(pool_factor=2.5)),
+    "cross-bias, duo": _layout("cross-bias", kind="duo"),
+    "joined, no layer": _layout("joined", joining=Joining(0, **ALL_ROWS)),
+    "joined, one layer, [CLS]": _layout("joined"),
+    "joined, two layers, all rows": _layout("joined", joining=Joining(2, -4.0, **ALL_ROWS)),
+}
 
 
 def make(folder: Path, shape: Shape, tokenizer: Path, family: Family | None = None) -> Path:
@@ -114,16 +103,3 @@ def _config(shape: Shape, family: Family) -> Any:
     fields = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
     fields |= {"intermediate_size": inner, "num_labels": 1, "vocab_size": 30522, **family.changes}
     return transformers.AutoConfig.for_model(family.kind, **fields)
-
-
-def with_card(source: Path, folder: Path, **changes: Any) -> Path:
-    """Return a copy of a model's directory, its files linked, with another card."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in source.rglob("*"):
-        target = folder / file.relative_to(source)
-        if file.is_file() and not target.exists() and file.name != CARD_FILE:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(file.resolve())
-    write_card(folder, replace(read_card(source), **changes))
-    return folder
-

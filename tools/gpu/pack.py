@@ -1,10 +1,10 @@
-"""Pack the luggage for a borrowed GPU: code, weights, texts, wheels, in parts that each may travel at once.
+"""Pack the luggage for a borrowed GPU: code, weights, texts, wheels, in parts that may each travel at once.
 
 python -m tools.gpu.pack .gpu --models MODELS --data DATA        # everything
 python -m tools.gpu.pack build/luggage --tiny --no-wheels        # what the rehearsal needs, from the package alone
 
 MODELS has the start of the training, e5-small-v2, in a folder of its own; DATA has ``squad``, ``nq-open-oracle``,
-``msmarco-dl19`` (orders are compared on it) and ``msmarco-dl21`` (the weights of the training are chosen on it). Without
+``msmarco-dl19`` (orders are compared on it) and ``msmarco-dl21`` (weights are chosen on it). Without
 them, the package's sample takes their place. git must ignore the output: it is in no repository and in no package.
 """
 
@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,8 @@ QUESTIONS, TRAINING_DEPTH = 38_600, 12
 
 def git(*arguments: str) -> list[str]:
     """Return the names that git lists in this checkout."""
-    found = subprocess.run(["git", "-C", str(ROOT), arguments[0], "-z", *arguments[1:]], capture_output=True, text=True, check=True)  # noqa: S603, S607 - git
+    command = ["git", "-C", str(ROOT), arguments[0], "-z", *arguments[1:]]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - git, with names of our own
     return [name for name in found.stdout.split("\0") if name]
 
 
@@ -82,7 +82,9 @@ def _builder(card: Mapping[str, Any]) -> InputBuilder:
 def add_start(folder: Path, start: Path | None) -> None:
     """Pack the model that the training starts from: the one given, or a random one."""
     with tempfile.TemporaryDirectory() as made:
-        source = start or make(Path(made) / "start", SHAPES["tiny"], MONO / "tokenizer.json", FAMILIES["bert, one logit"])
+        source = start or make(
+            Path(made) / "start", SHAPES["tiny"], MONO / "tokenizer.json", FAMILIES["bert, one logit"]
+        )
         target = folder / "models" / "start"
         target.mkdir(parents=True)
         for name in ("config.json", "tokenizer.json"):
@@ -99,15 +101,34 @@ def add_lists(folder: Path, training: Sequence[List], development: Sequence[List
 
 def add_wheels(folder: Path, wheels: Mapping[str, Any]) -> None:
     """Download the wheels that the machine's Python lacks, in the versions of ``constraints.txt``."""
-    known = dict(line.strip().split("==") for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if "==" in line)
+    known = dict(
+        line.strip().split("==") for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if "==" in line
+    )
     versions = {name.lower().replace("_", "-"): version for name, version in known.items()}
     packages = []
     for name in wheels["packages"]:
         version = versions.get(name.lower().replace("_", "-"))
         packages.append(f"{name}=={version}" if version else name)
     platforms = [part for platform in wheels["platforms"] for part in ("--platform", platform)]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
-    command += ["--python-version", wheels["python"], "--implementation", "cp", *platforms, "--dest", str(folder / "wheels")]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary=:all:",
+    ]
+    command += [
+        "--python-version",
+        wheels["python"],
+        "--implementation",
+        "cp",
+        *platforms,
+        "--dest",
+        str(folder / "wheels"),
+    ]
     subprocess.run([*command, *packages], check=True)  # noqa: S603 - pip, with names of our own
 
 

@@ -63,7 +63,9 @@ class Plan:
     def read(cls, file: Path = FILE) -> Self:
         """Read the plan."""
         content = tomllib.loads(file.read_text("utf-8"))
-        steps = [Step(**{**one, "needs": tuple(one["needs"]), "writes": tuple(one["writes"])}) for one in content["steps"]]
+        steps = [
+            Step(**{**one, "needs": tuple(one["needs"]), "writes": tuple(one["writes"])}) for one in content["steps"]
+        ]
         return cls(Limits(**content["limits"]), content["wheels"], steps)
 
     def step(self, name: str) -> Step:

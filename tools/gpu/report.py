@@ -24,7 +24,18 @@ PAGES = {
     "docs/performance.md": ("speed",),
 }
 """Sections of each page."""
-FIXED = ("device", "driver", "torch", "transformers", "sentence-transformers", "tokenizers", "onnxruntime", "numpy", "date", "seconds")
+FIXED = (
+    "device",
+    "driver",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "tokenizers",
+    "onnxruntime",
+    "numpy",
+    "date",
+    "seconds",
+)
 NOTHING = "Not measured yet: no GPU was there."
 Part = Mapping[str, Any]
 Rows = Iterable[Sequence[Any]]
@@ -105,7 +116,11 @@ def speed(parts: Mapping[str, Part]) -> list[str]:
     """Return the table of ways, and how many times the peer ours is."""
     fields = ("pairs/s", "tokens/s", "of the measured peak", "of the nominal peak", "MiB")
     cells = {name: found for name, found in parts.items() if not name.startswith("kernels") and "rows" in found}
-    rows = [(name, way, *(row.get(field) for field in fields)) for name, found in cells.items() for way, row in found["rows"].items()]
+    rows = [
+        (name, way, *(row.get(field) for field in fields))
+        for name, found in cells.items()
+        for way, row in found["rows"].items()
+    ]
     times = [(name, *_times(found["rows"])) for name, found in cells.items()]
     others = {name: found for name, found in parts.items() if not name.startswith("kernels") and "rows" not in found}
     return [
@@ -143,10 +158,15 @@ def training(parts: Mapping[str, Part]) -> list[str]:
     trained = {name: found for name, found in parts.items() if "loss" in found}
     fields = ("steps", "seconds", "sequences/s", "MiB", "hours to 400,000 steps of 32")
     rows = [
-        (name, *(found.get(field) for field in fields), *(found["loss"][at] for at in (0, -1))) for name, found in trained.items()
+        (name, *(found.get(field) for field in fields), *(found["loss"][at] for at in (0, -1)))
+        for name, found in trained.items()
     ]
     lines = _table(("training", *fields, "first loss", "last loss"), rows)
-    measures = [f"- {name}: {', '.join(found['progress'][1:2] + [str(found['measures'])])}" for name, found in trained.items() if found["measures"]]
+    measures = [
+        f"- {name}: {', '.join([*found['progress'][1:2], str(found['measures'])])}"
+        for name, found in trained.items()
+        if found["measures"]
+    ]
     return [*lines, "", *measures, *_others({name: found for name, found in parts.items() if "loss" not in found})]
 
 
@@ -154,7 +174,9 @@ def _plain(*heads: str) -> Any:
     """Return what makes a table of a step whose parts are rows."""
 
     def made(parts: Mapping[str, Part]) -> list[str]:
-        lines = _table(("what", *heads), ((name, *(found.get(head) for head in heads)) for name, found in parts.items()))
+        lines = _table(
+            ("what", *heads), ((name, *(found.get(head) for head in heads)) for name, found in parts.items())
+        )
         hours = [f"- {name}: hours for {found['hours']}" for name, found in parts.items() if "hours" in found]
         return [*lines, *(["", *hours] if hours else [])]
 

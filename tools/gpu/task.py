@@ -75,7 +75,9 @@ class Results:
         self._file = file
         known = json.loads(file.read_text("utf-8")) if file.exists() else {}
         same = all(known.get(name) == value for name, value in fixed.items())
-        self.content: dict[str, Any] = known if same and known else {**fixed, "complete": False, "parts": {}, "failed": {}}
+        self.content: dict[str, Any] = (
+            known if same and known else {**fixed, "complete": False, "parts": {}, "failed": {}}
+        )
 
     @property
     def done(self) -> set[str]:

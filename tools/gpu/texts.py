@@ -47,7 +47,8 @@ class Words:
     def queries(self, count: int, depth: int, words: int = 0) -> list[tuple[str, list[str]]]:
         """Return queries of seven words, each with so many passages, or with texts of so many words."""
         return [
-            (self.piece(7), [self.piece(words) if words else self.passage() for _ in range(depth)]) for _ in range(count)
+            (self.piece(7), [self.piece(words) if words else self.passage() for _ in range(depth)])
+            for _ in range(count)
         ]
 
 
@@ -88,7 +89,9 @@ def question_lists(data: Path, questions: int, depth: int) -> Iterator[List]:
     qrels = read_qrels(folder / "qrels.txt").judgments
     with temporary_search(texts.items(), depth) as search:
         for query in read_queries(folder / "queries.tsv"):
-            relevant = {doc_id for doc_id, grade in qrels.get(query.query_id, {}).items() if grade > 0 and doc_id in texts}
+            relevant = {
+                doc_id for doc_id, grade in qrels.get(query.query_id, {}).items() if grade > 0 and doc_id in texts
+            }
             ids = list(dict.fromkeys([*(doc_id for doc_id, _ in search.hits(query.text)), *sorted(relevant)]))
             if relevant and len(ids) > len(relevant):
                 yield query.text, [texts[one] for one in ids], [int(one in relevant) for one in ids]

@@ -2,8 +2,8 @@
 
 python -m tools.gpu.train_once REQUEST.json FOUND.json
 
-REQUEST is ``{"source", "output", "recipe", "kind", "examples", "development", "minutes", "save_every_s"}``; FOUND gets the
-seconds, the speed over the last half of the steps, and the most memory.
+REQUEST is ``{"source", "output", "recipe", "kind", "examples", "development", "minutes", "save_every_s"}``; FOUND gets
+the seconds, the speed over the last half of the steps, and the most memory.
 """
 
 import functools
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from osrerank.training import fit, loop
 from osrerank.training.curve import CURVE_FILE, read_curve
@@ -43,7 +43,7 @@ class Watch:
         self.lines.append(line)
         print(line, flush=True)
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -62,9 +62,9 @@ class Watch:
 
     def _look(self) -> None:
         while not self._ended.wait(0.1):
-            if self._curve.exists() and (steps := self._curve.read_bytes().count(b"\n") - 1) > 0:
-                if not self._seen or steps > self._seen[-1][1]:
-                    self._seen.append((time.monotonic(), steps))
+            steps = self._curve.read_bytes().count(b"\n") - 1 if self._curve.exists() else 0
+            if steps > (self._seen[-1][1] if self._seen else 0):
+                self._seen.append((time.monotonic(), steps))
 
 
 def request_of(content: dict[str, Any], report: Watch) -> Request:
@@ -95,7 +95,8 @@ def main() -> None:
     """Train, and write what was found."""
     content = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     if "save_every_s" in content:  # no option of the command has it: only tests kill what has just begun
-        fit.Plan = functools.partial(loop.Plan, save_every_s=content["save_every_s"])  # type: ignore[misc,assignment]
+        often = functools.partial(loop.Plan, save_every_s=content["save_every_s"])
+        setattr(fit, "Plan", often)  # noqa: B010 - the module does not export it
     report = Watch(Path(f"{content['output']}.training") / CURVE_FILE)
     request = request_of(content, report)
     with peak_memory() as memory, report:
@@ -105,7 +106,13 @@ def main() -> None:
         most = memory()
     steps, losses, measures = curve_of(request.output if made else request.folder)
     rate = report.steps_per_s or steps / taken
-    found = {"finished": made is not None, "seconds": round(taken, 1), "steps": steps, "MiB": most, "loss": losses}
+    found: dict[str, Any] = {
+        "finished": made is not None,
+        "seconds": round(taken, 1),
+        "steps": steps,
+        "MiB": most,
+        "loss": losses,
+    }
     found |= {"sequences/s": round(rate * request.recipe.batch, 2)}
     found |= {"measures": measures, "progress": report.lines[:3] + report.lines[-3:]}
     Path(sys.argv[2]).write_text(json.dumps(found), encoding="utf-8")

@@ -5,7 +5,8 @@ exact scores are transformers' in fp32 on the same device; of the layouts, which
 those of the plain module that the tests hold to the definition.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,9 @@ def candidates(task: Task, folder: Path, card: ModelCard, layout: str) -> list[l
     if card.layout == "cross-bias":
         lists = [[_own_cls(tokens) for tokens in one] for one in lists]
     if pad:  # of RoBERTa, to which BERT's padding is a piece, and its own an ordinary one of BERT's
-        lists = [[Tokens(np.where(tokens.ids == pad, 3, tokens.ids), tokens.segments) for tokens in one] for one in lists]
+        lists = [
+            [Tokens(np.where(tokens.ids == pad, 3, tokens.ids), tokens.segments) for tokens in one] for one in lists
+        ]
     few = 2 if folder.name == "mono" else 5  # of a rehearsal: 16 bits are slow on a CPU
     return [one[: task.choose(len(one), few)] for one in lists[: task.choose(len(lists), 2)]]
 
@@ -118,7 +121,11 @@ def _padded(folder: Path, card: ModelCard, _config: dict[str, Any]) -> Iterator[
     """Yield transformers' forward pass in 16 bits, which is ours too where we have none of our own."""
     for name in ("bf16", "fp16"):
         network = load_network(folder, card).to(DTYPES[name])
-        yield name, "ours" if obstacle(_config, card) else "transformers", PaddedEngine(network, DEVICE, padding_id(folder))
+        yield (
+            name,
+            "ours" if obstacle(_config, card) else "transformers",
+            PaddedEngine(network, DEVICE, padding_id(folder)),
+        )
 
 
 def _first_column(engine: Engine, sequences: Sequence[Tokens], card: ModelCard, budget: int = BUDGET_TOKENS) -> Scores:
@@ -168,38 +175,40 @@ def out_of_memory(task: Task) -> Found:
     first = task.choose(20, 3)
     few = scorer.score(query, texts[:first], tuples[:first])
     before = OUT_OF_MEMORY._value.get()  # noqa: SLF001 - prometheus has no other way to read one
-    with _full(scorer) as allowed:
+    with full_memory() as allowed:
         found = scorer.score(query, texts, tuples)
     difference = float(np.abs(found.values[:first] - few.values).max())
     times = OUT_OF_MEMORY._value.get() - before  # noqa: SLF001 - likewise
-    return {"pairs": len(texts), "failures": len(found.failures), "out of memory": times, "difference": difference, "limit": allowed}
+    return {
+        "pairs": len(texts),
+        "failures": len(found.failures),
+        "out of memory": times,
+        "difference": difference,
+        "limit": allowed,
+    }
 
 
-def _scorer(folder: Path, card: ModelCard, wrap: Callable[[Any], Any] | None = None) -> LocalScorer:
+def _scorer(folder: Path, card: ModelCard) -> LocalScorer:
     backend = TorchBackend.load(folder, card)
     if not ON_GPU:
-        backend._engine = _Small(backend._engine, 2048)  # type: ignore[assignment,arg-type] # noqa: SLF001 - stands for a GPU
+        backend._engine = _Small(backend._engine, 2048)  # type: ignore[arg-type]  # noqa: SLF001 - for a GPU
         backend.budget_tokens = 8192
     return LocalScorer(folder, card, InputBuilder.load(folder, card), backend)
 
 
-class _full:  # noqa: N801 - used as a context
-    """Leave this process little memory of the GPU."""
-
-    def __init__(self, _scorer: LocalScorer) -> None:
-        self.limit = "2048 tokens, made"
-
-    def __enter__(self) -> str:
-        if ON_GPU:
-            torch.cuda.empty_cache()
-            total = torch.cuda.get_device_properties(0).total_memory
-            torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + MEMORY_BYTES) / total)
-            self.limit = f"{MEMORY_BYTES >> 20} MiB beyond the weights"
-        return self.limit
-
-    def __exit__(self, *_error: object) -> None:
-        if ON_GPU:
-            torch.cuda.set_per_process_memory_fraction(1.0)
+@contextlib.contextmanager
+def full_memory() -> Iterator[str]:
+    """Leave this process little memory of the GPU; yield how little."""
+    if not ON_GPU:
+        yield "2048 tokens, made"
+        return
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + MEMORY_BYTES) / total)
+    try:
+        yield f"{MEMORY_BYTES >> 20} MiB beyond the weights"
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def int8_graph(task: Task) -> Found:
@@ -220,7 +229,10 @@ def int8_graph(task: Task) -> Found:
         names = [entry.name for entry in session.get_inputs()]
         found[provider] = np.array([_run_graph(session, names, tokens) for one in lists for tokens in one[:10]])
     cpu = found["CPUExecutionProvider"]
-    return {"providers": providers, "differences": {name: float(np.abs(one - cpu).max()) for name, one in found.items()}}
+    return {
+        "providers": providers,
+        "differences": {name: float(np.abs(one - cpu).max()) for name, one in found.items()},
+    }
 
 
 def _run_graph(session: Any, names: Sequence[str], tokens: Tokens) -> float:

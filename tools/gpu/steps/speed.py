@@ -75,9 +75,9 @@ def _model(task: Task, shape: str) -> Path:
 
 
 def load_of(task: Task, folder: Path, length: int, depth: int = 100) -> Load:
-    """Return texts that are so many tokens with their query, or passages; about so many tokens that a second is filled."""
+    """Return texts that are so many tokens with their query, or passages."""
     words = Words(task.luggage / "code")
-    pairs = max(depth, task.choose(1_000_000, 2_000) // (length or 96))
+    pairs = max(depth, task.choose(400_000 if "large" in folder.name else 1_000_000, 2_000) // (length or 96))
     queries = words.queries(max(1, pairs // depth), task.choose(depth, 10), words=length and length + 20)
     builder = InputBuilder.load(folder, card_of(folder, length))
     sequences = [
@@ -105,9 +105,9 @@ def _cell(task: Task, shape: str, length: int) -> Found:
     rows = {}
     for name, taken, memory in _ways(task, folder, load, length):
         rate = work / taken
-        rows[name] = {"pairs/s": round(len(load.sequences) / taken, 1), "tokens/s": round(load.tokens / taken)}
-        rows[name] |= {"of the measured peak": round(rate / peak, 4), "MiB": memory}
-        rows[name] |= {"of the nominal peak": round(rate / NOMINAL_BF16, 4)} if ON_GPU else {}
+        row: dict[str, Any] = {"pairs/s": round(len(load.sequences) / taken, 1), "tokens/s": round(load.tokens / taken)}
+        row |= {"of the measured peak": round(rate / peak, 4), "MiB": memory}
+        rows[name] = row | {"of the nominal peak": round(rate / NOMINAL_BF16, 4)} if ON_GPU else row
     mean = round(load.tokens / len(load.sequences), 1)
     return {"pairs": len(load.sequences), "mean tokens": mean, "peak TFLOP/s": round(peak / 1e12, 1), "rows": rows}
 
@@ -203,7 +203,11 @@ def compiled(task: Task, shape: str, length: int) -> Found:
     taken = seconds(action, task.choose(3, 1))
     count = size * len(inputs)
     work = flops([tokens for one in whole_batches for tokens in one], SHAPES[task.choose(shape, "tiny")])
-    return {"pairs/s": round(count / taken, 1), "of the measured peak": round(work / taken / matrix_peak(), 4), "compile s": round(first - taken, 1)}
+    return {
+        "pairs/s": round(count / taken, 1),
+        "of the measured peak": round(work / taken / matrix_peak(), 4),
+        "compile s": round(first - taken, 1),
+    }
 
 
 def kernels(task: Task, shape: str, length: int) -> Found:
@@ -251,7 +255,12 @@ def _rate(given: tuple[Path, Task, float, float]) -> float:
     """Score passages for a time, and return the pairs a second."""
     folder, task, begin_at, span = given
     load = load_of(replace(task, tiny=True), folder, PASSAGES) if task.tiny else load_of(task, folder, PASSAGES)
-    scorer = LocalScorer(folder, read_card(folder), InputBuilder.load(folder, read_card(folder)), TorchBackend.load(folder, read_card(folder)))
+    scorer = LocalScorer(
+        folder,
+        read_card(folder),
+        InputBuilder.load(folder, read_card(folder)),
+        TorchBackend.load(folder, read_card(folder)),
+    )
     action = whole(scorer, replace(load, queries=load.queries[:10]), 4)
     action()
     time.sleep(max(0.0, begin_at - time.time()))

@@ -1,4 +1,4 @@
-"""Document states: documents a second that are built on the GPU, by length, and what that makes of whole collections."""
+"""Document states: documents a second that are built on the GPU, by length, and the hours of whole collections."""
 
 import functools
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
-"""Training: mono as the first model in the package was trained, on ten times the data; monoBERT's and duoBERT's recipes
-at their sizes for as long as there is time; whether a killed training goes on to the last bit.
+"""Training: mono as the first model in the package was, on ten times the data, and the papers' recipes.
+
+monoBERT's and duoBERT's are trained at their sizes for as long as there is time. The last part is whether a killed
+training goes on to the last bit.
 
 monoBERT's and duoBERT's starts are random: what is measured is speed, memory and whether the loss falls.
 """
@@ -159,7 +161,12 @@ def resumed(task: Task) -> Found:
     train_once(task, "killed", {**content, "output": str(task.scratch / "killed")})
     left, right = (load_file(task.scratch / name / "model.safetensors") for name in ("whole", "killed"))
     differences = [float(abs(left[name] - right[name]).max()) for name in left]
-    return {"steps": whole["steps"], "killed at": killed_at, "bitwise": not any(differences), "difference": max(differences)}
+    return {
+        "steps": whole["steps"],
+        "killed at": killed_at,
+        "bitwise": not any(differences),
+        "difference": max(differences),
+    }
 
 
 def _killed(task: Task, content: Mapping[str, Any], step: int) -> int:

@@ -17,7 +17,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.scorer import RemoteScorer
@@ -38,7 +38,9 @@ def parts(task: Task) -> Iterator[Part]:
     with contextlib.ExitStack() as stack:
         started: list[Service] = []
         for depth, clients in task.choose(((100, 1), (100, 32), (1000, 1), (1000, 8), (100, 8)), ((10, 2),)):
-            yield Part(f"k0 {depth}, {clients} clients", 20, functools.partial(searches, task, stack, started, depth, clients))
+            yield Part(
+                f"k0 {depth}, {clients} clients", 20, functools.partial(searches, task, stack, started, depth, clients)
+            )
 
 
 class Service:
@@ -55,11 +57,30 @@ class Service:
         self._folder = task.scratch
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> "Service":
+    def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        redis = [_redis_program(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
+        redis = [
+            _redis_program(),
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            str(self._folder),
+        ]
         self._start("redis", redis)
-        given = ["--model", self.model, "--broker-url", self.url, "--backend", "torch", "--metrics-port", str(self.metrics_port)]
+        given = [
+            "--model",
+            self.model,
+            "--broker-url",
+            self.url,
+            "--backend",
+            "torch",
+            "--metrics-port",
+            str(self.metrics_port),
+        ]
         self._start("worker", [sys.executable, "-m", "osrerank_workers", *given])
         self._wait()
         return self
@@ -75,7 +96,7 @@ class Service:
 
     def metrics(self) -> dict[str, float]:
         """Return the worker's counters by name and labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:  # noqa: S310 - ours
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
         return {name: float(value) for name, value in re.findall(r"^(osrerank_\S+) (\S+)$", text, re.MULTILINE)}
 
@@ -95,7 +116,9 @@ class Service:
                 if any(beat.taking for beat in WorkerRegistry(redis, self.model).heartbeats()):
                     return
             time.sleep(0.2)
-        log = "".join((self._folder / f"{name}.log").read_text("utf-8", errors="replace")[-400:] for name in ("redis", "worker"))
+        log = "".join(
+            (self._folder / f"{name}.log").read_text("utf-8", errors="replace")[-400:] for name in ("redis", "worker")
+        )
         raise RuntimeError(f"no worker: {log}")
 
 
@@ -137,7 +160,12 @@ def searches(task: Task, stack: contextlib.ExitStack, started: list[Service], de
         with BusyShare() as busy:
             taken, span = _clients(scorer, texts, depth, clients, task.choose(8.0, 1.0))
         after = service.metrics()
-    return {**_times(taken, span), **_batches(before, after, span), "GPU busy": busy.share, "pairs/s": round(len(taken) * depth / span, 1)}
+    return {
+        **_times(taken, span),
+        **_batches(before, after, span),
+        "GPU busy": busy.share,
+        "pairs/s": round(len(taken) * depth / span, 1),
+    }
 
 
 def _search(scorer: RemoteScorer, query: str, texts: list[str]) -> float:
@@ -153,7 +181,9 @@ def _search(scorer: RemoteScorer, query: str, texts: list[str]) -> float:
     return time.perf_counter() - began
 
 
-def _clients(scorer: RemoteScorer, texts: list[str], depth: int, clients: int, span: float) -> tuple[list[float], float]:
+def _clients(
+    scorer: RemoteScorer, texts: list[str], depth: int, clients: int, span: float
+) -> tuple[list[float], float]:
     """Return the seconds of each search of all clients, and how long they searched."""
     taken: list[float] = []
     errors: list[BaseException] = []
@@ -194,4 +224,8 @@ def _batches(before: dict[str, float], after: dict[str, float], span: float) -> 
 
     count = more("osrerank_batch_tokens_count")
     tokens = more("osrerank_batch_tokens_sum") / count if count else 0.0
-    return {"batches": count, "mean tokens": round(tokens, 1), "threads computing": round(more("osrerank_compute_seconds_sum") / span, 3)}
+    return {
+        "batches": count,
+        "mean tokens": round(tokens, 1),
+        "threads computing": round(more("osrerank_compute_seconds_sum") / span, 3),
+    }
