@@ -20,10 +20,10 @@ from typing import Any
 
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import read_card
+from tools.gpu.candidates import List, question_lists, run_lists, sample_lists
 from tools.gpu.luggage import write_halves, write_lists, write_sequences
 from tools.gpu.networks import FAMILIES, SHAPES, make
 from tools.gpu.plan import Limits, Plan
-from tools.gpu.texts import List, question_lists, run_lists, sample_lists
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("osrerank", "index_loaders", "workers", "tools/gpu", "pyproject.toml")

@@ -35,7 +35,7 @@ def build(task: Task, layers: int, length: int) -> Found:
     joining = card.joining if not layers else Joining(layers, rows="all", pooling="mean", document_prefix="passage: ")
     card = replace(card, joining=joining, max_tokens=length or 512, max_query_tokens=length or 512)
     builder = InputBuilder.load(folder, card)
-    count = task.choose(400_000, 600) // (length or 96)
+    count = task.choose(200_000, 600) // (length or 96)
     words = Words(task.luggage / "code")
     texts = [words.piece(length + 20) if length else words.passage() for _ in range(count)]
     with peak_memory() as memory:
