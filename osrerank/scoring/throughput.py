@@ -39,6 +39,8 @@ class Throughput:
 
     def allows(self, tokens: int, deadline: Deadline) -> bool:
         """Return whether a batch of this many tokens is expected to end before the deadline."""
+        if deadline.is_withdrawn:
+            return False
         remaining_s = deadline.remaining_s()
         if remaining_s == math.inf:
             return True

@@ -1,13 +1,17 @@
 """What a scorer is, what it gives, and until when it may compute."""
 
 import math
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+WITHDRAWN_AFTER_S = 0.1
+"""Who waits for an event notices that its deadline was withdrawn this much later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +48,49 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a call must have answered, on the monotonic clock; None for never."""
+    """When a call must have answered.
+
+    Attributes:
+        at_s: on the monotonic clock; None for never.
+        withdrawn: returns whether nobody waits for the answer any more, so that the deadline has passed; asked often.
+    """
 
     at_s: float | None = None
+    withdrawn: Callable[[], bool] | None = field(default=None, compare=False)
 
     @classmethod
     def after_ms(cls, duration_ms: float | None) -> Self:
         """Return a deadline this many milliseconds from now; None gives one that never passes."""
         return cls(None if duration_ms is None else time.monotonic() + duration_ms / 1000)
 
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.withdrawn is not None and self.withdrawn()
+
     def within_ms(self, duration_ms: float | None) -> "Deadline":
         """Return the sooner of this deadline and one this many milliseconds from now; None keeps this one."""
-        sooner = Deadline.after_ms(duration_ms)
+        sooner = replace(Deadline.after_ms(duration_ms), withdrawn=self.withdrawn)
         return sooner if sooner.remaining_s() < self.remaining_s() else self
 
     def remaining_s(self) -> float:
         """Return the seconds left: negative after the deadline, infinite without one."""
+        if self.is_withdrawn:
+            return -1.0
         return math.inf if self.at_s is None else self.at_s - time.monotonic()
 
     @property
     def passed(self) -> bool:
         """Whether no time is left."""
         return self.remaining_s() <= 0
+
+    def wait(self, event: threading.Event) -> bool:
+        """Wait for an event; return whether it came before the deadline."""
+        while not event.is_set() and not self.passed:
+            remaining_s = self.remaining_s()
+            most_s = remaining_s if self.withdrawn is None else min(remaining_s, WITHDRAWN_AFTER_S)
+            event.wait(None if most_s == math.inf else max(0.0, most_s))
+        return event.is_set()
 
 
 NEVER = Deadline()

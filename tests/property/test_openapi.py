@@ -41,7 +41,7 @@ def test_every_route_is_described():
         "/v1/score",
     }
     assert {path for method, path in described if method == "POST"} == posts
-    gets = {"/health", "/ping", "/ready", "/info", "/v1/models", "/metrics"}
+    gets = {"/health", "/live", "/ping", "/ready", "/info", "/v1/models", "/metrics"}
     assert {path for method, path in described if method == "GET"} == gets
 
 

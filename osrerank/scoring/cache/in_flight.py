@@ -21,8 +21,7 @@ class PendingScore:
 
     def wait(self, deadline: Deadline) -> float | None:
         """Return the score; None when it failed or is late."""
-        remaining_s = None if deadline.at_s is None else max(0.0, deadline.remaining_s())
-        return self._value if self._done.wait(remaining_s) else None
+        return self._value if deadline.wait(self._done) else None
 
 
 class InFlight:

@@ -130,8 +130,7 @@ class Delivery:
         try:
             for pending in chunks:
                 self._send(pending)
-            remaining_s = deadline.remaining_s()
-            call.done.wait(None if deadline.at_s is None else max(0.0, remaining_s))
+            deadline.wait(call.done)
         finally:
             self._forget(chunks)
         late = sum(pending.answer is None for pending in chunks)

@@ -296,7 +296,8 @@ class JoinedScorer(LocalScorer):
         made = self._fill(documents, deadline)
         whole = {key: document.kept for key, document in zip(keys, documents, strict=True) if document.is_new}
         self.records.keep({key: kept for key, kept in whole.items() if kept is not None}, states)
-        self._catch_up([document.text for document in documents if document.is_cut_off])
+        if not deadline.is_withdrawn:
+            self._catch_up([document.text for document in documents if document.is_cut_off])
         return documents, known, made
 
     def _fill(self, documents: Sequence["_Document"], deadline: Deadline) -> int:

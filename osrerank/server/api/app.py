@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
@@ -15,17 +14,15 @@ from starlette.exceptions import HTTPException
 
 from osrerank.errors import OsrerankError
 from osrerank.server.api import routes
-from osrerank.server.api.errors import Refused, body_of, headers_of, status_of
+from osrerank.server.api.dialect_route import NOT_JSON, is_json
+from osrerank.server.api.errors import Refused, body_of, headers_of, sentence_of, status_of
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.middleware import RequestMiddleware
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.service import Service
+from osrerank.server.api.service import Busy, Service
 from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
-
-MOST_FAULTS = 3
-"""How many wrong fields of a request are named."""
 
 
 def create_app(reranker: RerankService, limits: Limits | None = None, *, token: str | None = None) -> FastAPI:
@@ -65,29 +62,14 @@ def create_app(reranker: RerankService, limits: Limits | None = None, *, token: 
 
 
 async def _misshapen(http: HttpRequest, error: Exception) -> Response:
-    """Answer a body that does not fit the dialect, without repeating its content."""
+    """Answer a request of the comparison page that is not as described, without repeating its content."""
     assert isinstance(error, RequestValidationError)
     faults = error.errors()
     if any(fault["type"] == "json_invalid" for fault in faults):
         return _fault(400, f"the body is not JSON: {faults[0].get('ctx', {}).get('error', 'it cannot be decoded')}")
-    if _is_unnamed(http):
-        return _fault(415, "send the body as Content-Type: application/json")
-    depth = 2 if http.url.path in routes.BY_BODY else 1  # the path has "body" and then the dialect found in it
-    sentences = [f"{_path(fault['loc'][depth:])}: {_sentence(fault['msg'])}" for fault in faults[:MOST_FAULTS]]
-    return _fault(422, "; ".join(sentences))
-
-
-def _is_unnamed(http: HttpRequest) -> bool:
-    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return http.method == "POST" and not (kind == "application/json" or kind.endswith("+json"))
-
-
-def _path(location: Any) -> str:
-    return ".".join(map(str, location)) or "the body"
-
-
-def _sentence(message: str) -> str:
-    return message.removeprefix("Value error, ")
+    if not is_json(http):
+        return _fault(415, NOT_JSON)
+    return _fault(422, sentence_of(faults, depth=1))
 
 
 async def _refused_by_framework(_http: HttpRequest, error: Exception) -> Response:
@@ -95,11 +77,12 @@ async def _refused_by_framework(_http: HttpRequest, error: Exception) -> Respons
     return _fault(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
-async def _failed(_http: HttpRequest, error: Exception) -> Response:
+async def _failed(http: HttpRequest, error: Exception) -> Response:
     status = status_of(error)
-    if status >= 500:
+    if status >= 500 and http.url.path != "/ready":  # its probes come all the time
         logger.warning("a request was answered with %d: %s", status, error)
-    return _fault(status, str(error))
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Busy) else None
+    return _fault(status, str(error), headers)
 
 
 async def _broken(_http: HttpRequest, _error: Exception) -> Response:

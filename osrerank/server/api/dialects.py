@@ -25,6 +25,8 @@ def _has_text(query: str) -> str:
     return query
 
 
+Texts = Annotated[list[str], Field(fail_fast=True)]
+"""Texts, of which the first wrong one ends the validation: a million wrong ones would take seconds to describe."""
 QueryText = Annotated[str, AfterValidator(_has_text), Field(min_length=1, description="What is searched for.")]
 Probability = Annotated[float, Field(ge=0, le=1, description="The model's probability; higher is better.")]
 Place = Annotated[int, Field(ge=0, description="The document's place in the request, from 0.")]
@@ -54,11 +56,13 @@ class CohereRequest(Request):
     """Cohere, Jina, vLLM, OpenSearch's ml-commons and other clients of ``/v1/rerank``."""
 
     query: QueryText
-    documents: list[str | dict[str, Any]] = Field(min_length=1, description='Texts, or objects with "text".')
+    documents: Annotated[list[str | dict[str, Any]], Field(fail_fast=True)] = Field(
+        min_length=1, description='Texts, or objects with "text".'
+    )
     model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
     top_n: int | None = Field(None, ge=0, description="How many results to return; all when absent or 0.")
     return_documents: bool | None = Field(None, description="Whether results carry their documents' texts.")
-    rank_fields: list[str] | None = Field(None, min_length=1, description="Which fields of objects are read.")
+    rank_fields: Texts | None = Field(None, min_length=1, description="Which fields of objects are read.")
 
     @model_validator(mode="after")
     def _have_text(self) -> "CohereRequest":
@@ -190,7 +194,7 @@ class TeiRequest(Request):
     """Text-embeddings-inference's ``/rerank``."""
 
     query: QueryText
-    texts: list[str] = Field(min_length=1)
+    texts: Texts = Field(min_length=1)
     raw_scores: bool | None = Field(None, description="Whether scores are logits instead of probabilities.")
     return_text: bool | None = Field(None, description="Whether results carry their texts.")
     truncate: bool | None = Field(None, description="Any: texts are always cut to fit the model, never the query.")
@@ -224,7 +228,7 @@ class WeaviateRequest(Request):
     """Weaviate's module ``reranker-transformers``."""
 
     query: QueryText
-    documents: list[str] = Field(min_length=1)
+    documents: Texts = Field(min_length=1)
     property: str = Field(description="Tells this dialect from Cohere's; not read.")
 
     def questions(self) -> list[Question]:
@@ -253,7 +257,7 @@ class HuggingFaceRequest(Request):
     """Elasticsearch's ``hugging_face`` service: texts under either name, with text-embeddings-inference's response."""
 
     query: QueryText
-    texts: list[str] = Field(
+    texts: Texts = Field(
         min_length=1,
         validation_alias=AliasChoices("texts", "documents"),
         description='"documents" will do as well.',
@@ -276,10 +280,10 @@ class HuggingFaceRequest(Request):
 class ScoreRequest(Request):
     """vLLM's ``/score``: one text with many, or pairs of equally many texts."""
 
-    text_1: QueryText | list[QueryText] = Field(
+    text_1: QueryText | Annotated[list[QueryText], Field(fail_fast=True)] = Field(
         validation_alias=AliasChoices("text_1", "queries", "data_1"), description='Or "queries", or "data_1".'
     )
-    text_2: str | list[str] = Field(
+    text_2: str | Texts = Field(
         validation_alias=AliasChoices("text_2", "documents", "items", "data_2"),
         description='Or "documents", "items" or "data_2".',
     )
@@ -344,7 +348,7 @@ class TextPair(BaseModel):
 class ClassifyRequest(Request):
     """Text classification of pairs: SageMaker's Hugging Face containers, and OpenSearch's tutorials for them."""
 
-    inputs: TextPair | Annotated[list[TextPair], Field(min_length=1)]
+    inputs: TextPair | Annotated[list[TextPair], Field(min_length=1, fail_fast=True)]
 
     def questions(self) -> list[Question]:
         return grouped(self._pairs())

@@ -1,6 +1,6 @@
 """Errors as a status and a body that clients of every dialect can read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +17,9 @@ from osrerank.errors import (
     WorkerError,
 )
 from osrerank.server.api.service import RETRY_AFTER_S
+
+MOST_FAULTS = 3
+"""How many wrong fields of a request are named."""
 
 
 class Fault(BaseModel):
@@ -82,6 +85,17 @@ def body_of(status: int, message: str) -> dict[str, str]:
     """Return the body of a fault."""
     kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
     return Fault(message=message, detail=message, error=message, error_type=kind).model_dump()
+
+
+def sentence_of(faults: Sequence[Mapping[str, Any]], *, depth: int) -> str:
+    """Return what pydantic found wrong, at most a few fields.
+
+    Args:
+        faults: as ``ValidationError.errors`` gives them.
+        depth: how many leading parts of a field's path the client does not know.
+    """
+    parts = ((".".join(map(str, fault["loc"][depth:])) or "the body", fault["msg"]) for fault in faults[:MOST_FAULTS])
+    return "; ".join(f"{path}: {message.removeprefix('Value error, ')}" for path, message in parts)
 
 
 def headers_of(status: int) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """How much work the server accepts."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -12,15 +13,17 @@ class Limits:
         max_documents: of one request.
         max_held_bytes: of all requests being read or answered.
         max_held_documents: of all requests waiting or being scored; a single request is always accepted.
+        max_wait_s: that a request is expected to wait before it is scored; its own time is a bound, too.
         timeout_ms: for a request that names none, and the most that one may name.
         body_timeout_s: for a request's body to arrive.
-        threads: requests that are scored at once; the scorer merges their batches.
+        threads: requests, or parts of them, that are scored at once; the scorer merges their batches.
     """
 
     max_body_bytes: int = 32 * 2**20
     max_documents: int = 10_000
     max_held_bytes: int = 256 * 2**20
     max_held_documents: int = 20_000
+    max_wait_s: float = math.inf
     timeout_ms: float = 30_000.0
     body_timeout_s: float = 30.0
     threads: int = 32

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from osrerank.server.api.bodies import inflated
 from osrerank.server.api.errors import Refused, body_of, headers_of
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.metrics import REQUESTS, SECONDS
@@ -18,8 +19,10 @@ Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None
 
 PAGE = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
 """The comparison page's files; its searches need the token."""
-OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/docs", "/openapi.json"}) | PAGE
+OPEN_PATHS = frozenset({"/health", "/live", "/ping", "/ready", "/docs", "/openapi.json"}) | PAGE
 """Answered without a token: they only report whether and how the server works."""
+GZIP = (b"gzip", b"x-gzip")
+"""The encodings of a body that are read; the bounds hold for what it contains."""
 CLIENT_LEFT = 499
 """The status to count when the client is gone."""
 
@@ -53,7 +56,10 @@ class RequestMiddleware:
         body = bytearray()
         try:
             self._check_token(scope)
+            _check_encoding(scope)
             await self._read(scope, receive, body)
+            if body and _header(scope, b"content-encoding") in GZIP:
+                await self._inflate(body)
             await self._application(scope, _replayed(bytes(body), receive), answer.send)
         except Refused as refusal:
             await answer.refuse(refusal)
@@ -93,6 +99,12 @@ class RequestMiddleware:
         except TimeoutError:
             raise Refused(408, f"the body did not arrive within {self._limits.body_timeout_s:g} s") from None
 
+    async def _inflate(self, body: bytearray) -> None:
+        content = await asyncio.to_thread(inflated, bytes(body), self._limits.max_body_bytes)
+        self._held_bytes += len(content) - len(body)
+        body[:] = content
+        self._check_size(len(body))
+
     def _check_size(self, size: int) -> None:
         if size > self._limits.max_body_bytes:
             raise Refused(413, f"a body may have {self._limits.max_body_bytes} bytes: send fewer or shorter documents")
@@ -129,6 +141,11 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return replay
+
+
+def _check_encoding(scope: MutableMapping[str, Any]) -> None:
+    if _header(scope, b"content-encoding").lower() not in (b"", b"identity", *GZIP):
+        raise Refused(415, "the body's Content-Encoding is not known: send it with gzip, or as it is")
 
 
 def _header(scope: MutableMapping[str, Any], name: bytes) -> bytes:

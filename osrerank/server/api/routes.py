@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
-from osrerank.errors import OsrerankError
+from osrerank.server.api.dialect_route import TIMEOUT_HEADER, DialectRoute
 from osrerank.server.api.dialects import (
     ClassifyRequest,
     CohereRequest,
@@ -30,19 +30,16 @@ from osrerank.server.api.dialects import (
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
 from osrerank.server.api.middleware import Left
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.service import Question, Service
+from osrerank.server.api.service import Service
 from osrerank.types import Deadline
 
 UNSCORED = "X-Rerank-Unscored"
 """The header with the number of documents that the model failed on; absent when there are none."""
 
-BY_BODY = frozenset({"/rerank", "/invocations"})
-"""The paths whose dialect depends on the body."""
-
-dialects = APIRouter(responses={**ANSWERS}, tags=["rerank"])
+dialects = APIRouter(responses={**ANSWERS}, tags=["rerank"], route_class=DialectRoute)
 checks = APIRouter(tags=["checks"])
 
-TimeoutHeader = Header(None, alias="X-Request-Timeout-Ms", gt=0, allow_inf_nan=False, description="As timeout_ms.")
+TimeoutHeader = Header(None, alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description="As timeout_ms.")
 
 
 @dialects.post("/v1/rerank", response_model=CohereResponse)
@@ -136,7 +133,7 @@ class Alive(BaseModel):
 
 
 class Readiness(BaseModel):
-    """A pair was scored."""
+    """The model is loaded, and requests are accepted."""
 
     status: str
     model: str
@@ -171,21 +168,19 @@ class Info(BaseModel):
 
 
 @checks.get("/health")
+@checks.get("/live")
 @checks.get("/ping")
 async def health() -> Alive:
     """Report that the server runs, without scoring."""
     return Alive(status="ok")
 
 
-@checks.get("/ready", responses={503: {"model": Fault, "description": "No pair can be scored; the body says why."}})
+@checks.get("/ready", responses={503: {"model": Fault, "description": "Not now; the body says why."}})
 async def ready(http: HttpRequest) -> Readiness:
-    """Score a pair."""
+    """Report whether the model is loaded and the queue below its bounds, without scoring."""
     service: Service = http.app.state.service
-    deadline = Deadline.after_ms(service.limits.timeout_ms)
-    try:
-        await service.judge([Question("ready", ("ready",))], deadline, cached=False)
-    except OsrerankError as error:
-        raise Refused(503, str(error)) from error
+    if fault := await service.check():
+        raise Refused(503, fault)
     return Readiness(status="ready", model=service.model)
 
 

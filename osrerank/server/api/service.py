@@ -1,23 +1,42 @@
 """Scores questions of many clients at once, within bounds of number and time. Knows nothing of HTTP."""
 
 import asyncio
+import functools
 import math
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from osrerank.errors import DeadlineExceeded, InferenceError, Overloaded
+from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Overloaded
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.metrics import DOCUMENTS, HELD
 from osrerank.server.api.numbers import separated
+from osrerank.server.api.queue import Task, TaskQueue
 from osrerank.service import RerankService
-from osrerank.types import Deadline, Scorer, Scores
+from osrerank.types import Counts, Deadline, Scorer, Scores
 
 RETRY_AFTER_S = 1
-"""Seconds after which a refused client should retry; a full default queue takes a CPU longer, and a GPU less."""
+"""Seconds after which a refused client should retry where nothing better is known."""
+MOST_RETRY_S = 60
+TOKEN_CHARACTERS = 4
+"""Characters of a token, for estimates."""
+OVERHEAD_TOKENS = 16
+"""What a document costs besides its text."""
+CHECK_S = 0.03
+"""How long `Service.check` waits for news."""
+
+
+class Busy(Overloaded):
+    """Too much is waiting.
+
+    Attributes:
+        retry_after_s: when to try again, in whole seconds.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = RETRY_AFTER_S) -> None:
+        self.retry_after_s = min(max(RETRY_AFTER_S, math.ceil(retry_after_s)), MOST_RETRY_S)
+        super().__init__(f"{message}; try again in {self.retry_after_s} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +56,18 @@ class Judgement:
         probabilities: ``(n,)`` in the client's order, in [0, 1], multiples of 1e-7, higher is better.
         logits: ``(n,)`` likewise, unbounded.
         unscored: how many documents could not be scored; they come last, with numbers below the others'.
+        cached: how many scores came from the cache.
     """
 
     order: tuple[int, ...]
     probabilities: tuple[float, ...]
     logits: tuple[float, ...]
     unscored: int
+    cached: int = 0
 
 
 class Service:
-    """The scorer of a process, shared by all requests.
+    """The scorer of a process, shared by all requests of one event loop.
 
     Args:
         reranker: has the model, the cache and the workers; the caller closes it.
@@ -56,9 +77,10 @@ class Service:
     def __init__(self, reranker: RerankService, limits: Limits) -> None:
         self.reranker = reranker
         self.limits = limits
-        self._threads: ThreadPoolExecutor | None = None
-        self._counting = threading.Lock()
+        self._queue = TaskQueue(limits.threads)
         self._held = 0
+        self._fault = "the model is being loaded: try again in a moment"
+        self._checking: asyncio.Future[str] | None = None
 
     @property
     def model(self) -> str:
@@ -66,7 +88,7 @@ class Service:
         return self.reranker.settings.model
 
     async def judge(self, questions: Sequence[Question], deadline: Deadline, *, cached: bool = True) -> list[Judgement]:
-        """Score all questions.
+        """Score all questions. If the caller is cancelled, what is not scored yet is dropped.
 
         Args:
             questions: of one request.
@@ -74,62 +96,145 @@ class Service:
             cached: whether scores may come from the cache, if there is one.
 
         Raises:
-            Overloaded: too many documents are waiting.
+            Busy: too many documents are waiting, or the answer is not expected in time.
             DeadlineExceeded: not everything could be scored in time.
             ScoringError: the model cannot be loaded, or failed on every document of a question.
             WorkerError: the workers did not answer.
         """
-        self._admit(sum(len(question.documents) for question in questions))
-        futures = [self._submit(question, deadline, cached=cached) for question in questions]
+        count = sum(len(question.documents) for question in questions)
+        self._admit(count, sum(map(_tokens, questions)), deadline)
+        self._held += count
+        HELD.inc(count)
+        left: list[bool] = []
+        deadline = replace(deadline, withdrawn=lambda: bool(left))
         try:
             async with asyncio.timeout(_positive(deadline.remaining_s())):
-                return [await asyncio.wrap_future(future) for future in futures]
+                return await self._judged(questions, deadline, cached=cached)
         except TimeoutError:
             raise DeadlineExceeded("the time given for the request ran out before everything was scored") from None
         finally:
-            for future in futures:
-                future.cancel()  # a question without a thread is dropped; a running one ends at the deadline
+            left.append(True)  # what runs ends after its batch
+            self._held -= count
+            HELD.dec(count)
+
+    async def check(self) -> str:
+        """Return why requests cannot be answered now, empty when they can; scores nothing and returns at once."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.get_running_loop().run_in_executor(None, self._why_not)
+        done, _ = await asyncio.wait([self._checking], timeout=CHECK_S)
+        if done:
+            self._fault = self._checking.result()
+        if self._fault:
+            return self._fault
+        if self._held >= self.limits.max_held_documents:
+            return f"{self._held} documents are waiting, as many as may"
+        wait_s, most_s = self._queue.wait_s(1 << 62), self._most_wait_s
+        return f"requests wait for {wait_s:.1f} s, and may for {most_s:g} s" if wait_s > most_s else ""
 
     def close(self) -> None:
         """Wait for running questions and end the threads; a later question starts new ones."""
-        with self._counting:
-            threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=True, cancel_futures=True)
+        self._queue.close()
 
-    def _admit(self, count: int) -> None:
-        with self._counting:
-            if self._held and self._held + count > self.limits.max_held_documents:
-                raise Overloaded(f"{self._held} documents are waiting to be scored; try again in {RETRY_AFTER_S} s")
-            self._held += count
-        HELD.inc(count)
+    @property
+    def _most_wait_s(self) -> float:
+        return min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
 
-    def _submit(self, question: Question, deadline: Deadline, *, cached: bool) -> Future[Judgement]:
-        with self._counting:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="osrerank-serve")
-            future = self._threads.submit(self._judge, question, deadline, cached=cached)
-        future.add_done_callback(lambda _: self._release(len(question.documents)))
-        return future
+    def _why_not(self) -> str:
+        """Return why the model cannot be used; it is loaded if it was not."""
+        try:
+            return "" if self.reranker.scorer(cached=False).identity else "the model has no identity"
+        except OsrerankError as error:
+            return str(error)
 
-    def _release(self, count: int) -> None:
-        with self._counting:
-            self._held -= count
-        HELD.dec(count)
+    def _admit(self, count: int, tokens: int, deadline: Deadline) -> None:
+        """Refuse a request that would be too late; where nothing waits every request is tried."""
+        if not self._held:
+            return
+        if self._held + count > self.limits.max_held_documents:
+            raise Busy(f"{self._held} documents are waiting to be scored", self._queue.wait_s(1 << 62))
+        wait_s = self._queue.wait_s(tokens)
+        own_s = tokens / self._queue.rate.tokens_per_s
+        most_s = min(self.limits.max_wait_s, deadline.remaining_s() - own_s)
+        if wait_s > max(0.0, most_s):
+            raise Busy(
+                f"the request would wait for {wait_s:.1f} s and then take {own_s:.1f} s, which is too long for its "
+                "time or --max-wait",
+                wait_s - most_s,
+            )
 
-    def _judge(self, question: Question, deadline: Deadline, *, cached: bool) -> Judgement:
+    async def _judged(
+        self, questions: Sequence[Question], deadline: Deadline, *, cached: bool, tokens: int = 0
+    ) -> list[Judgement]:
+        """Return judgements of questions that are scored in tasks of this many tokens; 0 for as many as usual."""
+        parts = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
+        tasks = [
+            Task(_tokens(part), functools.partial(self._score, part, deadline, cached=cached))
+            for some in parts
+            for part in some
+        ]
+        answers = iter(await self._queue.run(tasks))
+        scores = [[next(answers) for _ in some] for some in parts]
+        known = {one.identity for some in scores for one in some if isinstance(one, Scores) and one.identity}
+        if len(known) > 1 and not tokens:  # the model changed meanwhile; a question is scored by one
+            return await self._judged(questions, deadline, cached=cached, tokens=1 << 62)
+        scorer = self.reranker.scorer(cached=cached)
+        return [judgement(scorer, _joined(some, part)) for some, part in zip(scores, parts, strict=True)]
+
+    def _score(self, question: Question, deadline: Deadline, *, cached: bool) -> Scores | InferenceError:
+        """Return a question's scores, or why none of its documents could be scored."""
         if deadline.passed:
             raise DeadlineExceeded("the time given for the request ran out before its turn came")
-        scorer = self.reranker.scorer(cached=cached)
         asked = len(question.documents)
-        scores = self.reranker.score(question.query, question.documents, deadline, cached=cached)
+        try:
+            scores = self.reranker.score(question.query, question.documents, deadline, cached=cached)
+        except InferenceError as error:
+            return error
         if scores.reached < asked:
             reason = f"the time given for the request ran out after {scores.reached} of {asked} documents"
-            raise DeadlineExceeded(reason, model=scorer.model)
+            raise DeadlineExceeded(reason)
         DOCUMENTS.labels("inferred").inc(scores.inferences)
         DOCUMENTS.labels("cached").inc(scores.cached)
         DOCUMENTS.labels("failed").inc(len(scores.failures))
-        return judgement(scorer, scores)
+        return scores
+
+
+def _tokens(question: Question) -> int:
+    """Return about how many tokens a question's documents have."""
+    characters = sum(map(len, question.documents)) + len(question.query)
+    return characters // TOKEN_CHARACTERS + OVERHEAD_TOKENS * len(question.documents)
+
+
+def _parts(question: Question, tokens: int) -> list[Question]:
+    """Return the question in parts of at most this many tokens, or one document."""
+    parts: list[list[str]] = [[]]
+    room = tokens
+    for document in question.documents:
+        cost = len(document) // TOKEN_CHARACTERS + OVERHEAD_TOKENS
+        if parts[-1] and cost > room:
+            parts.append([])
+            room = tokens
+        parts[-1].append(document)
+        room -= cost
+    return [Question(question.query, tuple(part)) for part in parts]
+
+
+def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]) -> Scores:
+    """Return the scores of a question's parts as those of the question.
+
+    Raises:
+        InferenceError: no part has any.
+    """
+    found = [one for one in scores if isinstance(one, Scores)]
+    if not found:
+        raise next(one for one in scores if isinstance(one, InferenceError))
+    values, failures, start = [], {}, 0
+    for one, part in zip(scores, parts, strict=True):
+        size = len(part.documents)
+        values.append(one.values if isinstance(one, Scores) else np.full(size, np.nan, dtype=np.float32))
+        failed = one.failures if isinstance(one, Scores) else dict.fromkeys(range(size), str(one))
+        failures |= {start + at: why for at, why in failed.items()}
+        start += size
+    return Scores(np.concatenate(values), failures, **Counts.total(found))
 
 
 def judgement(scorer: Scorer, scores: Scores) -> Judgement:
@@ -155,6 +260,7 @@ def judgement(scorer: Scorer, scores: Scores) -> Judgement:
         probabilities=_placed(separated([*chances, *(0.0 for _ in unscored)], keys, lowest=0.0), order),
         logits=_placed(separated([*ranked, *(ranked[-1] for _ in unscored)], keys), order),
         unscored=len(unscored),
+        cached=scores.cached,
     )
 
 

@@ -1,0 +1,228 @@
+"""Bodies as JSON values, within bounds of count, depth and size; nothing that exceeds them is built.
+
+A body is read in small steps by Python code, so that a large one in a thread does not hold up the event loop. What no
+dialect reads, such as a list within a document's field, is passed over: it becomes None.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Callable
+from json.decoder import scanstring
+from typing import Any, NoReturn
+
+from osrerank.server.api.errors import Refused
+
+READ_DEPTH = 3
+"""Containers within each other that are read: the body, its list, and a document of it."""
+MOST_DEPTH = 64
+"""Containers within each other that a body may have at all."""
+MOST_DIGITS = 100
+"""Characters of a number."""
+MOST_KEYS = 1_000
+"""Keys of an object that is read."""
+MOST_PASSED = 20_000
+"""Strings and containers within a value that is passed over."""
+PIECE_BYTES = 1 << 20
+NAMED = 32
+"""Characters of a key that an error names."""
+
+SPACE = re.compile(r"[ \t\n\r]*")
+NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+WORD = re.compile(r"null|true|false|NaN|-?Infinity")
+STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+PLAIN = re.compile(r'[^"\[\]{}]*')
+WORDS = {
+    "null": None, "true": True, "false": False,
+    "NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf"),
+}  # fmt: skip
+CLOSES = {"[": "]", "{": "}"}
+
+Read = tuple[Any, int]
+"""A value, and the place behind it."""
+
+
+def inflated(body: bytes, most_bytes: int) -> bytes:
+    """Return a gzip body's content; stops as soon as it is too large.
+
+    Raises:
+        Refused: it is not gzip (400), or too large (413).
+    """
+    content = bytearray()
+    while True:
+        inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        try:
+            while not inflater.eof:
+                piece = inflater.decompress(body, PIECE_BYTES)
+                body = inflater.unconsumed_tail
+                content += piece
+                if len(content) > most_bytes:
+                    reason = f"the inflated body may have {most_bytes} bytes: send fewer or shorter documents"
+                    raise Refused(413, reason)
+                if not piece and not body and not inflater.eof:
+                    raise Refused(400, "the gzip body ends too soon: send all of it")
+        except zlib.error:
+            raise Refused(400, "the body is not gzip, as its Content-Encoding says") from None
+        body = inflater.unused_data
+        if not body:
+            return bytes(content)
+
+
+def read_body(body: bytes, most_entries: int) -> dict[str, Any]:
+    """Return a body's JSON object.
+
+    Args:
+        body: in UTF-8, or as `json.detect_encoding` finds.
+        most_entries: of a list that is read.
+
+    Raises:
+        Refused: it is not JSON (400), has too many entries (413), or another shape (422). No message repeats a value.
+    """
+    if not body.strip():
+        raise Refused(422, "the body: it is empty; send a JSON object")
+    try:
+        text = body.decode(json.detect_encoding(body), "surrogatepass")
+        return _Reader(text, most_entries).body()
+    except UnicodeDecodeError:
+        raise Refused(400, "the body is not JSON: its encoding is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise Refused(400, f"the body is not JSON: {error.msg} at character {error.pos}") from None
+
+
+class _Reader:
+    """Reads one text from left to right."""
+
+    def __init__(self, text: str, most_entries: int) -> None:
+        self._text = text
+        self._most_entries = most_entries
+
+    def body(self) -> dict[str, Any]:
+        at = self._space(0)
+        if self._text[at : at + 1] != "{":
+            if self._text[at : at + 1] not in ("[", '"'):
+                self._scalar(at)
+            raise Refused(422, "the body: it must be a JSON object")
+        value, at = self._object(at, 1, "")
+        if self._space(at) != len(self._text):
+            self._fail("there is more after the object", at)
+        return value
+
+    def _value(self, at: int, depth: int, name: str) -> Read:
+        """Read what begins at a place, within containers of a depth; an error carries the name."""
+        first = self._text[at : at + 1]
+        if first == '"':
+            string: Read = scanstring(self._text, at + 1, True)  # noqa: FBT003 - a C function
+            return string
+        if first not in CLOSES:
+            return self._scalar(at)
+        if depth == READ_DEPTH:
+            return None, self._passed(at, depth, name)
+        return self._object(at, depth + 1, name) if first == "{" else self._array(at, depth + 1, name)
+
+    def _object(self, at: int, depth: int, name: str) -> tuple[dict[str, Any], int]:
+        members: dict[str, Any] = {}
+
+        def member(at: int) -> int:
+            if self._text[at : at + 1] != '"':
+                self._fail("a key in double quotes is missing", at)
+            key, at = scanstring(self._text, at + 1, True)  # noqa: FBT003 - a C function
+            if key in members:
+                raise Refused(422, f"{name or 'the body'}: a key is there twice")
+            if len(members) == MOST_KEYS:
+                raise Refused(422, f"{name or 'the body'}: more than {MOST_KEYS} keys")
+            at = self._space(at)
+            if self._text[at : at + 1] != ":":
+                self._fail("a colon is missing", at)
+            members[key], at = self._value(self._space(at + 1), depth, name or _named(key))
+            return at
+
+        return members, self._entries(at, "}", member)
+
+    def _array(self, at: int, depth: int, name: str) -> tuple[list[Any], int]:
+        entries: list[Any] = []
+
+        def entry(at: int) -> int:
+            if len(entries) == self._most_entries:
+                self._refuse_count(entries, name)
+            value, at = self._value(at, depth, f"{name}.{len(entries)}")
+            entries.append(value)
+            return at
+
+        return entries, self._entries(at, "]", entry)
+
+    def _entries(self, at: int, closing: str, entry: Callable[[int], int]) -> int:
+        """Read entries divided by commas; return the place behind the closing bracket."""
+        text = self._text
+        at = self._space(at + 1)
+        if text[at : at + 1] == closing:
+            return at + 1
+        while True:
+            at = self._space(entry(at))
+            divider = text[at : at + 1]
+            if divider == closing:
+                return at + 1
+            if divider != ",":
+                self._fail("a comma is missing", at)
+            at = self._space(at + 1)
+
+    def _refuse_count(self, entries: list[Any], name: str) -> NoReturn:
+        wrong = next((at for at, entry in enumerate(entries) if not _has_text(entry)), None)
+        if wrong is not None:
+            raise Refused(422, f"{name}.{wrong}: it must be a text, or an object with one")
+        raise Refused(
+            413,
+            f"{name}: there are more than a request may have, {self._most_entries}: send several requests",
+        )
+
+    def _scalar(self, at: int) -> Read:
+        number = NUMBER.match(self._text, at)
+        if number is not None and self._text[at : at + 2] != "-I":
+            if number.end() - at > MOST_DIGITS:
+                raise Refused(422, f"the body: a number of more than {MOST_DIGITS} characters")
+            whole = number[2] is None and number[3] is None
+            return int(number[1]) if whole else float(number[0]), number.end()
+        word = WORD.match(self._text, at)
+        if word is None:
+            self._fail("a value is missing", at)
+        return WORDS[word[0]], word.end()
+
+    def _passed(self, at: int, depth: int, name: str) -> int:
+        """Return the place behind a container that nobody reads."""
+        text = self._text
+        closing: list[str] = []
+        for _ in range(MOST_PASSED):
+            first = text[at : at + 1]
+            if first == '"':
+                string = STRING.match(text, at) or self._fail("a string has no end", at)
+                at = string.end()
+            elif first in CLOSES:
+                closing.append(CLOSES[first])
+                at += 1
+                if depth + len(closing) > MOST_DEPTH:
+                    raise Refused(422, f"{name}: containers are nested more than {MOST_DEPTH} deep")
+            elif not closing or first != closing.pop():
+                self._fail("a bracket has no counterpart", at)
+            else:
+                at += 1
+                if not closing:
+                    return at
+            at = PLAIN.match(text, at).end()  # type: ignore[union-attr] - it matches everywhere
+        raise Refused(422, f"{name}: more than {MOST_PASSED} values within one")
+
+    def _space(self, at: int) -> int:
+        if self._text[at : at + 1] not in " \t\n\r":
+            return at
+        return SPACE.match(self._text, at).end()  # type: ignore[union-attr] - it matches everywhere
+
+    def _fail(self, reason: str, at: int) -> NoReturn:
+        raise json.JSONDecodeError(reason, "", at)
+
+
+def _has_text(entry: Any) -> bool:
+    texts = entry.values() if isinstance(entry, dict) else [entry]
+    return any(isinstance(text, str) for text in texts)
+
+
+def _named(key: str) -> str:
+    """Return how errors call a key: nothing that does not look like one is repeated."""
+    return key if len(key) <= NAMED and key.isascii() and key.isidentifier() else "a value"

@@ -1,0 +1,89 @@
+"""A route whose body is read within bounds and away from the event loop, before its dialect validates it."""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any, get_origin
+
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from osrerank.server.api.bodies import read_body
+from osrerank.server.api.errors import Refused, sentence_of
+
+TIMEOUT_HEADER = "X-Request-Timeout-Ms"
+INLINE_BYTES = 1 << 14
+"""Bodies up to this size are read at once: a thread would take longer."""
+NOT_JSON = "send the body as Content-Type: application/json"
+
+
+class DialectRoute(APIRoute):
+    """A route of a dialect. The endpoint's signature describes the body; this reads it, where FastAPI would."""
+
+    def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
+        """Return what answers a request."""
+        kind = inspect.get_annotations(self.endpoint)["request"]
+        dialect: TypeAdapter[BaseModel] = TypeAdapter(kind)
+        depth = 1 if get_origin(kind) is not None else 0  # an error's path begins with the dialect found in the body
+        endpoint = self.endpoint
+
+        async def answer(http: HttpRequest) -> Response:
+            if not is_json(http):
+                raise Refused(415, NOT_JSON)
+            body = await http.body()
+            most = http.app.state.service.limits.max_documents
+            if len(body) <= INLINE_BYTES:
+                request = _validated(body, dialect, most, depth)
+            else:
+                request = await asyncio.to_thread(_validated, body, dialect, most, depth)
+            response: Response = await endpoint(http, request, _timeout_ms(http))
+            return response
+
+        return answer
+
+
+def is_json(http: HttpRequest) -> bool:
+    """Return whether a request's content type is JSON's; only a POST needs one."""
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return http.method != "POST" or kind == "application/json" or kind.endswith("+json")
+
+
+def _validated(body: bytes, dialect: TypeAdapter[BaseModel], most: int, depth: int) -> BaseModel:
+    """Return the dialect's request.
+
+    Args:
+        body: as received.
+        dialect: validates it.
+        most: entries of a list.
+        depth: how many parts of an error's path the client does not know.
+
+    Raises:
+        Refused: the body is not JSON, or not of the dialect.
+    """
+    content = read_body(body, most)
+    try:
+        return dialect.validate_python(content)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        raise Refused(422, sentence_of(faults, depth=depth)) from None
+
+
+def _timeout_ms(http: HttpRequest) -> float | None:
+    """Return the header's time in milliseconds.
+
+    Raises:
+        Refused: it is not a number above 0.
+    """
+    given = http.headers.get(TIMEOUT_HEADER)
+    if given is None:
+        return None
+    try:
+        duration_ms = float(given)
+    except ValueError:
+        duration_ms = math.nan
+    if not 0 < duration_ms < math.inf:
+        raise Refused(422, f"{TIMEOUT_HEADER}: it must be a number of milliseconds above 0")
+    return duration_ms

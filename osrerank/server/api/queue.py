@@ -1,0 +1,191 @@
+"""The order in which requests' tasks run: in turns by their tokens, and how long a request would wait.
+
+A request is divided into tasks of about a tenth of a second. Each request has its fair share (weighted fair queueing,
+Demers, Keshav and Shenker 1989), so that a small one waits for a task of each large one at most.
+"""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+LARGE_AT_ONCE = 8
+"""Tasks of requests with several tasks that run at once; their batches are merged. Single tasks take other threads."""
+TASK_S = 0.1
+LEAST_TASK_TOKENS = 2_048
+MOST_TASK_TOKENS = 65_536
+FIRST_TASK_TOKENS = 4_096
+"""Tokens of a task while the rate is not known."""
+MEMORY_S = 3.0
+"""The rate is that of about this many seconds in which something was scored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Generic[Value]):
+    """A part of a request.
+
+    Attributes:
+        tokens: its estimated cost.
+        compute: returns its value, in a thread.
+    """
+
+    tokens: int
+    compute: Callable[[], Value]
+
+
+class Rate:
+    """Tokens a second while something is being scored; recent seconds count most.
+
+    Args:
+        clock: returns seconds, never decreasing.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._tokens = self._seconds = self._since = 0.0
+        self._running = 0
+
+    def start(self, tokens: int) -> None:
+        """Count tokens that are being scored from now on."""
+        if self._running == 0:
+            self._since = self._clock()
+        self._running += tokens
+
+    def finish(self, tokens: int) -> None:
+        """Count tokens that were scored."""
+        now = self._clock()
+        passed_s = now - self._since
+        kept = math.exp(-passed_s / MEMORY_S)
+        self._tokens = self._tokens * kept + tokens
+        self._seconds = self._seconds * kept + passed_s
+        self._since = now
+        self._running -= tokens
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The rate; of what is running half counts as done. Infinite while nothing is known."""
+        is_running = self._running > 0
+        seconds = self._seconds + (self._clock() - self._since if is_running else 0.0)
+        tokens = self._tokens + self._running / 2
+        return tokens / seconds if seconds > 0 and tokens > 0 else math.inf
+
+
+class _Job(Generic[Value]):
+    """A request that waits or runs."""
+
+    def __init__(self, tasks: Sequence[Task[Value]], tag: float) -> None:
+        self.waiting = deque(enumerate(tasks))
+        self.values: list[Value | None] = [None] * len(tasks)
+        self.left = sum(task.tokens for task in tasks)
+        self.open = len(tasks)
+        self.is_large = len(tasks) > 1
+        self.tag = tag
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def next_tag(self) -> float:
+        return self.tag + self.waiting[0][1].tokens
+
+
+class TaskQueue:
+    """Runs tasks of many requests on threads. All methods are for one event loop.
+
+    Args:
+        threads: tasks at once.
+        clock: returns seconds, never decreasing.
+    """
+
+    def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = threads
+        self._threads: ThreadPoolExecutor | None = None
+        self._jobs: list[_Job[object]] = []
+        self._running = self._running_large = 0
+        self._tag = 0.0
+        self.rate = Rate(clock)
+
+    @property
+    def task_tokens(self) -> int:
+        """How many tokens a task should have."""
+        rate = self.rate.tokens_per_s
+        if rate == math.inf:
+            return FIRST_TASK_TOKENS
+        return int(min(max(rate * TASK_S, LEAST_TASK_TOKENS), MOST_TASK_TOKENS))
+
+    def wait_s(self, tokens: int) -> float:
+        """Return the expected seconds until a new request's own tokens remain, 0 where nothing runs.
+
+        A request of one task shares with each other one; a larger one is expected to wait for all before it.
+
+        Args:
+            tokens: of the request.
+        """
+        is_large = tokens > self.task_tokens
+        ahead = sum(job.left if is_large else min(job.left, tokens) for job in self._jobs)
+        return ahead / self.rate.tokens_per_s
+
+    async def run(self, tasks: Sequence[Task[Value]]) -> list[Value]:
+        """Return the tasks' values. If the caller is cancelled, tasks that wait are dropped.
+
+        Raises:
+            Exception: that of the first task that failed; those that wait are dropped.
+        """
+        job = _Job(tasks, self._tag)
+        self._jobs.append(job)  # type: ignore[arg-type] - jobs of one queue have values of different types
+        self._start()
+        try:
+            await job.done
+        finally:
+            job.waiting.clear()
+            if job in self._jobs:
+                self._jobs.remove(job)  # type: ignore[arg-type] - as above
+            self._start()
+        return [value for value in job.values if value is not None]
+
+    def close(self) -> None:
+        """Wait for running tasks and end the threads; a later task starts new ones."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self) -> None:
+        """Start tasks as long as there are threads for them."""
+        while (job := self._next()) is not None:
+            place, task = job.waiting.popleft()
+            self._tag += task.tokens / max(1, len(self._jobs))
+            job.tag += task.tokens
+            self._running += 1
+            self._running_large += job.is_large
+            self.rate.start(task.tokens)
+            self._threads = self._threads or ThreadPoolExecutor(self._most, thread_name_prefix="osrerank-serve")
+            future = asyncio.get_running_loop().run_in_executor(self._threads, task.compute)
+            future.add_done_callback(lambda done, job=job, place=place, task=task: self._end(job, place, task, done))  # type: ignore[misc]
+
+    def _next(self) -> _Job[object] | None:
+        if self._running >= self._most:
+            return None
+        is_full = self._running_large >= min(LARGE_AT_ONCE, self._most)
+        able = [job for job in self._jobs if job.waiting and not (job.is_large and is_full)]
+        return min(able, key=lambda job: job.next_tag, default=None)
+
+    def _end(self, job: _Job[object], place: int, task: Task[object], done: "asyncio.Future[object]") -> None:
+        self._running -= 1
+        self._running_large -= job.is_large
+        self.rate.finish(task.tokens)
+        job.left -= task.tokens
+        job.open -= 1
+        error = None if done.cancelled() else done.exception()
+        if not job.done.done():
+            if error is not None:
+                job.done.set_exception(error)
+            elif job.open == 0:
+                job.values[place] = done.result()
+                job.done.set_result(None)
+            else:
+                job.values[place] = done.result()
+        self._start()

@@ -1,0 +1,101 @@
+"""Bodies are read as JSON's own reader does, and hostile ones are refused before they are built."""
+
+import gzip
+import json
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank.server.api.bodies import MOST_KEYS, inflated, read_body
+from osrerank.server.api.errors import Refused
+
+MOST = 50
+SCALARS = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False) | st.text()
+DOCUMENTS = st.lists(SCALARS | st.dictionaries(st.text(), SCALARS, max_size=5), max_size=8)
+CASES = {
+    "objects": (b'{"query":"q","documents":[' + b",".join([b"{}"] * 300_000) + b"]}", 422, "documents.0"),
+    "numbers": (b'{"query":"q","documents":[' + b",".join([b"7"] * 300_000) + b"]}", 422, "documents.0"),
+    "texts": (b'{"query":"q","documents":[' + b",".join([b'""'] * 300_000) + b"]}", 413, "send several"),
+    "depth": (b'{"documents":' + b"[" * 300_000 + b"]" * 300_000 + b"}", 422, "nested"),
+    "digits": (b'{"top_n":' + b"7" * 1_000_000 + b"}", 422, "characters"),
+    "twice": (b'{"query":"a","query":"b"}', 422, "twice"),
+    "twice within": (b'{"documents":[{"text":"a","text":"b"}]}', 422, "documents.0: a key is there twice"),
+    "keys": (("{" + ",".join(f'"{at}":7' for at in range(MOST_KEYS + 1)) + "}").encode(), 422, "keys"),
+    "passed over": (b'{"documents":[{"m":[' + b",".join([b"[]"] * 100_000) + b"]}]}", 422, "documents.0"),
+}
+
+NOT_JSON = [
+    b"{", b'{"a"', b'{"a":', b'{"a":1', b'{"a":1,}', b'{"a":[1,]}', b'{"a":01}', b'{"a":-}', b"{} {}", b"nul", b"x",
+    b'{"a":"\\x"}', b'{"a":"', b'{"a":[[{"b":[}]}]]}', b'{"a":[[["', b"{1:2}", b'{"a" 1}', b'{"a":"\xff"}',
+]  # fmt: skip
+
+
+def refusal(function, *arguments):
+    with pytest.raises(Refused) as caught:
+        function(*arguments)
+    return caught.value.status, str(caught.value)
+
+
+@given(st.dictionaries(st.text(), SCALARS | DOCUMENTS | st.dictionaries(st.text(), SCALARS, max_size=5), max_size=5))
+def test_reads_what_json_reads(content):
+    for indent in (None, 1):
+        body = json.dumps(content, indent=indent).encode()
+        assert read_body(body, MOST) == json.loads(body)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_encodings(encoding):
+    assert read_body('{"query": "dürfen"}'.encode(encoding), MOST) == {"query": "dürfen"}
+
+
+def test_what_no_dialect_reads_is_passed_over():
+    body = b'{"documents":[{"text":"a","m":{"x":[0.5,"]}\\"",{}]},"n":[]},{"text":"b"}]}'
+    documents = [{"text": "a", "m": None, "n": None}, {"text": "b"}]
+    assert read_body(body, MOST) == {"documents": documents}
+
+
+@pytest.mark.parametrize(
+    "body",
+    NOT_JSON,
+)
+def test_what_is_not_json(body):
+    status, message = refusal(read_body, body, MOST)
+    assert status == 400
+    assert message.startswith("the body is not JSON")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hostile_bodies_are_refused_without_their_content(case):
+    body, status, words = CASES[case]
+    found, message = refusal(read_body, body, 10_000)
+    assert (found, len(message) < 200) == (status, True)
+    assert words in message
+    assert "777" not in message
+
+
+def test_gzip():
+    assert inflated(gzip.compress(b"a" * 10) + gzip.compress(b"b"), 100) == b"a" * 10 + b"b"
+    whole = gzip.compress(b"x" * 1_000)
+    assert refusal(inflated, whole, 999)[0] == 413
+    assert refusal(inflated, gzip.compress(b" " * 50_000_000), 2**20)[0] == 413
+    for broken in (whole[:-20], b"no gzip", whole + b"more", zlib.compress(b"x")):
+        assert refusal(inflated, broken, 5_000)[0] == 400
+
+
+def test_compressed_bodies_are_answered(serve):
+    client = serve(max_body_bytes=1_000)
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    body = json.dumps({"query": "low", "documents": ["low", "high"]}).encode()
+    assert len(client.post("/v1/rerank", content=gzip.compress(body), headers=headers).json()["results"]) == 2
+    bomb = gzip.compress(b'{"query": "low", "documents": ["' + b"x" * 2_000 + b'"]}')
+    assert client.post("/v1/rerank", content=bomb, headers=headers).status_code == 413
+    answer = client.post("/v1/rerank", content=body, headers={**headers, "Content-Encoding": "br"})
+    assert (answer.status_code, "gzip" in answer.json()["message"]) == (415, True)
+
+
+def test_a_wrong_list_is_described_once(client):
+    answer = client.post("/rerank", json={"query": "q", "texts": [{"secret": 1}] * 9_000})
+    assert (answer.status_code, answer.json()["message"]) == (422, "texts.0: Input should be a valid string")
+    assert client.post("/rerank", json={"query": "q", "texts": ["a"] * 9_000}).status_code == 200

@@ -1,0 +1,176 @@
+"""Turns, the expected wait, and what happens to requests whose caller has gone."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from osrerank.errors import InferenceError
+from osrerank.server.api.limits import Limits
+from osrerank.server.api.queue import Rate, Task, TaskQueue
+from osrerank.server.api.service import Busy, Question, Service
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+from osrerank.types import NEVER, Deadline, Scores
+
+
+def test_rate():
+    now = [0.0]
+    rate = Rate(lambda: now[0])
+    assert rate.tokens_per_s == float("inf")
+    for _ in range(20):
+        rate.start(1_000)
+        now[0] += 0.5
+        rate.finish(1_000)
+        now[0] += 100.0  # nothing runs
+    assert rate.tokens_per_s == pytest.approx(2_000)
+    rate.start(1_000)
+    now[0] += 60.0  # it hangs
+    assert rate.tokens_per_s < 200
+
+
+def test_a_small_request_does_not_wait_for_large_ones():
+    order = []
+
+    def task(name, tokens):
+        return Task(tokens, lambda: order.append(name) or time.sleep(0.01) or name)
+
+    async def scenario():
+        queue = TaskQueue(1)
+        large = [asyncio.ensure_future(queue.run([task(name, 1_000) for _ in range(20)])) for name in "AB"]
+        await asyncio.sleep(0.03)
+        assert await queue.run([task("small", 10)]) == ["small"]
+        assert queue.wait_s(10) <= queue.wait_s(1 << 62)
+        assert [await one for one in large] == [["A"] * 20, ["B"] * 20]
+        queue.close()
+
+    asyncio.run(scenario())
+    assert order.index("small") < 10
+    turns = [name for name in order if name != "small"]
+    assert abs(turns[:20].count("A") - 10) <= 1
+
+
+def test_small_requests_do_not_starve_a_large_one():
+    async def scenario():
+        queue = TaskQueue(1)
+        small = 0
+
+        async def keep_busy(large):
+            nonlocal small
+            while not large.done():
+                await asyncio.gather(*(queue.run([Task(100, lambda: time.sleep(0.001))]) for _ in range(4)))
+                small += 4
+                assert small < 2_000
+
+        large = asyncio.ensure_future(queue.run([Task(1_000, lambda: time.sleep(0.001)) for _ in range(3)]))
+        await keep_busy(large)
+        await large
+        queue.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_is_dropped_with_its_caller():
+    ran = threading.Semaphore(0)
+
+    async def scenario():
+        queue = TaskQueue(1)
+        leaving = asyncio.ensure_future(queue.run([Task(100, lambda: time.sleep(0.05) or ran.release())] * 50))
+        await asyncio.sleep(0.02)
+        leaving.cancel()
+        assert await queue.run([Task(100, lambda: 5)]) == [5]
+        assert queue.wait_s(1 << 62) == 0
+        queue.close()
+
+    asyncio.run(scenario())
+    assert ran._value <= 2
+
+
+def service(scorer, **limits):
+    return Service(RerankService(Settings.load(), scorer), Limits(**limits))
+
+
+def question(count, size=8_000):
+    return [Question("low", tuple("x" * size for _ in range(count)))]
+
+
+def test_scoring_ends_with_its_caller():
+    scored = []
+    slow = FunctionScorer(lambda _query, document: scored.append(document) or time.sleep(0.02) or 1.0)
+
+    async def scenario():
+        reranks = service(slow)
+        leaving = asyncio.ensure_future(reranks.judge(question(500), NEVER))
+        await asyncio.sleep(0.1)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        reranks.close()  # waits for what runs
+
+    asyncio.run(scenario())
+    assert 0 < len(scored) < 100
+
+
+@pytest.mark.parametrize("limits", [{"max_wait_s": 0.5}, {}])
+def test_a_request_that_would_be_late_is_refused_at_once(limits):
+    deadline = NEVER if limits else Deadline.after_ms(2_000)
+
+    async def scenario():
+        reranks = service(FunctionScorer(seconds_per_pair=0.05), **limits)
+        first = asyncio.ensure_future(reranks.judge(question(200), NEVER))
+        await asyncio.sleep(0.5)
+        with pytest.raises(Busy, match="would wait") as caught:
+            await reranks.judge(question(200), deadline)
+        assert 1 <= caught.value.retry_after_s <= 60
+        small = await asyncio.wait_for(reranks.judge(question(1, 4), Deadline.after_ms(5_000)), 5)
+        assert small[0].order == (0,)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        reranks.close()
+
+    asyncio.run(scenario())
+
+
+def test_parts_are_put_together():
+    scorer = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"x" * 9_000}))
+    texts = tuple("x" * size for size in (8_000, 9_000, 30_000, 1, 20_000))
+
+    async def scenario():
+        reranks = service(scorer)
+        (judged,) = await reranks.judge([Question("low", texts)], NEVER)
+        reranks.close()
+        return judged
+
+    judged = asyncio.run(scenario())
+    assert judged.order == (2, 4, 0, 3, 1)
+    assert judged.unscored == 1
+
+
+def test_no_part_can_be_scored():
+    async def scenario():
+        reranks = service(FunctionScorer(broken=True))
+        with pytest.raises(InferenceError, match="broken"):
+            await reranks.judge(question(9), NEVER)
+        reranks.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_model_that_changes_between_the_parts_scores_all_again():
+    calls = []
+
+    class Changing(FunctionScorer):
+        def score(self, query, documents, tuples, *, deadline=NEVER, states=None):
+            scores = super().score(query, documents, tuples, deadline=deadline)
+            calls.append(len(tuples))
+            return Scores(scores.values, identity="old" if len(calls) == 1 else "new")
+
+    async def scenario():
+        reranks = service(Changing())
+        await reranks.judge(question(9), NEVER)
+        reranks.close()
+
+    asyncio.run(scenario())
+    assert calls[-1] == 9
+    assert len(calls) > 2
