@@ -12,7 +12,7 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError
 
 NAMES = ("redis_url", "model", "duo_model", "backend", "dtype")
-PAGE_OPTIONS = ("indexes", "queries", "qrels", "save_judgments")
+PAGE_OPTIONS = ("indexes", "hosts", "queries", "qrels", "save_judgments")
 FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -27,6 +27,16 @@ FILE = click.Path(exists=True, dir_okay=False)
     type=click.FloatRange(min=0, min_open=True),
     help="Most time for a request; they may ask for less.  [default: 30000]",
 )
+@click.option(
+    "--max-wait",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Refuse a request at once (429) that is expected to wait longer for its turn.  [default: its own time]",
+)
+@click.option("--allow-origin", "origins", multiple=True, help="Pages of this site may call it: https://example.org.")
+@click.option("--allow-host", "hosts", multiple=True, help="With --ui: a name of this server that is not its own.")
+@click.option("--access-log", metavar="FILE", help="Write a JSON line for each request; - for standard output.")
+@click.option("--log-texts", is_flag=True, help="With --access-log: write queries and documents, too.")
 @click.option("--ui", is_flag=True, help="Serve the comparison page too, over the index at --url.")
 @click.option("--index", "-i", "indexes", multiple=True, help="With --ui: only these may be searched.  [default: all]")
 @click.option("--queries", type=FILE, help="With --ui: queries to pick from, TSV, JSONL or TREC topics.")
@@ -48,22 +58,30 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
     if not options["ui"] and (given := [name for name in PAGE_OPTIONS if options[name]]):
-        option = given[0].replace("indexes", "index").replace("_", "-")
+        option = {"indexes": "index", "hosts": "allow-host"}.get(given[0], given[0]).replace("_", "-")
         raise ConfigError(f"--{option} is the comparison page's: add --ui", setting=option, source="flag")
     if options["ui"]:
         judgments = _judgments(options["queries"], options["qrels"], options["save_judgments"])
-        serve_page(context, options["indexes"], judgments, host=host, port=port, limits=_limits(options))
+        limits, access = _limits(options), _access(options)
+        serve_page(context, options["indexes"], judgments, host=host, port=port, limits=limits, access=access)
         return
     with _reranker(context, host) as reranker:
         from osrerank.server.run import run  # noqa: PLC0415 - brings FastAPI
 
         _warm_up(reranker)
         _announce(reranker, host, port)
-        run(reranker, _limits(options), host=host, port=port)
+        run(reranker, _limits(options), host=host, port=port, access=_access(options))
 
 
 def serve_page(
-    context: click.Context, indexes: tuple[str, ...], judgments: Any, *, host: str, port: int, limits: Any = None
+    context: click.Context,
+    indexes: tuple[str, ...],
+    judgments: Any,
+    *,
+    host: str,
+    port: int,
+    limits: Any = None,
+    access: Any = None,
 ) -> None:
     """Serve the rerank API and the comparison page.
 
@@ -74,6 +92,7 @@ def serve_page(
         host: address to listen on.
         port: port to listen on.
         limits: of the API.
+        access: who may call it, an ``Access``.
     """
     from osrerank.cli.options import client_of  # noqa: PLC0415 - brings the client
     from osrerank.server.api.limits import Limits  # noqa: PLC0415 - its twin
@@ -87,7 +106,7 @@ def serve_page(
         comparison = Comparison(client, usable_pipelines(client.reranker), indexes, judgments)
         _announce(client.reranker, host, port)
         click.echo(f"The comparison page is on http://{host}:{port}/ui", err=True)
-        run(client.reranker, limits or Limits(), host=host, port=port, comparison=comparison)
+        run(client.reranker, limits or Limits(), host=host, port=port, access=access, comparison=comparison)
     finally:
         client.close()
 
@@ -155,8 +174,30 @@ def _limits(options: dict[str, Any]) -> Any:
     from osrerank.server.api.limits import Limits  # noqa: PLC0415 - its twin
 
     given = {name: options[name] for name in ("max_documents", "timeout_ms") if options[name] is not None}
+    if options["max_wait"] is not None:
+        given["max_wait_s"] = options["max_wait"]
     if options["max_queue"] is not None:
         given["max_held_documents"] = options["max_queue"]
     if options["max_body_mb"] is not None:
         given["max_body_bytes"] = options["max_body_mb"] * 2**20
     return Limits(**given)
+
+
+def _access(options: dict[str, Any]) -> Any:
+    """Return who may call the server.
+
+    Raises:
+        ConfigError: an origin is not one, or texts are to be logged nowhere.
+    """
+    from urllib.parse import urlsplit  # noqa: PLC0415 - with the rest
+
+    from osrerank.server.run import Access  # noqa: PLC0415 - brings FastAPI
+
+    for origin in options["origins"]:
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}" or not parts.netloc:
+            message = f"--allow-origin is {origin!r}; it must be http(s)://host or http(s)://host:port"
+            raise ConfigError(message, setting="allow_origin", source="flag")
+    if options["log_texts"] and options["access_log"] is None:
+        raise ConfigError("--log-texts is the access log's: add --access-log", setting="log_texts", source="flag")
+    return Access(options["hosts"], options["origins"], options["access_log"], options["log_texts"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -9,8 +10,10 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from osrerank.errors import ConfigError
+from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import Limits
+from osrerank.server.origins import own_names, restrict
 from osrerank.server.page.routes import Comparison, add_page
 from osrerank.service import RerankService
 
@@ -55,7 +58,32 @@ class PunctualProtocol(H11Protocol):
             self._closing = None
 
 
-def run(reranker: RerankService, limits: Limits, *, host: str, port: int, comparison: Comparison | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may call the server, and where that is written down.
+
+    Attributes:
+        hosts: names of the server besides its own, where it serves the comparison page.
+        origins: other sites whose pages may call it, such as ``https://example.org``.
+        log: file of the access log; ``-`` for standard output, None for none.
+        texts: whether the log has queries and documents, too.
+    """
+
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    log: str | None = None
+    texts: bool = False
+
+
+def run(
+    reranker: RerankService,
+    limits: Limits,
+    *,
+    host: str,
+    port: int,
+    access: Access | None = None,
+    comparison: Comparison | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, then finish accepted requests.
 
     Args:
@@ -63,17 +91,26 @@ def run(reranker: RerankService, limits: Limits, *, host: str, port: int, compar
         limits: bounds of the work accepted; the timeout also bounds the finishing.
         host: address to listen on.
         port: port to listen on.
+        access: who may call it; without, everybody who has the token.
         comparison: what the comparison page searches; None for no page.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address cannot be listened on, or the access log not be written.
     """
+    access = access or Access()
+    log = None if access.log is None else AccessLog(access.log, texts=access.texts)
     token = reranker.settings.server_token
-    app = create_app(reranker, limits, token=None if token is None else token.get_secret_value())
+    app = create_app(reranker, limits, token=None if token is None else token.get_secret_value(), access_log=log)
     if comparison is not None:
         add_page(app, comparison)
-    with listening(host, port) as listener:
-        uvicorn.Server(configuration(app, limits)).run(sockets=[listener])
+    hosts = None if comparison is None else {*access.hosts, *own_names(host)}
+    restrict(app, hosts=hosts, origins=access.origins)
+    try:
+        with listening(host, port) as listener:
+            uvicorn.Server(configuration(app, limits)).run(sockets=[listener])
+    finally:
+        if log is not None:
+            log.close()
 
 
 def configuration(app: FastAPI, limits: Limits) -> uvicorn.Config:

@@ -14,8 +14,10 @@ from starlette.exceptions import HTTPException
 
 from osrerank.errors import OsrerankError
 from osrerank.server.api import routes
+from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.dialect_route import NOT_JSON, is_json
 from osrerank.server.api.errors import Refused, body_of, headers_of, sentence_of, status_of
+from osrerank.server.api.explorer import add_explorer
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.middleware import RequestMiddleware
 from osrerank.server.api.numbers import encode
@@ -25,13 +27,20 @@ from osrerank.service import RerankService
 logger = logging.getLogger(__name__)
 
 
-def create_app(reranker: RerankService, limits: Limits | None = None, *, token: str | None = None) -> FastAPI:
+def create_app(
+    reranker: RerankService,
+    limits: Limits | None = None,
+    *,
+    token: str | None = None,
+    access_log: AccessLog | None = None,
+) -> FastAPI:
     """Return the rerank API over a reranker's model, cache and workers.
 
     Args:
         reranker: scores; the caller closes it after the application has shut down.
         limits: bounds of the work accepted.
         token: what ``Authorization: Bearer`` must carry; None lets everybody in.
+        access_log: gets a line for each request; None for none. The caller closes it.
     """
     limits = limits or Limits()
     service = Service(reranker, limits)
@@ -46,13 +55,15 @@ def create_app(reranker: RerankService, limits: Limits | None = None, *, token: 
         summary="Rerank documents with BERT, in the dialects of Cohere, Jina, vLLM, TEI, SageMaker and Weaviate.",
         version=version("osrerank"),
         lifespan=lifespan,
+        docs_url=None,  # FastAPI's page takes its files from a server on the internet
         redoc_url=None,
     )
     app.state.service = service
     app.state.started = int(time.time())
     app.include_router(routes.dialects)
     app.include_router(routes.checks)
-    app.add_middleware(RequestMiddleware, limits=limits, token=token)
+    add_explorer(app)
+    app.add_middleware(RequestMiddleware, limits=limits, token=token, access_log=access_log)
     app.add_exception_handler(RequestValidationError, _misshapen)
     app.add_exception_handler(HTTPException, _refused_by_framework)
     app.add_exception_handler(OsrerankError, _failed)

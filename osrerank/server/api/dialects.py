@@ -61,7 +61,9 @@ class CohereRequest(Request):
     )
     model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
     top_n: int | None = Field(None, ge=0, description="How many results to return; all when absent or 0.")
-    return_documents: bool | None = Field(None, description="Whether results carry their documents' texts.")
+    return_documents: bool | None = Field(
+        None, description="Whether results carry their documents' texts; by default those of a Jina model do."
+    )
     rank_fields: Texts | None = Field(None, min_length=1, description="Which fields of objects are read.")
 
     @model_validator(mode="after")
@@ -79,7 +81,8 @@ class CohereRequest(Request):
 
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
         judged = judgements[0]
-        texts = self.texts() if self.return_documents else None
+        wanted = _is_jinas(self.model) if self.return_documents is None else self.return_documents
+        texts = self.texts() if wanted else None
         results: list[dict[str, Any]] = []
         for place in judged.order[: self.top_n or None]:
             item: dict[str, Any] = {"index": place, "relevance_score": judged.probabilities[place]}
@@ -92,6 +95,11 @@ class CohereRequest(Request):
             "usage": UNCOUNTED,
             "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": units}},
         }
+
+
+def _is_jinas(model: str | None) -> bool:
+    """Return whether a request names a model of Jina's, whose API returns documents unless told otherwise."""
+    return model is not None and model.lower().startswith(("jina-", "jinaai/", "jina_ai/"))
 
 
 def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], place: int) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from osrerank.server.api.access_log import RECORD, REQUEST_ID, AccessLog, request_id
 from osrerank.server.api.bodies import inflated
 from osrerank.server.api.errors import Refused, body_of, headers_of
 from osrerank.server.api.limits import Limits
@@ -19,7 +20,8 @@ Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None
 
 PAGE = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
 """The comparison page's files; its searches need the token."""
-OPEN_PATHS = frozenset({"/health", "/live", "/ping", "/ready", "/docs", "/openapi.json"}) | PAGE
+DOCUMENTATION = frozenset({"/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"})
+OPEN_PATHS = frozenset({"/health", "/live", "/ping", "/ready"}) | DOCUMENTATION | PAGE
 """Answered without a token: they only report whether and how the server works."""
 GZIP = (b"gzip", b"x-gzip")
 """The encodings of a body that are read; the bounds hold for what it contains."""
@@ -38,9 +40,13 @@ class RequestMiddleware:
         application: what is behind it.
         limits: of bodies, each and together.
         token: what ``Authorization: Bearer`` must carry; None lets everybody in.
+        access_log: gets a line for each request; None for none.
     """
 
-    def __init__(self, application: Application, limits: Limits, token: str | None) -> None:
+    def __init__(
+        self, application: Application, limits: Limits, token: str | None, access_log: AccessLog | None = None
+    ) -> None:
+        self._access_log = access_log
         self._application = application
         self._limits = limits
         self._token = None if token is None else token.encode()
@@ -52,7 +58,8 @@ class RequestMiddleware:
             await self._application(scope, receive, send)
             return
         started = time.perf_counter()
-        answer = _Answer(send)
+        scope[RECORD] = {}
+        answer = _Answer(send, request_id(_header(scope, REQUEST_ID.lower().encode())))
         body = bytearray()
         try:
             self._check_token(scope)
@@ -62,14 +69,34 @@ class RequestMiddleware:
                 await self._inflate(body)
             await self._application(scope, _replayed(bytes(body), receive), answer.send)
         except Refused as refusal:
-            await answer.refuse(refusal)
+            await refuse(refusal, answer.send)
         except Left:
             answer.status = CLIENT_LEFT
         finally:
             self._held_bytes -= len(body)
             route = getattr(scope.get("route"), "path", "other")
             REQUESTS.labels(route, answer.status).inc()
-            SECONDS.labels(route).observe(time.perf_counter() - started)
+            took_s = time.perf_counter() - started
+            SECONDS.labels(route).observe(took_s)
+            self._log(scope, answer, route, took_s)
+
+    def _log(self, scope: MutableMapping[str, Any], answer: "_Answer", route: str, took_s: float) -> None:
+        if self._access_log is None:
+            return
+        record = dict(scope[RECORD])
+        texts = record.pop("questions", None)
+        line = {
+            "request_id": answer.request_id,
+            "method": scope["method"],
+            "route": route,
+            "status": answer.status,
+            "documents": 0,
+            "cached": 0,
+            "ms": round(took_s * 1000, 1),
+        }
+        if texts and self._access_log.texts:
+            record["questions"] = [{"query": one.query, "documents": one.documents} for one in texts]
+        self._access_log.write({**line, **record})
 
     def _check_token(self, scope: MutableMapping[str, Any]) -> None:
         if self._token is None or scope["path"] in OPEN_PATHS:
@@ -113,24 +140,29 @@ class RequestMiddleware:
 
 
 class _Answer:
-    """Passes on what is sent, and remembers the status."""
+    """Passes on what is sent with the request's id, and remembers the status."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
+        self.request_id = request_id
         self.status = 500
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            named = (REQUEST_ID.lower().encode(), self.request_id.encode())
+            message = {**message, "headers": [*message.get("headers", []), named]}
         await self._send(message)
 
-    async def refuse(self, refusal: Refused) -> None:
-        content = encode(body_of(refusal.status, str(refusal)))
-        headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
-        headers |= headers_of(refusal.status)
-        encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await self.send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
-        await self.send({"type": "http.response.body", "body": content})
+
+async def refuse(refusal: Refused, send: Send) -> None:
+    """Answer a request with a refusal, and close its connection."""
+    content = encode(body_of(refusal.status, str(refusal)))
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
+    headers |= headers_of(refusal.status)
+    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": content})
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
+from osrerank.server.api.access_log import RECORD
 from osrerank.server.api.dialect_route import TIMEOUT_HEADER, DialectRoute
 from osrerank.server.api.dialects import (
     ClassifyRequest,
@@ -104,6 +105,7 @@ async def _answered(http: HttpRequest, request: Request, header_ms: float | None
     count = sum(len(question.documents) for question in questions)
     if count > service.limits.max_documents:
         raise Refused(413, f"{count} documents; a request may have {service.limits.max_documents}: send several")
+    http.scope[RECORD].update(documents=count, questions=questions)
     asked_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
     deadline = Deadline.after_ms(min(ms for ms in asked_ms if ms is not None))
     scoring = asyncio.ensure_future(service.judge(questions, deadline))
@@ -116,6 +118,7 @@ async def _answered(http: HttpRequest, request: Request, header_ms: float | None
     finally:
         scoring.cancel()
         leaving.cancel()
+    http.scope[RECORD]["cached"] = sum(judged.cached for judged in judgements)
     unscored = sum(judged.unscored for judged in judgements)
     headers = {UNSCORED: str(unscored)} if unscored else None
     return Response(encode(request.answer(judgements, service.model)), media_type="application/json", headers=headers)

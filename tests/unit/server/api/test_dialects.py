@@ -135,3 +135,14 @@ def test_bodies_are_ascii_numbers_have_points(client):
     json.loads(answer.content, parse_float=numbers.append)
     assert len(numbers) == 2
     assert all("e" not in number and len(number.partition(".")[2]) <= 7 for number in numbers)
+
+
+@pytest.mark.parametrize(
+    "model", ["jina-reranker-v2-base-multilingual", "jinaai/jina-reranker-v3", "rerank-v3.5", None]
+)
+def test_jinas_models_return_documents_unless_told_otherwise(client, model):
+    body = {"query": QUERY, "documents": TEXTS, "model": model}
+    for asked, given in ((None, model is not None and "jina" in model), (False, False), (True, True)):
+        results = client.post("/v1/rerank", json={**body, "return_documents": asked}).json()["results"]
+        texts = [item["document"]["text"] if "document" in item else None for item in results]
+        assert texts == [TEXTS[item["index"]] if given else None for item in results]

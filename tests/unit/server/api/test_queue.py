@@ -64,9 +64,8 @@ def test_small_requests_do_not_starve_a_large_one():
                 small += 4
                 assert small < 2_000
 
-        large = asyncio.ensure_future(queue.run([Task(1_000, lambda: time.sleep(0.001)) for _ in range(3)]))
-        await keep_busy(large)
-        await large
+        tasks = [Task(1_000, lambda: time.sleep(0.001)) for _ in range(3)]
+        await keep_busy(asyncio.gather(queue.run(tasks)))
         queue.close()
 
     asyncio.run(scenario())

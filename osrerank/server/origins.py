@@ -1,0 +1,96 @@
+"""Which names a server may be called by, and which other sites' pages may call it.
+
+A page on another site can make its own name resolve to this server (DNS rebinding), and is then of the same origin for
+the browser; only the Host header shows it.
+"""
+
+import socket
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from osrerank.server.api.access_log import REQUEST_ID
+from osrerank.server.api.dialect_route import TIMEOUT_HEADER
+from osrerank.server.api.errors import Refused
+from osrerank.server.api.middleware import refuse
+from osrerank.server.api.routes import UNSCORED
+
+Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
+
+
+class HostMiddleware:
+    """ASGI middleware: refuses requests for other hosts, and from other sites' pages.
+
+    Addresses and localhost are always right: no other site's name is one.
+
+    Args:
+        application: what is behind it.
+        hosts: names of this server, without port.
+        origins: other sites whose pages may call it.
+    """
+
+    def __init__(self, application: Application, hosts: Iterable[str], origins: Iterable[str] = ()) -> None:
+        self._application = application
+        self._hosts = {host.lower() for host in hosts}
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
+        host, origin = headers.get(b"host", ""), headers.get(b"origin")
+        if not self._is_ours(host):
+            await refuse(Refused(403, "this is not a name of this server: start it with --allow-host NAME"), send)
+        elif origin not in (None, *self._origins) and urlsplit(str(origin)).netloc.lower() != host.lower():
+            await refuse(Refused(403, "pages of that site may not call this server: --allow-origin admits one"), send)
+        else:
+            await self._application(scope, receive, send)
+
+    def _is_ours(self, host: str) -> bool:
+        name = _name(host)
+        return name in self._hosts or name == "localhost" or name.endswith(".localhost") or _is_address(name)
+
+
+def restrict(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str]) -> None:
+    """Let only some names and sites' pages in.
+
+    Args:
+        app: of the server.
+        hosts: the server's names; None for any.
+        origins: other sites whose pages may read its answers.
+    """
+    if origins:
+        headers = ["Authorization", "Content-Type", "Content-Encoding", REQUEST_ID, TIMEOUT_HEADER]
+        shown = [REQUEST_ID, UNSCORED, "Retry-After"]
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=headers, expose_headers=shown
+        )
+    if hosts is not None:
+        app.add_middleware(HostMiddleware, hosts=hosts, origins=origins)
+
+
+def own_names(host: str) -> set[str]:
+    """Return the names that a server which listens on a host is known by."""
+    return {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+
+
+def _name(host: str) -> str:
+    """Return a Host header's name, without the port and an IPv6 address's brackets."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,125 @@
+"""Names and sites that are let in, the access log, and the page that documents the API."""
+
+import json
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from osrerank.errors import ConfigError
+from osrerank.server.api.access_log import AccessLog
+from osrerank.server.api.app import create_app
+from osrerank.server.origins import own_names, restrict
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+
+BODY = {"query": "low blood", "documents": ["secret low", "blood"]}
+SITE = "https://example.org"
+
+
+def client_of(log=None, *, hosts=None, origins=(), token=None):
+    app = create_app(RerankService(Settings.load(), FunctionScorer()), token=token, access_log=log)
+    restrict(app, hosts=hosts, origins=origins)
+    return TestClient(app, base_url="http://127.0.0.1:8088", raise_server_exceptions=False)
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = AccessLog(str(tmp_path / "log"))
+    yield log
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8088", 200),
+        ("192.168.7.7:8088", 200),
+        ("[::1]:8088", 200),
+        ("search.lan", 200),
+        ("evil.example", 403),
+        ("evil.example:8088", 403),
+        ("localhost.evil.example", 403),
+        ("", 403),
+        ("[::1", 403),
+    ],
+)
+def test_only_own_names_are_answered(host, status):
+    client = client_of(hosts={*own_names("127.0.0.1"), "search.lan"})
+    answer = client.get("/health", headers={"Host": host})
+    assert answer.status_code == status
+    if status == 403:
+        assert "--allow-host" in answer.json()["message"]
+
+
+def test_pages_of_other_sites_are_refused_unless_admitted():
+    client = client_of(hosts=own_names("127.0.0.1"), origins=(SITE,))
+    for origin, status in ((SITE, 200), ("http://127.0.0.1:8088", 200), ("https://evil.example", 403), ("null", 403)):
+        assert client.post("/rerank", json=BODY, headers={"Origin": origin}).status_code == status
+    assert client_of().post("/rerank", json=BODY, headers={"Origin": "https://evil.example"}).status_code == 200
+
+
+def test_admitted_sites_may_read_answers():
+    client = client_of(origins=(SITE,), token="s3cret")
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    assert client.options("/rerank", headers={"Origin": SITE, **asked}).status_code == 200
+    assert client.options("/rerank", headers={"Origin": "https://evil.example", **asked}).status_code == 400
+    headers = {"Origin": SITE, "Authorization": "Bearer s3cret"}
+    assert client.post("/rerank", json=BODY, headers=headers).headers["Access-Control-Allow-Origin"] == SITE
+    assert "Access-Control-Allow-Origin" not in client_of().get("/health", headers={"Origin": SITE}).headers
+
+
+def test_a_line_for_each_request(tmp_path, log):
+    client = client_of(log)
+    named = client.post("/v1/rerank", json=BODY, headers={"X-Request-Id": "abc-1"})
+    other = client.post("/v1/rerank", json={"query": "secret"}, headers={"X-Request-Id": "a b"})
+    client.get("/nowhere")
+    text = (tmp_path / "log").read_text()
+    first, second, third = (json.loads(line) for line in text.splitlines())
+    assert {name: first[name] for name in first if name not in ("time", "ms")} == {
+        "request_id": "abc-1",
+        "method": "POST",
+        "route": "/v1/rerank",
+        "status": 200,
+        "documents": 2,
+        "cached": 0,
+    }
+    assert first["ms"] > 0
+    assert named.headers["X-Request-Id"] == "abc-1"
+    assert second["request_id"] == other.headers["X-Request-Id"] != "a b"
+    assert (second["status"], third["status"], third["route"]) == (422, 404, "other")
+    assert "secret" not in text
+
+
+def test_texts_are_logged_when_asked_for(tmp_path, log):
+    log.texts = True
+    client_of(log).post("/v1/rerank", json=BODY)
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert json.loads(line)["questions"] == [BODY]
+
+
+def test_a_log_that_was_moved_is_made_anew(tmp_path, log):
+    client = client_of(log)
+    client.get("/health")
+    (tmp_path / "log").rename(tmp_path / "old")
+    client.get("/health")
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+def test_a_log_that_cannot_be_written(tmp_path):
+    with pytest.raises(ConfigError, match="--access-log"):
+        AccessLog(str(tmp_path / "no" / "log"))
+
+
+def test_the_documentation_has_its_own_files():
+    client = client_of(token="s3cret")
+    page = client.get("/docs")
+    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    linked = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert linked
+    for link in linked:
+        assert "//" not in link
+        assert client.get(f"/{link}").status_code == 200, link
+    assert "http" not in client.get("/docs/docs.js").text
