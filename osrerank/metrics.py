@@ -38,6 +38,12 @@ ROUND_TRIP_SECONDS = Histogram(
     "Time from sending a chunk to its reply, without the worker's computing time.",
     buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
+BROKER_FAILURES = Counter("osrerank_broker_failures_total", "Times that a client did not reach the broker.")
+MESSAGES_REFUSED = Counter(
+    "osrerank_messages_refused_total",
+    "Messages between clients and workers that were refused: request, reply or heartbeat, and why.",
+    ["message", "reason"],
+)
 
 # A client that scores through a rerank server.
 ENDPOINT_REQUESTS = Counter(
@@ -49,11 +55,6 @@ ENDPOINT_SECONDS = Histogram(
     "osrerank_endpoint_seconds",
     "Time from sending a request to a rerank server to its scores.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
-BROKER_FAILURES = Counter("osrerank_broker_failures_total", "Times that a client did not reach the broker.")
-MESSAGES_REFUSED = Counter(
-    "osrerank_messages_refused_total",
-    "Messages between clients and workers that were refused: request, reply or heartbeat, and why.",
-    ["message", "reason"],
 )
 
 # A worker.

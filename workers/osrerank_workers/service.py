@@ -19,7 +19,6 @@ from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WO
 from osrerank.scoring.card import Kind
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load
-from osrerank.scoring.registry import load_local
 from osrerank.scoring.remote.breaker import pause_s
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.messages import MOST_RECORD_BYTES, Heartbeat, Reply, Request
