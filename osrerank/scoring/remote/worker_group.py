@@ -87,14 +87,12 @@ class LiveWorkers:
             self._probing = threading.Thread(target=self._probe, name="osrerank-probe", daemon=True)
             self._probing.start()
             self._probing.join(PROBE_WAIT_S)
-        if self._breaker.is_open:
-            raise WorkerError(self._failure)
+        self._refuse_while_away()
         group = self._known
         if group is not None and time.monotonic() - self._looked_at < FRESH_S:
             return group
         with self._looking:
-            if self._breaker.is_open:
-                raise WorkerError(self._failure)  # a caller that waited for a failed read does not start another
+            self._refuse_while_away()  # a caller that waited for a failed read does not start another
             if self._known is None or self._known is group:
                 try:
                     self._look()
@@ -104,6 +102,10 @@ class LiveWorkers:
         if group is None:
             raise WorkerError(self._failure if self._breaker.is_open else self._nobody())
         return group
+
+    def _refuse_while_away(self) -> None:
+        if self._breaker.is_open:
+            raise WorkerError(self._failure)
 
     def failed(self, error: RedisError) -> WorkerError:
         """Note that the broker failed; return the error to raise."""

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from tools.gpu.measure import BusyShare
 from tools.gpu.networks import SHAPES, make
@@ -114,7 +115,7 @@ class Service:
         give_up = time.monotonic() + START_S
         while time.monotonic() < give_up and all(process.poll() is None for process in self._processes):
             with contextlib.suppress(Exception), contextlib.closing(connect(self.url)) as redis:
-                if any(beat.taking for beat in WorkerRegistry(redis, self.model).heartbeats()):
+                if any(beat.taking for beat in WorkerRegistry(redis, self.model, Signer()).heartbeats()):
                     return
             time.sleep(0.2)
         log = "".join(
