@@ -13,6 +13,7 @@ from osrerank.scoring.registry import DTYPES, NAMES, check_backend
 # name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
 COMMANDS = {
     "adapt": "osrerank.cli.adapt:adapt",
+    "advise": "osrerank.cli.advise:advise",
     "bench": "osrerank.cli.bench:bench",
     "calibrate": "osrerank.cli.calibrate:calibrate",
     "demo": "osrerank.cli.demo:demo",

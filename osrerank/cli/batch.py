@@ -55,7 +55,7 @@ def execute(batch: Batch, output: Path, *, tag: str, form: RunForm, skip_failed:
         resumed = len(checkpoint)
         if resumed:
             click.echo(f"{side_file}: going on after {resumed} of {len(ids)} queries", err=True)
-        with _progress(len(ids), resumed) as advance:
+        with progress(len(ids), resumed) as advance:
             failures = run_queries(
                 batch.queries,
                 batch.search,
@@ -127,7 +127,7 @@ def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankServic
 
 
 @contextlib.contextmanager
-def _progress(total: int, done: int) -> Iterator[Callable[[], None]]:
+def progress(total: int, done: int) -> Iterator[Callable[[], None]]:
     """Yield a function to call after each query: it moves a bar on a terminal, and writes lines elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn  # noqa: PLC0415 - rich
 

@@ -1,6 +1,5 @@
 """``osrerank init``: look at an index and this machine, and write the settings file that fits them."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from osrerank.cli.options import DURATION, client_of
-from osrerank.errors import ConfigError
+from osrerank.cli.settings_file import refuse_existing, settings_text
 from osrerank.response import parse_hit, text_of
 from osrerank.scoring.registry import load
 from osrerank.settings import SETTINGS_FILE
@@ -51,9 +50,7 @@ def init(context: click.Context, /, *, index: str | None, deadline_ms: float, ou
     `connect` and the command line read ./osrerank.toml, or the one in the user's configuration folder, and say which.
     The depth is what this machine scores in half of the deadline, at most 100.
     """
-    if output.exists() and not force:
-        reason = f"{output} exists; edit it, name another one with --output, or write over it with --force"
-        raise ConfigError(reason, setting="output", source="argument")
+    refuse_existing(output, force=force)
     client = client_of(context)
     try:
         found = client.options_of(index) if index else None
@@ -63,11 +60,10 @@ def init(context: click.Context, /, *, index: str | None, deadline_ms: float, ou
     depth = _depth(speed.pairs_per_s, deadline_ms)
     place = f"documents of {index}" if index else "invented documents of 100 words"
     note = f"{speed.documents} {place} were scored at {speed.pairs_per_s:.0f} a second here"
-    lines = [f"# Made by osrerank init: {note}.", "[rerank]", f"depth = {depth}", f"deadline_ms = {deadline_ms:g}"]
-    if index and found:
-        lines += ["", f"[index.{json.dumps(index)}.rerank]"]
-        lines += [f"{name} = {json.dumps(list(getattr(found, name)))}" for name in ("query_fields", "fields")]
-    output.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    fields = {name: getattr(found, name) for name in ("query_fields", "fields")} if found else {}
+    by_index = {index: fields} if index else {}
+    notes, base = f"Made by osrerank init: {note}.", {"depth": depth, "deadline_ms": deadline_ms}
+    output.write_text(settings_text(notes, base, by_index), encoding="utf-8")
     click.echo(f"{output}: depth {depth}, deadline {deadline_ms:g} ms; {note}")
     if index and found:
         click.echo(f"{index}: searched: {', '.join(found.query_fields or ())}; read: {', '.join(found.fields or ())}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from osrerank.evaluation.tune import Evidence, Fold
+    from osrerank.evaluation.tune import Evidence, Fold, Weights
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
@@ -78,7 +78,7 @@ def _evidence(options: dict[str, Any]) -> "list[Evidence]":
     return read_predictions(options["run"], options["birch_dataset"])
 
 
-def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold]":
+def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold[Weights]]":
     """Return what was learned for each fold; plot AP against a if asked to."""
     from osrerank.evaluation.folds import block_folds, read_folds  # noqa: PLC0415 - see tune
     from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions  # noqa: PLC0415
@@ -97,7 +97,7 @@ def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[F
     return learned
 
 
-def _summary(folds: "Sequence[Fold]") -> dict[str, Any]:
+def _summary(folds: "Sequence[Fold[Weights]]") -> dict[str, Any]:
     queries = sum(len(fold.held_out) for fold in folds)
     return {
         "AP": sum(fold.test * len(fold.held_out) for fold in folds) / queries,
@@ -115,7 +115,7 @@ def _summary(folds: "Sequence[Fold]") -> dict[str, Any]:
     }
 
 
-def _show(folds: "Sequence[Fold]") -> None:
+def _show(folds: "Sequence[Fold[Weights]]") -> None:
     from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
 
     rows = [
@@ -126,5 +126,5 @@ def _show(folds: "Sequence[Fold]") -> None:
     click.echo(f"AP {_summary(folds)['AP']:.4f} over all held-out queries")
 
 
-def _outcome(fold: "Fold") -> tuple[str, str, str]:
+def _outcome(fold: "Fold[Weights]") -> tuple[str, str, str]:
     return f"{fold.training:.4f}", f"{fold.test:.4f}", str(len(fold.held_out))

@@ -18,6 +18,9 @@ from osrerank.thresholds.maps import Floats, Isotonic, Platt, ProbabilityMap
 
 BINS = 15
 STEPS = 100
+NINETY_FIVE = 1.645
+"""Standard errors between a mean and the lower end of its one-sided 95% interval."""
+LEAST_HITS = 25
 LEAST = 1e-6
 """Probabilities are kept this far from 0 and 1 in a log loss."""
 Flags = npt.NDArray[np.bool_]
@@ -166,6 +169,8 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 def precisions(probabilities: Floats, relevant: Flags, most: int = 200) -> list[tuple[float, float]]:
     """Return thresholds by rising probability, each with the precision `promised` of the hits at or above it.
 
+    There are none with fewer than 25 hits: among so few, the best of many thresholds would be a lucky one.
+
     Args:
         probabilities: ``(n,)``, of maps that were fitted to other queries.
         relevant: ``(n,)``.
@@ -176,17 +181,21 @@ def precisions(probabilities: Floats, relevant: Flags, most: int = 200) -> list[
     last = np.flatnonzero(np.append(values[1:] < values[:-1], True))
     targets = np.linspace(0, found[-1], most + 1)[1:]
     chosen = np.unique(last[np.searchsorted(found[last], targets)])
-    return [(float(values[place]), promised(int(found[place]), int(place) + 1)) for place in chosen[::-1]]
+    return [
+        (float(values[place]), promised(int(found[place]), int(place) + 1))
+        for place in chosen[::-1]
+        if place + 1 >= LEAST_HITS
+    ]
 
 
 def promised(relevant: int, hits: int) -> float:
-    """Return a precision that one may promise: one standard error below what was measured (Wilson's interval).
+    """Return a precision that one may promise: the lower end of Wilson's one-sided 95% interval of what was measured.
 
     It is far below the measured one where few hits were seen.
     """
-    share = relevant / hits
-    half = math.sqrt(share * (1 - share) / hits + 1 / (4 * hits * hits))
-    return (share + 1 / (2 * hits) - half) / (1 + 1 / hits)
+    share, z2 = relevant / hits, NINETY_FIVE**2
+    half = NINETY_FIVE * math.sqrt(share * (1 - share) / hits + z2 / (4 * hits * hits))
+    return (share + z2 / (2 * hits) - half) / (1 + z2 / hits)
 
 
 def _logistic(values: Floats) -> Any:

@@ -8,6 +8,7 @@ sentences come from the side file of a run.
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ DECIMALS = 4
 """AP is compared as trec_eval prints it."""
 TENTHS = tuple(tenth / 10 for tenth in range(11))
 Floats = npt.NDArray[np.float64]
+Choice = TypeVar("Choice")
+"""What a cross-validation chooses."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,18 +105,18 @@ def read_evidence(records: Iterable[Record], *, scores: str) -> list[Evidence]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(Generic[Choice]):
     """What was learned for one fold.
 
     Attributes:
         held_out: its queries.
-        weights: the best on all other folds' queries.
+        weights: the setting that is best on all other folds' queries.
         training: mean AP of these weights on the other folds' queries.
         test: on its own queries.
     """
 
     held_out: tuple[str, ...]
-    weights: Weights
+    weights: Choice
     training: float
     test: float
 
@@ -140,8 +143,8 @@ def precisions(evidence: Sequence[Evidence], qrels: Qrels, settings: Sequence[We
 
 
 def cross_validate(
-    by_query: Mapping[str, Floats], folds: Sequence[Sequence[str]], settings: Sequence[Weights]
-) -> list[Fold]:
+    by_query: Mapping[str, Floats], folds: Sequence[Sequence[str]], settings: Sequence[Choice]
+) -> list[Fold[Choice]]:
     """Choose each fold's setting by the mean AP over the queries of all other folds.
 
     Args:
@@ -168,7 +171,7 @@ def cross_validate(
     return learned
 
 
-def held_out_run(evidence: Iterable[Evidence], folds: Iterable[Fold], name: str) -> Run:
+def held_out_run(evidence: Iterable[Evidence], folds: Iterable[Fold[Weights]], name: str) -> Run:
     """Return the run in which every query is ranked with the weights learned without it."""
     weights = {query_id: fold.weights for fold in folds for query_id in fold.held_out}
     rankings = {}

@@ -32,8 +32,8 @@ class IndexCalibration:
         map: from that score to the probability.
         model: digest of the models and options that made the scores (`model_digest`).
         mapping: digest of the fields that are searched and read (`mapping_digest`).
-        precisions: ``(least probability, precision of the hits at or above it)``, by rising probability; one standard
-            error below what was measured on judgments that the map was not fitted to.
+        precisions: ``(least probability, precision of the hits at or above it)``, by rising probability; the
+            lower end of the 95% interval of what was measured on judgments that the map was not fitted to.
         evidence: numbers for people: queries, hits, relevant hits, expected calibration errors.
     """
 

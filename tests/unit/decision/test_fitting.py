@@ -65,9 +65,9 @@ def test_the_error_by_hand() -> None:
 
 
 def test_a_promised_precision_needs_evidence() -> None:
-    assert promised(1, 1) == pytest.approx(0.5)
-    assert promised(90, 100) == pytest.approx(0.866, abs=0.005)
-    assert promised(9_000, 10_000) == pytest.approx(0.897, abs=0.001)
+    assert promised(1, 1) == pytest.approx(1 / (1 + 1.645**2))
+    assert promised(90, 100) == pytest.approx(0.839, abs=0.001)
+    assert promised(9_000, 10_000) == pytest.approx(0.895, abs=0.001)
 
 
 def test_the_promised_precision_is_kept_on_other_queries() -> None:

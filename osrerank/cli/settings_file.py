@@ -1,0 +1,77 @@
+"""Write a settings file: what `Defaults.load` reads."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from osrerank.errors import ConfigError
+from osrerank.formats.files import write_atomically
+
+Table = Mapping[str, Any]
+
+
+def refuse_existing(output: Path, *, force: bool) -> None:
+    """Refuse to write over a file without being told to.
+
+    Raises:
+        ConfigError: it exists.
+    """
+    if output.exists() and not force:
+        reason = f"{output} exists; edit it, name another one with --output, or write over it with --force"
+        raise ConfigError(reason, setting="output", source="argument")
+
+
+def settings_text(notes: str, base: Table, by_index: Mapping[str, Table]) -> str:
+    """Return the content of a settings file.
+
+    Args:
+        notes: lines of a comment at the beginning.
+        base: options of every index.
+        by_index: options of each index, over those.
+    """
+    lines = [f"# {line}" for line in notes.splitlines()]
+    if base:
+        lines += ["[rerank]", *_entries(base)]
+    for index, table in by_index.items():
+        lines += ["", f"[index.{json.dumps(index)}.rerank]", *_entries(table)]
+    return "\n".join([*lines, ""])
+
+
+def write_index_settings(output: Path, notes: str, index: str, table: Table) -> str:
+    """Write the options of one index, keep the options of the others if the file exists, and return what was written.
+
+    Comments of a file that exists are lost.
+
+    Raises:
+        ConfigError: the file exists and is not TOML.
+    """
+    content: dict[str, Any] = {}
+    if output.exists():
+        try:
+            content = tomllib.loads(output.read_text("utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            reason = f"the settings file {output} is not TOML: {error}"
+            raise ConfigError(reason, setting="settings_file", source=str(output)) from None
+    others = {name: one["rerank"] for name, one in content.get("index", {}).items()}
+    text = settings_text(notes, content.get("rerank", {}), {index: table, **_without(others, index)})
+    write_atomically(output, [text])
+    return text
+
+
+def _without(tables: Mapping[str, Table], index: str) -> dict[str, Table]:
+    return {name: table for name, table in tables.items() if name != index}
+
+
+def _entries(table: Table) -> list[str]:
+    return [f"{name} = {_value(value)}" for name, value in table.items()]
+
+
+def _value(value: Any) -> str:
+    """Return a value as TOML: like JSON, but for inline tables."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {_value(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(one) for one in value) + "]"
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)

@@ -1,0 +1,181 @@
+"""Choose depth, blend, model and passages by cross-validation, among those that are fast enough."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.decision.advice.sample import Found
+from osrerank.decision.advice.verdict import TOLERANCE, Floats, Outcome, Verdict, interval, judge
+from osrerank.evaluation.folds import block_folds
+from osrerank.evaluation.measures import Averaging, evaluate
+from osrerank.evaluation.tune import DECIMALS, Fold, cross_validate
+from osrerank.types import Qrels, Run, ScoredDocument
+
+DEPTHS = (10, 20, 50, 100)
+WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Of the first pass in a linear blend, in logits; 0 leaves it out."""
+FOLDS = 5
+SAMPLES, SEED = 1_000, 0
+"""Of the randomisation test."""
+Places = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is tried.
+
+    Attributes:
+        model: its name, as ``--model`` has it.
+        passages: the option ``passages`` as it is written: ``auto``, ``off`` or ``maxp``.
+        depth: candidates that are reranked.
+        blend: ``replace``, ``linear``, ``weighted`` or ``rrf``.
+        weight: of the first pass in the blend.
+    """
+
+    model: str
+    passages: str
+    depth: int
+    blend: str
+    weight: float
+
+    def __str__(self) -> str:
+        blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
+        return f"depth {self.depth}, {blend}, model {self.model}, passages {self.passages}"
+
+    @property
+    def scores(self) -> tuple[str, str]:
+        """What the scores depend on: model and passages."""
+        return self.model, self.passages
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of a search, as a settings file has them."""
+        weight = {} if self.blend in ("replace", "rrf") else {"blend_weight": self.weight}
+        return {"pipeline": "mono", "depth": self.depth, "blend": self.blend, **weight, "passages": self.passages}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The setting chosen, and what it promises on queries that were not seen.
+
+    Attributes:
+        setting: the best by all queries.
+        promised: mean of the measure over held-out queries, each by the setting chosen without it.
+        low, high: of the promise's 95% confidence interval.
+        verdict: the held-out values against the first pass, by a randomisation test of the whole choice.
+        held_out: those values, in the order of the queries.
+        by_fold: the settings that were chosen without each fold.
+    """
+
+    setting: Setting
+    promised: float
+    low: float
+    high: float
+    verdict: Verdict
+    held_out: Floats
+    by_fold: tuple[Setting, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its values by name."""
+        return {
+            "setting": asdict(self.setting),
+            "promised": self.promised,
+            "low": self.low,
+            "high": self.high,
+            "verdict": self.verdict.as_json(),
+            "by_fold": [asdict(one) for one in self.by_fold],
+        }
+
+
+def grid(model: str, passages: str, depths: Sequence[int], weights: Sequence[float] = WEIGHTS) -> list[Setting]:
+    """Return the settings to try of a model, in the order of preference at equal quality: the lowest depth first."""
+    blends = [("replace", 0.0) if weight == 0 else ("linear", weight) for weight in dict.fromkeys(weights)]
+    return [Setting(model, passages, depth, *blend) for depth in sorted(depths) for blend in (*blends, ("rrf", 0.0))]
+
+
+def measured(found: Sequence[Found], qrels: Qrels, measure: str, setting: Setting | None) -> Floats:
+    """Return a measure's values of a setting, or of the first pass, in the order of the queries.
+
+    Raises:
+        EvaluationError: there is no such measure.
+    """
+    rankings = {
+        one.query.query_id: _documents(
+            one.first_pass() if setting is None else one.ranked(setting.depth, setting.blend, setting.weight)
+        )
+        for one in found
+    }
+    judged = Qrels({query_id: qrels.judgments[query_id] for query_id in rankings})
+    values = evaluate(judged, Run(rankings), [measure], Averaging(complete=True)).per_query
+    (by_query,) = values.values()
+    return np.array([by_query[one.query.query_id] for one in found])
+
+
+def _documents(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
+    return tuple(ScoredDocument(doc_id, float(len(doc_ids) - place)) for place, doc_id in enumerate(doc_ids))
+
+
+def choose(
+    query_ids: Sequence[str], before: Floats, values: Mapping[Setting, Floats], *, folds: int = FOLDS, alpha: float
+) -> Choice:
+    """Choose a setting, and measure the choice on held-out queries.
+
+    Args:
+        query_ids: of the sample.
+        before: the first pass's values ``(queries,)``.
+        values: of each setting, likewise; in the order of preference at equal means.
+        folds: of the cross-validation.
+        alpha: p-values below it decide.
+
+    Raises:
+        EvaluationError: there are too few queries.
+    """
+    settings = list(values)
+    table = np.stack([values[one] for one in settings], axis=1)
+    by_query = dict(zip(query_ids, table, strict=True))
+    parts = block_folds(query_ids, folds)
+    learned: list[Fold[Setting]] = cross_validate(by_query, parts, settings)
+    places = {one: place for place, one in enumerate(settings)}
+    held_out = {query_id: by_query[query_id][places[fold.weights]] for fold in learned for query_id in fold.held_out}
+    after = np.array([held_out[query_id] for query_id in query_ids])
+    numbers = {query_id: number for number, query_id in enumerate(query_ids)}
+    numbered = [np.array([numbers[query_id] for query_id in part]) for part in parts]
+    verdict = _with_choice(judge(before, after, alpha=alpha), table - before[:, None], numbered, alpha=alpha)
+    low, high = interval(after, alpha=alpha)
+    most = max(1.0, float(table.max()))  # measures are seldom above 1, and never below 0
+    best = settings[int(np.argmax(np.round(table.mean(axis=0), DECIMALS)))]
+    by_fold = tuple(fold.weights for fold in learned)
+    return Choice(best, float(after.mean()), max(0.0, low), min(most, high), verdict, after, by_fold)
+
+
+def _with_choice(verdict: Verdict, differences: Floats, folds: Sequence[Places], *, alpha: float) -> Verdict:
+    """Return a verdict that takes into account that the setting was chosen by the same queries.
+
+    Held-out values are not independent of one another: each was in the training folds of the others. A t-test of them
+    is wrong in more than one case in twenty, so this is Fisher's randomisation test of the whole procedure: first pass
+    and reranked lists of a query are exchanged by chance, and the setting is chosen again.
+
+    Args:
+        verdict: of the held-out values, by a t-test.
+        differences: of each setting to the first pass ``(queries, settings)``.
+        folds: the numbers of the queries of each.
+        alpha: p-values below it decide.
+    """
+    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(SAMPLES, len(differences)))
+    every = signs @ differences
+    total = np.zeros(SAMPLES)
+    for fold in folds:
+        held_out = signs[:, fold] @ differences[fold]
+        means = (every - held_out) / max(1, len(differences) - len(fold))
+        chosen = np.argmax(np.round(means, DECIMALS), axis=1)
+        total += held_out[np.arange(SAMPLES), chosen]
+    extreme = np.append(np.abs(total) / len(differences), abs(verdict.difference))
+    p_value = float((extreme >= abs(verdict.difference) - TOLERANCE).mean())
+    half = float(np.quantile(extreme, 1 - alpha))
+    is_decided = p_value < alpha
+    outcome: Outcome = "undecided" if not is_decided else "helps" if verdict.difference > 0 else "hurts"
+    more = 0 if is_decided else verdict.more_queries or None
+    low, high = verdict.difference - half, verdict.difference + half
+    return replace(verdict, outcome=outcome, p_value=p_value, low=low, high=high, more_queries=more)

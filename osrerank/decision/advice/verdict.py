@@ -1,0 +1,120 @@
+"""Helps, hurts, or undecided: a paired t-test, its confidence interval, and how many queries would decide.
+
+The number of queries is that of a two-sided test with a power of 80%, by the normal approximation; Sakai: Statistical
+reform in information retrieval?, SIGIR Forum 2014, has the reasoning.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank._optional import require
+from osrerank.errors import EvaluationError
+from osrerank.evaluation.significance import paired_t_test
+
+ALPHA, POWER = 0.05, 0.8
+LEAST_QUERIES = 10
+MOST_QUERIES = 1_000_000
+TOLERANCE = 1e-12
+Outcome = Literal["helps", "hurts", "undecided"]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a sample of queries says of a difference in a measure.
+
+    Attributes:
+        outcome: helps or hurts where the p-value is below alpha.
+        queries: in the sample.
+        before, after: means of the measure, of the first pass and reranked.
+        difference: mean of after minus before.
+        low, high: of the 95% confidence interval of the mean difference.
+        p_value: two-tailed, of the paired t-test.
+        better, equal, worse: queries.
+        more_queries: how many more would decide it with a power of 80%, if the difference is as measured; 0 where it is
+            decided, None where no number would do.
+        detectable: the least difference that as many queries find with that power.
+    """
+
+    outcome: Outcome
+    queries: int
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    better: int
+    equal: int
+    worse: int
+    more_queries: int | None
+    detectable: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its values by name."""
+        return asdict(self)
+
+
+def judge(before: Floats, after: Floats, *, alpha: float = ALPHA) -> Verdict:
+    """Return the verdict for the values of a measure.
+
+    Args:
+        before: of the first pass, ``(queries,)``.
+        after: of the reranked lists, for the same queries.
+        alpha: p-values below it decide.
+
+    Raises:
+        EvaluationError: there are fewer than ten queries.
+    """
+    if len(before) < LEAST_QUERIES:
+        raise EvaluationError(
+            f"{len(before)} judged queries say nothing about others: at least {LEAST_QUERIES} are needed"
+        )
+    differences = after - before
+    p_value = paired_t_test(differences)
+    mean = float(differences.mean())
+    low, high = interval(differences, alpha=alpha)
+    is_decided = p_value < alpha
+    outcome: Outcome = "undecided" if not is_decided else "helps" if mean > 0 else "hurts"
+    return Verdict(
+        outcome=outcome,
+        queries=len(before),
+        before=float(before.mean()),
+        after=float(after.mean()),
+        difference=mean,
+        low=low,
+        high=high,
+        p_value=p_value,
+        better=int((differences > TOLERANCE).sum()),
+        equal=int((np.abs(differences) <= TOLERANCE).sum()),
+        worse=int((differences < -TOLERANCE).sum()),
+        more_queries=0 if is_decided else more_queries(differences, alpha=alpha),
+        detectable=_reach(alpha) * float(differences.std(ddof=1)) / math.sqrt(len(before)),
+    )
+
+
+def interval(values: Floats, *, alpha: float = ALPHA) -> tuple[float, float]:
+    """Return the confidence interval of a mean by Student's t; values ``(n,)``, n at least 2."""
+    stats = require("scipy.stats", extra="eval")
+    half = float(stats.t.ppf(1 - alpha / 2, len(values) - 1)) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    mean = float(values.mean())
+    return mean - half, mean + half
+
+
+def more_queries(differences: Floats, *, alpha: float = ALPHA) -> int | None:
+    """Return how many queries more would decide, if mean and spread are as measured; None where a million would not."""
+    mean, deviation = abs(float(differences.mean())), float(differences.std(ddof=1))
+    if mean <= TOLERANCE:
+        return None
+    needed = math.ceil((_reach(alpha) * deviation / mean) ** 2)
+    return max(1, needed - len(differences)) if needed <= MOST_QUERIES else None
+
+
+def _reach(alpha: float) -> float:
+    """Return how many standard errors a difference must have to be found with the power."""
+    stats = require("scipy.stats", extra="eval")
+    return float(stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(POWER))
