@@ -225,10 +225,11 @@ def with_judgments(advice: Advice, qrels: Qrels, weights: Sequence[float]) -> Ad
     values = {
         setting: measured(one.found, qrels, wanted.measure, setting)
         for one in tried
-        for setting in grid(one.model, one.passages, fast_enough(one.costs, wanted.p95_ms), weights)
+        for setting in grid(one.model, one.passages, fast_enough(one.costs, None), weights)
     }
+    fast = {one: values[one] for one in values if one.depth in fast_enough(advice.tried_with(one).costs, wanted.p95_ms)}
     query_ids = [one.query.query_id for one in found[:least]]
-    choice = choose(query_ids, before, values, alpha=wanted.alpha) if values else None
+    choice = choose(query_ids, before, fast, alpha=wanted.alpha) if fast else None
     orders = {one.query.query_id: one for one in found[:least]}
     first = {query_id: one.first_pass() for query_id, one in orders.items()}
     reranked = {query_id: order_of(one, advice.current) for query_id, one in orders.items()}

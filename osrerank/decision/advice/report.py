@@ -76,7 +76,8 @@ def _by_time(advice: Advice) -> str:
         drawn.append(line([(advice.wanted.p95_ms, y.low), (advice.wanted.p95_ms, y.high)], "quiet"))
     for kind, points in zip(KINDS * len(curves), curves.values(), strict=False):
         drawn += [line([point[:2] for point in points], kind), dots(points, kind)]
-    names = [*zip(KINDS * len(curves), curves, strict=False), ("quiet", "first pass (dashed)")]
+    level = "first pass (dashed), limit (upright)" if advice.wanted.p95_ms else "first pass (dashed)"
+    names = [*zip(KINDS * len(curves), curves, strict=False), ("quiet", level)]
     return chart("Quality by time", x, y, *drawn, key(names, is_right=True))
 
 

@@ -99,10 +99,15 @@ def judge(before: Floats, after: Floats, *, alpha: float = ALPHA) -> Verdict:
 
 def interval(values: Floats, *, alpha: float = ALPHA) -> tuple[float, float]:
     """Return the confidence interval of a mean by Student's t; values ``(n,)``, n at least 2."""
-    stats = require("scipy.stats", extra="eval")
-    half = float(stats.t.ppf(1 - alpha / 2, len(values) - 1)) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    half = student(alpha, len(values)) * float(values.std(ddof=1)) / math.sqrt(len(values))
     mean = float(values.mean())
     return mean - half, mean + half
+
+
+def student(alpha: float, count: int) -> float:
+    """Return how many standard errors the two-sided interval of a mean of so many values reaches."""
+    stats = require("scipy.stats", extra="eval")
+    return float(stats.t.ppf(1 - alpha / 2, count - 1))
 
 
 def more_queries(differences: Floats, *, alpha: float = ALPHA) -> int | None:

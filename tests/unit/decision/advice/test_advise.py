@@ -75,9 +75,8 @@ def test_labels_reversed_for_half_the_queries(advice: Advice, collection: Collec
 
 def test_offline_orders_are_those_of_a_search(client: Client, collection: Collection) -> None:
     """Depth and blend are computed from one search, exactly as searches with these options order."""
-    advice = advise(
-        {"osrerank/mono": client}, INDEX, collection.queries[:3], None, replace(WANTED, depths=(5,), budget_s=1)
-    )
+    wanted = replace(WANTED, depths=(5,), budget_s=1)
+    advice = advise({"osrerank/mono": client}, INDEX, collection.queries[:3], None, wanted)
     tried = [("linear", 2.0), ("replace", 0.0), ("rrf", 0.0)]
     for one in advice.tried[0].found[:3]:
         for blend, weight in tried:
