@@ -9,7 +9,16 @@ from osrerank._version import __version__ as __version__
 from osrerank.client import Client, connect
 from osrerank.errors import OsrerankError
 from osrerank.existing import wrap
-from osrerank.marks import CandidateMarks, CutMarks, HitMarks, RerankMarks, StageMarks, StageScoreMarks
+from osrerank.marks import (
+    CandidateMarks,
+    CutMarks,
+    HitMarks,
+    InterleaveMarks,
+    RerankMarks,
+    StageMarks,
+    StageScoreMarks,
+    UbiMarks,
+)
 from osrerank.options.pairs import Pairs
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.pipeline import Pipeline
@@ -23,6 +32,7 @@ __all__ = [
     "CutMarks",
     "DuoStage",
     "HitMarks",
+    "InterleaveMarks",
     "MonoStage",
     "OsrerankError",
     "Pairs",
@@ -33,6 +43,7 @@ __all__ = [
     "Reranker",
     "StageMarks",
     "StageScoreMarks",
+    "UbiMarks",
     "connect",
     "wrap",
 ]

@@ -19,6 +19,7 @@ from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.states import SideStates
 from osrerank.search.step import Scoring, Step
 from osrerank.search.steps import search_steps
+from osrerank.search.ubi import UbiRecords
 from osrerank.search.union import vector_query
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -61,6 +62,7 @@ class AsyncClient(AsyncOpenSearch):
         self.defaults = defaults or Defaults.load(self.reranker.settings)
         self.found_fields = FoundFields()
         self.calibrations = Calibrations(self.reranker.settings)
+        self.ubi_records = UbiRecords(is_embedded=is_embedded(self))
         self.side_states = SideStates(is_on=self.reranker.settings.states_index, is_embedded=is_embedded(self))
 
     async def search(
@@ -89,6 +91,7 @@ class AsyncClient(AsyncOpenSearch):
             found=found,
             states=self.side_states,
             calibrations=self.calibrations,
+            records=self.ubi_records,
         )
         perform = partial(self._perform, index=index, headers=headers, options=options)
         return await _performed(steps, perform)
@@ -120,7 +123,7 @@ class AsyncClient(AsyncOpenSearch):
         perform = partial(self._perform, index=index, headers=options.get("headers"), options={})
         call = await _performed(steps, perform)
         answer = await super().msearch(body=list(call.lines), index=index, **options)
-        return await _performed(call.finish(answer, self.side_states), perform)
+        return await _performed(call.finish(answer, self.side_states, self.ubi_records), perform)
 
     async def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True

@@ -22,6 +22,7 @@ from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.states import SideStates
 from osrerank.search.step import Scoring, Step
 from osrerank.search.steps import search_steps, with_fields
+from osrerank.search.ubi import UbiRecords
 from osrerank.search.union import vector_query
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -66,6 +67,7 @@ class Client(OpenSearch):
         self.defaults = defaults or Defaults.load(self.reranker.settings)
         self.found_fields = FoundFields()
         self.calibrations = Calibrations(self.reranker.settings)
+        self.ubi_records = UbiRecords(is_embedded=is_embedded(self))
         self.side_states = SideStates(is_on=self.reranker.settings.states_index, is_embedded=is_embedded(self))
 
     def search(
@@ -113,6 +115,7 @@ class Client(OpenSearch):
             found=found,
             states=self.side_states,
             calibrations=self.calibrations,
+            records=self.ubi_records,
         )
         perform = partial(self._perform, index=index, headers=headers, options=options)
         return _performed(steps, perform)
@@ -151,7 +154,7 @@ class Client(OpenSearch):
         perform = partial(self._perform, index=index, headers=options.get("headers"), options={})
         call = _performed(steps, perform)
         answer = super().msearch(body=list(call.lines), index=index, **options)
-        return _performed(call.finish(answer, self.side_states), perform)
+        return _performed(call.finish(answer, self.side_states, self.ubi_records), perform)
 
     def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True

@@ -81,6 +81,38 @@ class CandidateMarks(TypedDict):
     stale: NotRequired[int]
 
 
+class InterleaveMarks(TypedDict):
+    """What interleaving did: ``response["rerank"]["interleave"]``.
+
+    Attributes:
+        applied: whether the page is interleaved.
+        reason: why not.
+        teams: ``A`` (the search's own options) or ``B`` (those of ``with``) for each hit of the page.
+        stages: what each stage of team B did; those of team A are in ``response["rerank"]["stages"]``.
+        name: the experiment's.
+    """
+
+    applied: bool
+    reason: str | None
+    teams: NotRequired[str]
+    stages: NotRequired[list[StageMarks]]
+    name: NotRequired[str]
+
+
+class UbiMarks(TypedDict):
+    """Whether the search was recorded for UBI: ``response["rerank"]["ubi"]``.
+
+    Attributes:
+        recorded: whether it was.
+        reason: why not.
+        query_id: that links clicks to it.
+    """
+
+    recorded: bool
+    reason: str | None
+    query_id: str
+
+
 class RerankMarks(TypedDict):
     """What happened: ``response["rerank"]``.
 
@@ -93,6 +125,8 @@ class RerankMarks(TypedDict):
         below_min_score: hits that ``min_score`` removed, where it was given.
         cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
         candidates: what the search by vectors found, where one was asked for.
+        interleave: what interleaving did, where it was asked for.
+        ubi: whether the search was recorded, where its body has ``ext.ubi``.
     """
 
     applied: bool | Literal["partial"]
@@ -103,6 +137,8 @@ class RerankMarks(TypedDict):
     below_min_score: NotRequired[int]
     cuts: NotRequired[list[CutMarks]]
     candidates: NotRequired[CandidateMarks]
+    interleave: NotRequired[InterleaveMarks]
+    ubi: NotRequired[UbiMarks]
 
 
 class StageScoreMarks(TypedDict):
@@ -136,6 +172,8 @@ class HitMarks(TypedDict, total=False):
         failure: why the hit could not be scored.
         explanation: a sentence for each stage, with ``explain``.
         probability: by the index's calibration, where ``min_probability`` or a precision is asked for.
+        team: ``A`` or ``B``, of an interleaved page: which ranking picked the hit.
+        team_ranks: its rank in each of the two rankings, from 1.
     """
 
     first_pass: StageScoreMarks
@@ -147,6 +185,11 @@ class HitMarks(TypedDict, total=False):
     failure: str
     explanation: list[str]
     probability: float
+    team: Literal["A", "B"]
+    team_ranks: dict[str, int]
 
 
-__all__ = ["CandidateMarks", "CutMarks", "HitMarks", "RerankMarks", "StageMarks", "StageScoreMarks"]
+__all__ = [
+    "CandidateMarks", "CutMarks", "HitMarks", "InterleaveMarks", "RerankMarks", "StageMarks", "StageScoreMarks",
+    "UbiMarks",
+]  # fmt: skip

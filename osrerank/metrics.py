@@ -11,6 +11,8 @@ RERANK_SECONDS = Histogram(
 NOT_CALIBRATED = Counter(
     "osrerank_not_calibrated_total", "Searches with a threshold for which the index had no calibration that holds."
 )
+NOT_INTERLEAVED = Counter("osrerank_not_interleaved_total", "Searches whose two rankings could not be interleaved.")
+UBI_RECORDS = Counter("osrerank_ubi_records_total", "Records of searches for ubi_queries, by outcome.", ["outcome"])
 
 # Where a model runs.
 BATCH_TOKENS = Histogram(

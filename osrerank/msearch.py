@@ -15,6 +15,7 @@ from osrerank.search.call import RerankArgument, SearchCall
 from osrerank.search.states import SideStates
 from osrerank.search.step import Scoring, Step
 from osrerank.search.steps import with_fields
+from osrerank.search.ubi import UbiRecords
 from osrerank.service import RerankService
 from osrerank.thresholds.cut import Thresholds
 
@@ -74,18 +75,24 @@ class MultiSearchCall:
             lines += [header, call.body]
         return cls(tuple(lines), tuple(calls))
 
-    def finish(self, answer: Mapping[str, Any], states: SideStates) -> Generator[Step, Any, dict[str, Any]]:
+    def finish(
+        self, answer: Mapping[str, Any], states: SideStates, records: UbiRecords
+    ) -> Generator[Step, Any, dict[str, Any]]:
         """Yield the steps that rerank, and return the responses, each reranked or marked; errors stay unchanged.
 
         Args:
             answer: OpenSearch's.
             states: side indices of document states, if there are any.
+            records: what users were shown, for UBI.
         """
         if "responses" not in answer:  # filter_path may remove it
             return dict(answer)
         responses = []
         for call, response in zip(self._calls, answer["responses"], strict=True):
-            responses.append(response if "error" in response else (yield from states.around(call, response)))
+            if "error" not in response:
+                reranked = yield from states.around(call, response)
+                response = yield from records.after(call, reranked)  # noqa: PLW2901 - the same one, marked
+            responses.append(response)
         return {**answer, "responses": responses}
 
 

@@ -266,7 +266,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
     hits = {
         **response["hits"],
         "max_score": scores[0] if scores else None,
-        "hits": [_merged_hit(by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in shown],
+        "hits": [merged_hit(by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in shown],
     }
     return {
         **response,
@@ -360,9 +360,10 @@ def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:
     }
 
 
-def _merged_hit(
+def merged_hit(
     raw: Mapping[str, Any], candidate: Candidate, page: Page, reports: tuple[StageReport, ...]
 ) -> dict[str, Any]:
+    """Return a hit with its score and marks after reranking."""
     found = (candidate.trace[0], candidate.vectors) if candidate.vectors else candidate.trace[:1]
     marks: dict[str, Any] = {entry.stage: entry.as_json() for entry in (*found, *candidate.trace[1:])}
     if candidate.failure:

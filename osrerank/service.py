@@ -65,7 +65,8 @@ class RerankService:
 
     def depth(self, options: Rerank) -> int:
         """Return how many candidates the first pass must return."""
-        return options.most_depth if isinstance(options.pipeline, str) else options.pipeline.depth
+        depths = (one.most_depth if isinstance(one.pipeline, str) else one.pipeline.depth for one in options.rankings)
+        return max(depths)
 
     def rerank(
         self,

@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": "osrerank.cli.evaluate:evaluate",
     "export": "osrerank.cli.export:export",
     "init": "osrerank.cli.init:init",
+    "interleave": "osrerank.cli.interleave:interleave",
     "pipeline": "osrerank.cli.pipeline:pipeline",
     "pretrain": "osrerank.cli.pretrain:pretrain",
     "rerank": "osrerank.cli.rerank:rerank",

@@ -123,6 +123,31 @@ run_form = click.option(
 )
 
 
+def ubi_options(command: Command) -> Command:
+    """Add the options that say which documents of User Behavior Insights count; they are `UbiSource`'s fields."""
+    for option in reversed(
+        (
+            click.option(
+                "--queries-index", "queries", default="ubi_queries", show_default=True, help="What was shown."
+            ),
+            click.option("--events-index", "events", default="ubi_events", show_default=True, help="What was done."),
+            click.option(
+                "--action",
+                "actions",
+                multiple=True,
+                default=("click", "click_through"),
+                show_default=True,
+                help="action_name of an event that counts as a click; may be repeated.",
+            ),
+            click.option("--application", default="", help="Of the searches that count.  [default: all]"),
+            click.option("--since", default="", help="ISO 8601 time of the first search and event that count."),
+            click.option("--until", default="", help="Likewise, of the last."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def pipeline_options(command: Command) -> Command:
     """Add the options that say how candidates are ranked."""
     for option in reversed(

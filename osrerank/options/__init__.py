@@ -1,10 +1,11 @@
 """What a search may ask for: `Rerank` and its parts, read once, unknown names refused."""
 
 from osrerank.options.cutoff import Cutoff
+from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
 
-__all__ = ["Cutoff", "Pairs", "Passages", "Rerank", "Rm3", "Sentences"]
+__all__ = ["Cutoff", "Interleave", "Pairs", "Passages", "Rerank", "Rm3", "Sentences"]

@@ -27,6 +27,12 @@ class Defaults:
     base: Rerank = field(default_factory=Rerank)
     by_index: Mapping[str, Rerank] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for options in (self.base, *self.by_index.values()):
+            if options.interleave is not None:
+                reason = "interleave has the key of one session and cannot be a default: give it in the search"
+                raise ConfigError(reason, setting="rerank.interleave", source="argument")
+
     def of(self, index: Any) -> Rerank:
         """Return the options of an index; of several indexes only when all of them have the same."""
         names = index.split(",") if isinstance(index, str) else list(index or [])

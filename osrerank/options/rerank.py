@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, get_args
 from osrerank.errors import ConfigError
 from osrerank.options.candidates import Candidates
 from osrerank.options.cutoff import Cutoff
+from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
@@ -58,6 +59,7 @@ class RerankOptions(TypedDict, total=False):
     rm3: bool | Mapping[str, Any] | Rm3 | None
     candidates: bool | Mapping[str, Any] | Candidates | None
     via: str
+    interleave: Mapping[str, Any] | Interleave | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,9 @@ class Rerank:
         via: ``"client"`` reranks in the client; ``"pipeline"`` or ``"pipeline:NAME"`` lets OpenSearch rerank with the
             search pipeline that ``osrerank pipeline install`` made. Its model, fields and order were fixed then: of
             the other options only ``query``, ``depth``, ``query_fields``, ``on_failure`` and ``rm3`` count.
+        interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
+            ``with``, for the reader ``key`` (docs/judgments.md). Not together with ``min_score``, ``min_probability``,
+            ``cutoff`` and ``via``.
     """
 
     query: str | None = None
@@ -143,6 +148,20 @@ class Rerank:
     rm3: Rm3 | None = None
     candidates: Candidates | None = None
     via: str = "client"
+    interleave: Interleave | None = None
+
+    @property
+    def rankings(self) -> "tuple[Rerank, ...]":
+        """The options of each ranking that the search needs: these, or those of both teams where it interleaves."""
+        if self.interleave is None:
+            return (self,)
+        own = replace(self, interleave=None)
+        return own, replace(own, **dict(self.interleave.others))
+
+    @property
+    def is_first_pass(self) -> bool:
+        """Whether nothing is reranked."""
+        return all(one.pipeline == NO_STAGES for one in self.rankings)
 
     @property
     def needs_calibration(self) -> bool:
@@ -181,6 +200,7 @@ class Rerank:
         object.__setattr__(self, "rm3", Rm3.of(self.rm3))
         object.__setattr__(self, "cutoff", Cutoff.of(self.cutoff))
         object.__setattr__(self, "candidates", Candidates.of(self.candidates))
+        object.__setattr__(self, "interleave", Interleave.of(self.interleave))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
             if isinstance(value, str | list):
@@ -202,6 +222,19 @@ class Rerank:
             raise ConfigError(message, setting="rerank.sentences", source="argument")
         self._check_candidates()
         self._check_via()
+        self._check_interleave()
+
+    def _check_interleave(self) -> None:
+        """Refuse what would treat the teams differently, and read the other team's options."""
+        if self.interleave is None:
+            return
+        other = self.rankings[1]
+        for name, (neutral, why) in _WITHOUT_TEAMS.items():
+            if getattr(self, name) != neutral or (name == "candidates" and other.candidates is not None):
+                message = f"rerank option {name} does not go with interleave, leave it out: {why}"
+                raise ConfigError(message, setting=f"rerank.{name}", source="argument")
+        others = tuple((name, getattr(other, name)) for name in dict(self.interleave.others))
+        object.__setattr__(self, "interleave", replace(self.interleave, others=others))
 
     def _check_candidates(self) -> None:
         """Refuse options that cannot judge documents which only the search by vectors found."""
@@ -290,6 +323,15 @@ _CLIENT_ONLY: dict[str, tuple[Any, ...]] = {
     "passages": ("auto", None),
     "sentences": (None,),
     "candidates": (None,),
+}
+_ONE_TEAM = "it would remove hits of one team by the other"
+# option that both teams of an interleaved page cannot have -> its value without effect, and why
+_WITHOUT_TEAMS: dict[str, tuple[Any, str]] = {
+    "min_score": (None, _ONE_TEAM),
+    "min_probability": (None, _ONE_TEAM),
+    "cutoff": (None, _ONE_TEAM),
+    "via": ("client", "OpenSearch ranks once"),
+    "candidates": (None, "both teams rank the first pass's hits"),
 }
 # option -> whether a value fits, and what it must be
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -52,8 +52,8 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
         options: of this search.
         depth: candidates that the pipeline's deepest stage looks at.
     """
-    offset = _count(params, body, ("from", "from_"), 0)
-    size = _count(params, body, ("size",), DEFAULT_SIZE)
+    offset = count_of(params, body, ("from", "from_"), 0)
+    size = count_of(params, body, ("size",), DEFAULT_SIZE)
     refusal = _refusal(body, params, offset, size)
     if refusal or offset is None or size is None:
         return FirstPass(dict(body), dict(params), refusal=refusal)
@@ -64,9 +64,8 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
     _drop_rerank_ext(wanted_body)
     if not _names_pipeline(body, params) and not _is_hybrid(body.get("query")):
         wanted_params["search_pipeline"] = "_none"
-    needed = tuple(
-        name for name in options.fields or USUAL if ":" not in name
-    )  # the request has highlight: and inner_hits: anyway
+    read = dict.fromkeys(name for one in options.rankings for name in one.fields or USUAL)
+    needed = tuple(name for name in read if ":" not in name)  # the request has highlight: and inner_hits: anyway
     borrowed = _borrow_fields(wanted_body, params, needed)
     page = Page(offset, size, borrowed, options.min_score, options.explain)
     return FirstPass(wanted_body, wanted_params, page)
@@ -83,8 +82,8 @@ def plan_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any], options
         options: of this search.
         text: the query's text.
     """
-    offset = _count(params, body, ("from", "from_"), 0)
-    size = _count(params, body, ("size",), DEFAULT_SIZE)
+    offset = count_of(params, body, ("from", "from_"), 0)
+    size = count_of(params, body, ("size",), DEFAULT_SIZE)
     refusal = _refusal(body, params, offset, size) or _refusal_in_pipeline(body, params)
     if not refusal and not text.strip():
         refusal = "the query text is empty"
@@ -149,7 +148,7 @@ def _led_by_score(sort: Any) -> bool:
     return False
 
 
-def _count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str, ...], default: int) -> int | None:
+def count_of(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str, ...], default: int) -> int | None:
     """Return a count in the request; None if it is not a count, which OpenSearch will refuse."""
     given = (place[name] for place in (params, body) for name in names if place.get(name) is not None)
     try:

@@ -29,7 +29,9 @@ from osrerank.retrieval.first_pass import SORTED, FirstPass, plan, plan_in_pipel
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.retrieval.text_fields import USUAL, fields_of
 from osrerank.retrieval.union import Sources, Union
+from osrerank.search.interleave import interleaved, session_of
 from osrerank.search.slow import advise_if_slow
+from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.thresholds.cut import Thresholds
@@ -54,6 +56,7 @@ class SearchCall:
     Attributes:
         body: the request's body.
         params: the request's URL parameters.
+        ubi: what is recorded for UBI; None where nothing is, or the engine does it.
     """
 
     body: Any
@@ -63,6 +66,7 @@ class SearchCall:
     _first_pass: FirstPass | None
     _text: str
     _deadline: Deadline
+    ubi: UbiQuery | None = None
     _sources: Sources | None = None
 
     @classmethod
@@ -88,9 +92,10 @@ class SearchCall:
         """
         options = Rerank.of(rerank, defaults)
         body = _with_query(query, body, (options or defaults).query_fields or USUAL)
-        if options is None or options.pipeline == NO_STAGES:
+        if options is None or options.is_first_pass:
             return cls(body, dict(params), reranker, None, None, "", Deadline())
         content = _decoded(body)
+        ubi, content = UbiQuery.of(content, params), without_ubi(content)
         text = query if isinstance(query, str) else None
         deadline = deadline or Deadline.after_ms(options.deadline_ms)
         first_pass = None
@@ -107,7 +112,7 @@ class SearchCall:
             first_pass = refused(content, params, options, str(error))
         if first_pass is None:
             first_pass = plan_in_pipeline(content, params, options, text or "")
-        return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline)
+        return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline, ubi)
 
     @property
     def is_changed(self) -> bool:
@@ -131,13 +136,15 @@ class SearchCall:
         else:
             reason = f"the first pass for reranking was refused ({_first_line(error)})"
             params = own.params
-        first_pass = FirstPass(own.body, params, refusal=reason)
-        return replace(self, body=own.body, params=params, _first_pass=first_pass)
+        body = without_ubi(_decoded(own.body))
+        return replace(self, body=body, params=params, _first_pass=FirstPass({**body}, params, refusal=reason))
 
     @classmethod
     def refused(cls, reranker: RerankService, options: Rerank, body: Mapping[str, Any], reason: str) -> Self:
         """Return a call that sends the body unchanged and marks its response with the reason."""
-        return cls(dict(body), {}, reranker, options, FirstPass(dict(body), {}, refusal=reason), "", Deadline())
+        sent = {**without_ubi(body)}
+        first_pass = FirstPass(sent, {}, refusal=reason)
+        return cls(sent, {}, reranker, options, first_pass, "", Deadline(), UbiQuery.of(body, {}))
 
     @property
     def second_source(self) -> Candidates | None:
@@ -169,6 +176,16 @@ class SearchCall:
         return {name: value for name, value in self.params.items() if name not in named}, named
 
     @property
+    def query_text(self) -> str:
+        """The text that hits are judged against; empty where there is none."""
+        return self._text
+
+    @property
+    def session(self) -> str:
+        """A digest of the reader of an interleaved list; empty where none was asked for."""
+        return session_of(self._options.interleave) if self._options and self._options.interleave else ""
+
+    @property
     def remaining_s(self) -> float:
         """Seconds until the deadline: negative after it, infinite without one."""
         return self._deadline.remaining_s()
@@ -186,9 +203,12 @@ class SearchCall:
         if _obstacle(options, hits, self._text):
             return {}
         options = _with_fields(_deep_enough(options, union), hits)
-        ranking = _read(options, union, self._text)
         indices = [str(hit.get("_index")) for hit in hits]
-        return self._reranker.state_keys(ranking, options, indices)
+        keys: dict[bytes, str] = {}
+        for one in options.rankings:
+            if one.pipeline != NO_STAGES:
+                keys |= self._reranker.state_keys(_read(one, union, self._text), one, indices)
+        return keys
 
     def _union(self, response: Any) -> Union:
         """Return what the search's sources found; the first pass's response alone where it has no second one."""
@@ -267,6 +287,11 @@ def reranked(
     ranking = _read(options, union, text)
     if all(candidate.text is None for candidate in ranking.candidates):
         answer = unchanged(response, _no_text(options, hits), page=page)
+    elif options.interleave is not None:
+        both = (ranking, _read(options.rankings[1], union, text))
+        answer = interleaved(
+            reranker, options, options.interleave, both, response, page, deadline=deadline, states=states
+        )
     else:
         is_cut = page.min_score is not None or page.thresholds is not None
         above = 0 if is_cut else page.offset  # a threshold needs the probabilities of those above
@@ -307,7 +332,7 @@ def _obstacle(options: Rerank, hits: Sequence[Mapping[str, Any]], text: str) -> 
     """Return why the hits cannot be reranked; empty when they can."""
     if not hits:
         return NO_HITS
-    if options.pipeline == NO_STAGES:
+    if options.is_first_pass:
         return "the pipeline is none"
     if has_own_order(hits):
         return SORTED

@@ -69,6 +69,9 @@ def rank_texts(
     if isinstance(documents, str):
         raise TypeError("documents is one text; give a list of them")
     options = _here(Rerank.of(rerank, defaults))
+    if options is not None and options.interleave is not None:
+        reason = "interleave is for the pages of a search: leave it out here"
+        raise ConfigError(reason, setting="rerank.interleave", source="argument")
     separator = (options or defaults).separator
     candidates = [_candidate(place, document, separator) for place, document in enumerate(documents)]
     ranking = Ranking(Query(QUERY_ID, query), tuple(candidates))

@@ -19,6 +19,7 @@ from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
 from osrerank.search.states import SideStates
 from osrerank.search.step import SearchRequest, Step
+from osrerank.search.ubi import UbiRecords
 from osrerank.search.union import first_pass
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
@@ -37,6 +38,7 @@ def search_steps(
     found: FoundFields,
     states: SideStates,
     calibrations: Calibrations,
+    records: UbiRecords,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search, each to be answered with its result, and return the response.
 
@@ -54,6 +56,7 @@ def search_steps(
         found: what is searched and read in indices whose fields nobody named.
         states: side indices of document states, if there are any.
         calibrations: what probabilities were fitted to.
+        records: what users were shown, for UBI.
 
     Raises:
         ConfigError, ValueError: as `SearchCall.plan`.
@@ -75,6 +78,7 @@ def search_steps(
             found=found,
             states=states,
             calibrations=calibrations,
+            records=records,
         )
 
     if asked is None and not searches_text:
@@ -101,6 +105,7 @@ def _search(
     found: FoundFields,
     states: SideStates,
     calibrations: Calibrations,
+    records: UbiRecords,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search whose fields are known, and return the response; arguments as `search_steps`."""
     query, rerank, deadline = yield from expand_query(defaults, query, index, params, rerank)
@@ -119,7 +124,8 @@ def _search(
         own = SearchCall.plan(reranker, defaults, query, body, params, rerank=False)
         call = call.fall_back(own, refusal)
         response = yield SearchRequest(call)
-    return (yield from states.around(call, response))
+    answer = yield from states.around(call, response)
+    return (yield from records.after(call, answer))
 
 
 def with_fields(

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
 from osrerank.options.cutoff import Cutoff
+from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
@@ -33,6 +34,7 @@ raises `ConfigError` with the option's name.
 """
 PARTS = {
     "cutoff": (Cutoff, "`cutoff`: where the list ends"),
+    "interleave": (Interleave, "`interleave`: two rankings on one page"),
     "pairs": (Pairs, "`pairs`: duoBERT's pairs"),
     "passages": (Passages, "`passages`: long documents"),
     "sentences": (Sentences, "`sentences`: Birch"),

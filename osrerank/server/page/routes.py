@@ -154,6 +154,7 @@ class Comparison:
             "min_score": None,
             "min_probability": None,
             "cutoff": None,
+            "interleave": None,
             "explain": False,
             "on_failure": "first_pass",
         }

@@ -12,6 +12,7 @@ from osrerank.search.calibrated import Calibrations
 from osrerank.search.states import SideStates
 from osrerank.search.step import Scoring, SearchRequest
 from osrerank.search.steps import search_steps
+from osrerank.search.ubi import UbiRecords
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -29,6 +30,7 @@ def steps_of(rerank: Any, query: Any = "low pressure") -> Any:
     states = SideStates(is_on=False, is_embedded=False)
     arguments = {"index": "i", "rerank": rerank, "found": FoundFields(), "states": states}
     arguments["calibrations"] = Calibrations(reranker.settings)
+    arguments["records"] = UbiRecords(is_embedded=False)
     return search_steps(reranker, named, query, None, {"size": 2}, **arguments)
 
 

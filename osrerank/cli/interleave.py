@@ -1,0 +1,76 @@
+"""``osrerank interleave``: which of two interleaved rankings users prefer."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from osrerank.cli.options import client_of, ubi_options, wants_json
+
+if TYPE_CHECKING:
+    from osrerank.decision.use.interleaving import Preference
+
+
+@click.group()
+def interleave() -> None:
+    """Two rankings on one page: rerank={"interleave": {"with": {...}, "key": session_id}} in a search."""
+
+
+@interleave.command()
+@click.argument("clicks", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@ubi_options
+@click.option("--confidence", type=click.FloatRange(0.5, 1, max_open=True), default=0.95, show_default=True)
+@click.option(
+    "--least-share",
+    type=click.FloatRange(0.5, 1, min_open=True),
+    default=0.55,
+    show_default=True,
+    help="Share of preferences that is worth finding, for the number of sessions.",
+)
+@click.pass_context
+def report(
+    context: click.Context, /, *, clicks: Path | None, confidence: float, least_share: float, **ubi: Any
+) -> None:
+    """Say which ranking users prefer: A, the search's own options, or B, those of "with".
+
+    \b
+    osrerank --url https://localhost:9200 interleave report
+    osrerank interleave report clicks.jsonl
+
+    Reads UBI's indexes, or a file with one JSON object for each page. Decide before how many sessions to wait for:
+    whoever looks every day and stops at the first winner finds one too often.
+    """
+    from osrerank.decision.use.clicks import read_clicks  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.decision.use.interleaving import preferences  # noqa: PLC0415 - likewise
+    from osrerank.decision.use.ubi import UbiSource, read_ubi  # noqa: PLC0415 - the client
+
+    unmatched = 0
+    if clicks is None:
+        with closing(client_of(context)) as client:
+            found = read_ubi(client, UbiSource(**ubi))
+        pages, unmatched = list(found.pages), found.unmatched
+    else:
+        pages = list(read_clicks(clicks))
+    rows = preferences(pages, confidence=confidence, least_share=least_share)
+    if wants_json(context):
+        click.echo(json.dumps({"unmatched": unmatched, "experiments": [row.as_json() for row in rows]}))
+        return
+    for row in rows:
+        click.echo(_sentences(row, confidence))
+    if unmatched:
+        click.echo(f"{unmatched:,} clicks belong to no page that was read")
+
+
+def _sentences(row: "Preference", confidence: float) -> str:
+    name = f"{row.experiment}: " if row.experiment else ""
+    verdict = f"{row.winner} wins" if row.winner else "undecided"
+    share = f"B has {row.share_b:.1%} of the preferences ({confidence:.0%} interval {row.low:.1%} to {row.high:.1%}"
+    counts = f"{row.sessions:,} sessions: A {row.wins_a:,}, B {row.wins_b:,}, ties {row.ties:,}"
+    lines = [f"{name}{verdict}. {share}, p = {row.p_value:.3g}).", f"{counts}, without a click {row.silent:,}."]
+    if row.needed is not None:
+        lines.append(f"A share of {row.least_share:.0%} shows with about {row.needed:,} sessions.")
+    if not row.winner and row.needed_as_seen is not None:
+        lines.append(f"The share that was seen, if it is the true one, shows with about {row.needed_as_seen:,}.")
+    return "\n".join(lines)

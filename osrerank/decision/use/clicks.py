@@ -1,0 +1,99 @@
+"""What users were shown and what they clicked: one page at a time, and a file of them.
+
+A line of the file is a JSON object::
+
+    {"query": "low blood pressure", "documents": ["d3", "d7"], "clicks": ["d7"], "session": "s1", "first_rank": 1,
+     "teams": "AB", "experiment": "depth"}
+
+``session``, ``first_rank``, ``teams`` and ``experiment`` may be left out.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osrerank.formats.common_layout import write_lines
+from osrerank.formats.files import bad_line
+from osrerank.formats.lines import numbered_objects
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPage:
+    """A page of results, and the clicks on it.
+
+    Attributes:
+        query: as the user typed it.
+        doc_ids: from the top.
+        clicked: those that were clicked, of the page.
+        session: who looked; empty where it is not known.
+        first_rank: of the page, from 1.
+        teams: ``A`` or ``B`` for each document of an interleaved page; empty for another page.
+        experiment: its name.
+    """
+
+    query: str
+    doc_ids: tuple[str, ...]
+    clicked: frozenset[str]
+    session: str = ""
+    first_rank: int = 1
+    teams: str = ""
+    experiment: str = ""
+
+    def __post_init__(self) -> None:
+        if self.teams and (len(self.teams) != len(self.doc_ids) or not set(self.teams) <= {"A", "B"}):
+            raise ValueError(f"teams is {self.teams!r}; it must have A or B for each of {len(self.doc_ids)} documents")
+        if self.first_rank < 1:
+            raise ValueError(f"first_rank is {self.first_rank}; ranks begin with 1")
+        if not self.clicked <= set(self.doc_ids):
+            raise ValueError(f"{min(self.clicked - set(self.doc_ids))!r} was clicked and is not on the page")
+
+
+def folded(query: str) -> str:
+    """Return a query as all who mean it type it: white space as one space, without capitals."""
+    return " ".join(query.split()).casefold()
+
+
+def read_clicks(path: Path) -> Iterator[ShownPage]:
+    """Yield the pages of a file, compressed or not.
+
+    Raises:
+        FormatError: a line is no such object; the message names it.
+    """
+    for number, line in numbered_objects(path):
+        try:
+            yield _page(line)
+        except (TypeError, ValueError) as error:
+            raise bad_line(path, number, str(error)) from None
+
+
+def write_clicks(pages: Iterable[ShownPage], path: Path) -> int:
+    """Write pages, a line each; return how many."""
+    return write_lines((json.dumps(_as_json(page), ensure_ascii=False) for page in pages), path)
+
+
+def _as_json(page: ShownPage) -> dict[str, Any]:
+    rest = {"session": page.session, "teams": page.teams, "experiment": page.experiment}
+    kept = {name: value for name, value in rest.items() if value}
+    clicks = [doc_id for doc_id in page.doc_ids if doc_id in page.clicked]
+    seen = {"query": page.query, "documents": list(page.doc_ids), "clicks": clicks}
+    return {**seen, "first_rank": page.first_rank, **kept}
+
+
+def _page(line: dict[str, Any]) -> ShownPage:
+    texts = {name: line.get(name, "") for name in ("query", "session", "teams", "experiment")}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is {value!r}; it must be a text")
+    if not folded(texts["query"]):
+        raise ValueError("query is missing: each line needs the text that was searched")
+    lists = {name: line.get(name) for name in ("documents", "clicks")}
+    for name, value in lists.items():
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise TypeError(f"{name} is {value!r}; it must be a list of document ids")
+    rank = line.get("first_rank", 1)
+    if type(rank) is not int:
+        raise TypeError(f"first_rank is {rank!r}; it must be a whole number from 1 on")
+    documents, clicks = tuple(lists["documents"] or ()), frozenset(lists["clicks"] or ())
+    return ShownPage(doc_ids=documents, clicked=clicks, first_rank=rank, **texts)

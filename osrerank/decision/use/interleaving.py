@@ -1,0 +1,144 @@
+"""Which of two interleaved rankings users prefer, how sure that is, and how many sessions would show it.
+
+Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?, CIKM 2008, section 4: a session
+prefers the team whose documents got more of its clicks. Under the null hypothesis a session with a preference is a coin
+toss, so the share of those that prefer B has an exact binomial interval (Clopper, Pearson: Biometrika 1934).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from osrerank._optional import require
+from osrerank.decision.use.clicks import ShownPage
+from osrerank.errors import EvaluationError
+
+LEAST_SHARE = 0.55
+"""The share of preferences that is worth finding, unless another is asked for."""
+POWER = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """What the sessions of an experiment say.
+
+    Attributes:
+        experiment: its name.
+        sessions: that saw interleaved pages; a page without a session is one of its own.
+        wins_a, wins_b: sessions with more clicks on team A's documents, on team B's.
+        ties: sessions with clicks and no preference.
+        silent: sessions without a click on an interleaved page.
+        share_b: share of B among the sessions with a preference, in [0, 1]; a half where there is none.
+        low, high: its interval at the confidence asked for.
+        p_value: two-tailed, of the exact binomial test that both are equal.
+        winner: ``A``, ``B``, or empty where the interval has one half in it.
+        needed: sessions that would show a share as far from one half as `least_share`, with a power of 0.8.
+        needed_as_seen: likewise for the share that was seen; None where it is one half.
+        least_share: that was asked for.
+    """
+
+    experiment: str
+    sessions: int
+    wins_a: int
+    wins_b: int
+    ties: int
+    silent: int
+    share_b: float
+    low: float
+    high: float
+    p_value: float
+    winner: str
+    needed: int | None
+    needed_as_seen: int | None
+    least_share: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def preferences(
+    pages: Iterable[ShownPage], *, confidence: float = 0.95, least_share: float = LEAST_SHARE
+) -> list[Preference]:
+    """Return one preference for each experiment with interleaved pages, in the order of their names.
+
+    Args:
+        pages: any; those that are not interleaved do not count.
+        confidence: of the intervals, in (0, 1).
+        least_share: the smallest share of preferences for the better team that is worth finding, in (.5, 1].
+
+    Raises:
+        EvaluationError: no page is interleaved.
+        MissingDependencyError: scipy is not installed.
+    """
+    balances: defaultdict[str, dict[object, list[int]]] = defaultdict(dict)
+    for number, page in enumerate(pages):
+        if page.teams:
+            session: object = page.session or number
+            clicked = [team for doc_id, team in zip(page.doc_ids, page.teams, strict=True) if doc_id in page.clicked]
+            counts = balances[page.experiment].setdefault(session, [0, 0])
+            counts[0] += clicked.count("A")
+            counts[1] += clicked.count("B")
+    if not balances:
+        reason = "no page is interleaved: search with rerank={'interleave': ...} and ext.ubi, or give lines with teams"
+        raise EvaluationError(reason)
+    return [_preference(name, balances[name], confidence, least_share) for name in sorted(balances)]
+
+
+def _preference(name: str, balances: Mapping[object, list[int]], confidence: float, least_share: float) -> Preference:
+    wins_a = sum(a > b for a, b in balances.values())
+    wins_b = sum(b > a for a, b in balances.values())
+    silent = sum(a == b == 0 for a, b in balances.values())
+    decided, sessions = wins_a + wins_b, len(balances)
+    share = wins_b / decided if decided else 0.5
+    low, high = binomial_interval(wins_b, decided, confidence)
+    winner = "B" if low > 0.5 else "A" if high < 0.5 else ""
+    p_value = float(require("scipy.stats", extra="eval").binomtest(wins_b, decided).pvalue) if decided else 1.0
+    rate = decided / sessions
+    return Preference(
+        experiment=name,
+        sessions=sessions,
+        wins_a=wins_a,
+        wins_b=wins_b,
+        ties=sessions - decided - silent,
+        silent=silent,
+        share_b=share,
+        low=low,
+        high=high,
+        p_value=p_value,
+        winner=winner,
+        needed=sessions_needed(least_share, rate, confidence=confidence),
+        needed_as_seen=sessions_needed(share, rate, confidence=confidence),
+        least_share=least_share,
+    )
+
+
+def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the exact interval of a share; all of [0, 1] without trials."""
+    if not trials:
+        return 0.0, 1.0
+    beta, tail = require("scipy.stats", extra="eval").beta, (1 - confidence) / 2
+    low = float(beta.ppf(tail, successes, trials - successes + 1)) if successes else 0.0
+    high = float(beta.ppf(1 - tail, successes + 1, trials - successes)) if successes < trials else 1.0
+    return low, high
+
+
+def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, power: float = POWER) -> int | None:
+    """Return how many sessions show that a share of preferences is not one half; None where none do.
+
+    ``n = ((z_confidence / 2 + z_power sqrt(p (1 - p))) / (p - 1/2))^2`` sessions with a preference (normal
+    approximation of the binomial test), over the rate at which sessions have one.
+
+    Args:
+        share: of preferences for one team, in [0, 1].
+        rate: of sessions with a preference, in [0, 1].
+        confidence: of the interval that is to exclude one half.
+        power: probability that it does.
+    """
+    if share == 0.5 or not rate:
+        return None
+    norm = require("scipy.stats", extra="eval").norm
+    z_confidence, z_power = norm.ppf(1 - (1 - confidence) / 2), norm.ppf(power)
+    root = (z_confidence / 2 + z_power * math.sqrt(share * (1 - share))) / abs(share - 0.5)
+    return math.ceil(root**2 / rate)

@@ -1,0 +1,155 @@
+"""Pages and clicks from the indexes of User Behavior Insights (UBI, schema 1.3).
+
+``ubi_queries`` has what was shown (``query_id``, ``user_query``, ``query_response_hit_ids``), ``ubi_events`` what was
+done (``query_id``, ``action_name``, ``event_attributes.object.object_id``). A click counts at the place that its object
+had on the page, whatever ``event_attributes.position`` says: some applications count from 0.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opensearchpy import NotFoundError
+
+from osrerank.client import Client, is_embedded
+from osrerank.decision.use.clicks import ShownPage
+from osrerank.errors import EvaluationError
+from osrerank.scoring.states.index import every_hit
+from osrerank.search.ubi import EXPERIMENT, FIRST_RANK, SESSION, TEAMS
+
+CLICKS = ("click", "click_through")
+"""Actions that say that a document was chosen."""
+AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class UbiSource:
+    """Where UBI's documents are, and which of them count.
+
+    Attributes:
+        queries: index of the searches.
+        events: index of the events.
+        actions: ``action_name`` of what counts as a click.
+        application: of the searches; empty for all.
+        since, until: ISO 8601 times; empty for all.
+    """
+
+    queries: str = "ubi_queries"
+    events: str = "ubi_events"
+    actions: Sequence[str] = CLICKS
+    application: str = ""
+    since: str = ""
+    until: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UbiPages:
+    """What was read.
+
+    Attributes:
+        pages: those with an id, a query and hits.
+        unmatched: clicks whose search or document is not among the pages.
+        skipped: records of searches that lack a query or hits.
+    """
+
+    pages: tuple[ShownPage, ...]
+    unmatched: int = 0
+    skipped: int = 0
+
+
+@dataclass(slots=True)
+class _Clicks:
+    """The clicks of a search."""
+
+    doc_ids: set[str] = field(default_factory=set)
+    session: str = ""
+
+
+def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
+    """Return the pages that were shown, with the clicks on them.
+
+    Of two records with the same ``query_id`` and first rank the later one counts.
+
+    Args:
+        client: of the engine.
+        source: which documents.
+
+    Raises:
+        EvaluationError: an index is missing.
+    """
+    source = source or UbiSource()
+    clicks = _clicks(client, source)
+    records: dict[tuple[str, int], Mapping[str, Any]] = {}
+    skipped, others = 0, set()
+    for record in _documents(client, source.queries, source):
+        key = (str(record.get("query_id") or ""), _first_rank(record))
+        if not key[0] or not _text(record) or not record.get("query_response_hit_ids"):
+            skipped += 1
+        elif source.application not in ("", record.get("application")):
+            others.add(key[0])
+        else:
+            kept = records.get(key)
+            if kept is None or str(kept.get("timestamp")) <= str(record.get("timestamp")):
+                records[key] = record
+    pages = [_page(record, clicks.get(query_id, _Clicks())) for (query_id, _rank), record in records.items()]
+    on_pages: defaultdict[str, set[str]] = defaultdict(set)
+    for (query_id, _rank), page in zip(records, pages, strict=True):
+        on_pages[query_id] |= page.clicked
+    mine = {query_id: one for query_id, one in clicks.items() if query_id not in others}
+    unmatched = sum(len(one.doc_ids - on_pages[query_id]) for query_id, one in mine.items())
+    return UbiPages(tuple(pages), unmatched, skipped)
+
+
+def _clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
+    """Return query id -> what was clicked; several clicks on a document are one."""
+    found: defaultdict[str, _Clicks] = defaultdict(_Clicks)
+    for event in _documents(client, source.events, source):
+        query_id = event.get("query_id")
+        object_ = (event.get("event_attributes") or {}).get("object") or {}
+        object_id = object_.get("object_id", object_.get("internal_id"))
+        if event.get("action_name") in source.actions and query_id and object_id is not None:
+            one = found[str(query_id)]
+            one.doc_ids.add(str(object_id))
+            one.session = one.session or str(event.get("session_id") or event.get("client_id") or "")
+    return dict(found)
+
+
+def _page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
+    attributes = record.get("query_attributes") or {}
+    doc_ids = tuple(str(one) for one in record["query_response_hit_ids"])
+    teams = str(attributes.get(TEAMS) or "")
+    session = attributes.get(SESSION) or record.get("client_id") or clicks.session
+    return ShownPage(
+        _text(record),
+        doc_ids,
+        frozenset(clicks.doc_ids & set(doc_ids)),
+        str(session or ""),
+        _first_rank(record),
+        teams if len(teams) == len(doc_ids) else "",
+        str(attributes.get(EXPERIMENT) or ""),
+    )
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    """Return what the user typed: a text, or the object of newer versions of the plugin."""
+    given = record.get("user_query")
+    text = given.get("text") if isinstance(given, Mapping) else given
+    return text.strip() if isinstance(text, str) else ""
+
+
+def _first_rank(record: Mapping[str, Any]) -> int:
+    given = str((record.get("query_attributes") or {}).get(FIRST_RANK, "1"))
+    return max(int(given), 1) if given.isdigit() else 1
+
+
+def _documents(client: Client, index: str, source: UbiSource) -> Iterator[Mapping[str, Any]]:
+    bounds = {name: value for name, value in (("gte", source.since), ("lte", source.until)) if value}
+    query: dict[str, Any] = {"range": {"timestamp": bounds}} if bounds else {"match_all": {}}
+    body = {"size": AT_ONCE, "query": query}
+    try:
+        for hit in every_hit(client, index, body, is_embedded=is_embedded(client)):
+            yield hit["_source"]
+    except NotFoundError:
+        reason = f"there is no index {index}: name the one that has UBI's documents, or give a file of clicks"
+        raise EvaluationError(reason) from None

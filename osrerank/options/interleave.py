@@ -1,0 +1,59 @@
+"""Two rankings on one page, to see which one people click; `osrerank.search.interleave` does it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from osrerank.errors import ConfigError
+from osrerank.options.parse import is_name, unusable
+
+DIFFER = (
+    "pipeline", "depth", "duo_depth", "pairs", "mono_budget_ms", "duo_budget_ms", "duo_skip_margin", "fields",
+    "separator", "cache", "blend", "blend_weight", "passages", "sentences",
+)  # fmt: skip
+"""The options that may differ: those that order the hits of one first pass."""
+MOST_NAME = 100
+"""Characters of an experiment's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interleave:
+    """What the search's own ranking (team A) is interleaved with (team B), and for whom.
+
+    Attributes:
+        others: the options of team B that differ from the search's own: a dict, or (name, value) pairs. In a search's
+            ``rerank`` it is called ``with``.
+        key: of whoever looks, such as the session's id. The same key and query always get the same draw, so that the
+            pages of a list agree. It is not stored: a digest of it is.
+        name: of the experiment, kept in UBI's records; reports are made for each name apart.
+    """
+
+    others: Mapping[str, Any] | tuple[tuple[str, Any], ...]
+    key: str
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not is_name(self.key):
+            raise unusable("interleave.key", self.key, "a text that is not empty, such as the session's id")
+        if not isinstance(self.name, str) or len(self.name) > MOST_NAME:
+            raise unusable("interleave.name", self.name, f"a text of at most {MOST_NAME} characters")
+        if not isinstance(self.others, Mapping | tuple):
+            raise unusable("interleave.with", self.others, "a dict of the options that differ")
+        for name in dict(self.others):
+            if name not in DIFFER:
+                message = f"rerank option interleave.with cannot have {name!r}; both rankings share one first pass"
+                message += f" and one call, and what may differ is {', '.join(DIFFER)}"
+                raise ConfigError(message, setting=f"rerank.interleave.with.{name}", source="argument")
+
+    @classmethod
+    def of(cls, value: Any) -> "Interleave | None":
+        """Read the ``interleave`` option of a search: a dict with ``with``, ``key`` and perhaps ``name``, or None.
+
+        Raises:
+            ConfigError: it is none of these, or a key or value in it cannot be used.
+        """
+        if value is None or isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping) or not {"with", "key"} <= set(value) <= {"with", "key", "name"}:
+            raise unusable("interleave", value, "a dict with the keys 'with', 'key' and perhaps 'name', or None")
+        return cls(value["with"], value["key"], value.get("name", ""))

@@ -1,0 +1,153 @@
+"""Records of what users were shown, in the index ``ubi_queries`` of User Behavior Insights (UBI, schema 1.3).
+
+The record of a search has the page as it was returned, and of an interleaved one which team each hit came from.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from opensearchpy import RequestError, TransportError
+
+from osrerank.metrics import UBI_RECORDS
+from osrerank.retrieval.requests import SideRequest
+from osrerank.search.call import SearchCall
+from osrerank.search.ubi_query import UbiQuery
+
+logger = logging.getLogger(__name__)
+
+INDEX = "ubi_queries"
+APPLIED, TEAMS, SESSION, EXPERIMENT, FIRST_RANK = (
+    "osrerank_applied", "osrerank_teams", "osrerank_session", "osrerank_experiment", "osrerank_first_rank",
+)  # fmt: skip
+"""Names of our own ``query_attributes``; their values are texts, as the plugin has them."""
+LEAST_S, MOST_S = 0.1, 2.0
+"""The shortest and the longest time that a search gives the request which records it, in seconds."""
+REST_S = 10.0
+"""How long nothing is recorded after a failure, in seconds, so that searches do not wait for an engine in trouble."""
+EXISTS = "resource_already_exists_exception"
+_KEYWORD = {"type": "keyword", "ignore_above": 100}
+_TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+_FIELDS: dict[str, Any] = {
+    "timestamp": {"type": "date"},
+    "query_id": _KEYWORD,
+    "query": {"type": "text"},
+    "query_response_id": _KEYWORD,
+    "query_response_hit_ids": {"type": "keyword"},
+    "user_query": _TEXT,
+    "client_id": _KEYWORD,
+    "application": _KEYWORD,
+}
+
+
+class UbiRecords:
+    """Records the searches that say ``ext.ubi``; what cannot be recorded is said in the response, and logged.
+
+    Safe to use from many threads.
+
+    Args:
+        is_embedded: whether the engine is the embedded one.
+        clock: gives seconds.
+    """
+
+    def __init__(self, *, is_embedded: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._is_embedded = is_embedded
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._has_index = False
+        self._paused_until_s = 0.0
+
+    def after(self, call: SearchCall, answer: Any) -> Generator[SideRequest, Any, Any]:
+        """Yield the requests that record an answer, and return it with its query id, as the plugin does."""
+        if call.ubi is None or "rerank" not in answer:
+            return answer
+        reason = ""
+        if self._clock() < self._paused_until_s:
+            reason = "the engine refused a record just now"
+        else:
+            try:
+                record = record_of(call.ubi, answer, text=call.query_text, session=call.session)
+            except KeyError as error:
+                reason = f"the hits lack {error.args[0]}"
+            else:
+                reason = yield from self._write(record, min(max(call.remaining_s, LEAST_S), MOST_S))
+        UBI_RECORDS.labels("failed" if reason else "written").inc()
+        if reason:
+            logger.warning("a search was not recorded in %s: %s", INDEX, reason)
+        ubi = {"query_id": call.ubi.query_id}
+        recorded = {"recorded": not reason, "reason": reason or None, **ubi}
+        ext = {**(answer.get("ext") or {}), "ubi": ubi}
+        return {**answer, "ext": ext, "rerank": {**answer["rerank"], "ubi": recorded}}
+
+    def _write(self, record: Mapping[str, Any], timeout_s: float) -> Generator[SideRequest, Any, str]:
+        """Yield the requests that write a record, and return why it was not written; empty where it was."""
+        params = {"request_timeout": timeout_s}
+        try:
+            if not self._has_index and not (yield SideRequest("HEAD", f"/{INDEX}", params=params)):
+                try:
+                    yield SideRequest("PUT", f"/{INDEX}", index_body(is_embedded=self._is_embedded), params)
+                except RequestError as error:
+                    if error.error != EXISTS:
+                        raise
+            self._has_index = True
+            yield SideRequest("POST", f"/{INDEX}/_doc", record, params)
+        except TransportError as error:
+            with self._lock:
+                self._has_index = False
+                self._paused_until_s = self._clock() + REST_S
+            return f"{type(error).__name__}: {str(error.error)[:200]}"
+        return ""
+
+
+def index_body(*, is_embedded: bool) -> dict[str, Any]:
+    """Return mappings as those of the plugin, without what the embedded engine does not know."""
+    if not is_embedded:
+        return {"mappings": {"dynamic": False, "properties": {**_FIELDS, "query_attributes": {"type": "flat_object"}}}}
+    plain = {name: {"type": "keyword"} if mapping is _KEYWORD else mapping for name, mapping in _FIELDS.items()}
+    plain["user_query"] = {"type": "text"}
+    return {"mappings": {"properties": {**plain, "query_attributes": {"type": "object", "enabled": False}}}}
+
+
+def record_of(ubi: UbiQuery, answer: Mapping[str, Any], *, text: str = "", session: str = "") -> dict[str, Any]:
+    """Return the record of an answer.
+
+    Args:
+        ubi: what the search says of itself.
+        answer: its response, reranked or marked.
+        text: that the hits were judged against, where ``ubi`` has no user query.
+        session: of the reader of an interleaved list, as a digest.
+
+    Raises:
+        KeyError: a hit has no ``_id``, or lacks the field that stands for it.
+    """
+    marks = answer["rerank"]
+    drawn = marks.get("interleave") or {}
+    own = {APPLIED: str(marks["applied"]).lower(), FIRST_RANK: str(ubi.first_rank)}
+    if drawn.get("applied"):
+        own |= {TEAMS: drawn["teams"], SESSION: session, EXPERIMENT: drawn["name"]}
+    named = {"client_id": ubi.client_id, "application": ubi.application, "object_id_field": ubi.object_id_field}
+    return {
+        "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "query_id": ubi.query_id,
+        "user_query": ubi.user_query or text,
+        "query": ubi.query,
+        "query_response_id": str(uuid.uuid4()),
+        "query_response_hit_ids": [_object_id(hit, ubi.object_id_field) for hit in answer["hits"]["hits"]],
+        "query_attributes": {**ubi.attributes, **own},
+        **{name: value for name, value in named.items() if value},
+    }
+
+
+def _object_id(hit: Mapping[str, Any], name: str) -> str:
+    """Return what stands for a hit: its id, or a field of its ``_source`` or ``fields``."""
+    if not name:
+        return str(hit["_id"])
+    source, extra = hit.get("_source") or {}, hit.get("fields") or {}
+    value = source.get(name, extra.get(name))
+    if value is None:
+        raise KeyError(name)
+    return str(value[0] if isinstance(value, list) else value)

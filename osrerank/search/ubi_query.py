@@ -1,0 +1,103 @@
+"""What a search says of itself for User Behavior Insights (UBI), in ``ext.ubi`` of its body.
+
+UBI schema 1.3, query request: https://o19s.github.io/ubi/docs/html/1.3.0/query.request.schema.html. OpenSearch's plugin
+reads the same object, and records the hits of the request that has it: of ours, the hundred hits of the first pass. So
+we take it out and record the page as it is returned (`osrerank.search.ubi`).
+"""
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from osrerank.errors import ConfigError
+from osrerank.retrieval.first_pass import count_of
+
+MOST_CHARACTERS = 100
+"""Characters of an id or a name, by the schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class UbiQuery:
+    """What ``ext.ubi`` of a search says.
+
+    Attributes:
+        query_id: links clicks to the search; made here where none is given.
+        user_query: as the user typed it; empty for the text that hits are judged against.
+        client_id: who asks: a browser, an application.
+        application: the part of the application that searches.
+        object_id_field: the field whose value stands for a hit; empty for ``_id``.
+        attributes: the caller's own.
+        query: the search's body as JSON.
+        first_rank: of the page, from 1.
+    """
+
+    query_id: str
+    user_query: str = ""
+    client_id: str = ""
+    application: str = ""
+    object_id_field: str = ""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    query: str = ""
+    first_rank: int = 1
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any], params: Mapping[str, Any]) -> Self | None:
+        """Return what a search's body says; None where it says nothing.
+
+        Raises:
+            ConfigError: ``ext.ubi`` has something that the schema does not allow.
+        """
+        given = (body.get("ext") or {}).get("ubi")
+        if given is None:
+            return None
+        if not isinstance(given, Mapping):
+            raise _unusable("ext.ubi", given, "an object with query_id, user_query and so on")
+        names = ("query_id", "client_id", "application", "object_id_field")
+        texts = {name: _short_text(given, name) for name in names}
+        attributes = given.get("query_attributes") or {}
+        if not isinstance(attributes, Mapping):
+            raise _unusable("ext.ubi.query_attributes", attributes, "an object")
+        offset = count_of(params, body, ("from", "from_"), 0) or 0
+        return cls(
+            texts.pop("query_id") or str(uuid.uuid4()),
+            _user_query(given.get("user_query")),
+            **texts,
+            attributes=dict(attributes),
+            query=json.dumps(without_ubi(body), ensure_ascii=False, default=str),
+            first_rank=offset + 1,
+        )
+
+
+def without_ubi(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a search's body without ``ext.ubi``."""
+    ext = body.get("ext") or {}
+    if "ubi" not in ext:
+        return body
+    rest = {name: value for name, value in ext.items() if name != "ubi"}
+    kept = {name: value for name, value in body.items() if name != "ext"}
+    return {**kept, "ext": rest} if rest else kept
+
+
+def _user_query(given: Any) -> str:
+    """Return the user's text: of a text, or of the object that newer versions of the plugin take."""
+    text = given.get("text", "") if isinstance(given, Mapping) else given
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise _unusable("ext.ubi.user_query", given, 'a text, or an object with "text"')
+    return text
+
+
+def _short_text(given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
+        raise _unusable(f"ext.ubi.{name}", value, f"a text of at most {MOST_CHARACTERS} characters")
+    return value
+
+
+def _unusable(name: str, value: object, expected: str) -> ConfigError:
+    return ConfigError(f"{name} of the search is {value!r:.100}; it must be {expected}", setting=name, source="body")

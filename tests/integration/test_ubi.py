@@ -1,0 +1,137 @@
+"""Searches that say ``ext.ubi``, recorded on both engines with the page as it was returned."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opensearchpy import OpenSearch, TransportError
+
+from osrerank import Client, connect
+from osrerank.aio import connect_async
+from osrerank.decision.use.ubi import read_ubi
+from osrerank.errors import ConfigError
+from osrerank.search.ubi import INDEX
+from osrerank.testing import FunctionScorer
+from tests.articles import fill
+
+pytestmark = pytest.mark.integration
+
+LONGEST = FunctionScorer(lambda _query, text: float(len(text)))
+NOTES = [{"sku": f"S{place}", "text": "blood pressure " + "low " * place} for place in range(20)]
+UBI = {"query_id": "q1", "user_query": "Blood pressure?", "client_id": "browser 7", "query_attributes": {"lang": "en"}}
+
+
+@pytest.fixture
+def client(engine_url: str, index_name: str, engine: OpenSearch) -> Iterator[Client]:
+    engine.indices.delete(index=f"{INDEX},ubi_events", ignore_unavailable=True)
+    with connect(engine_url, scorer=LONGEST) as made:
+        fill(made, index_name, NOTES)
+        yield made
+    engine.indices.delete(index=f"{INDEX},ubi_events", ignore_unavailable=True)
+
+
+def body_with(ubi: Any) -> dict[str, Any]:
+    return {"query": {"match": {"text": "blood pressure"}}, "size": 4, "ext": {"ubi": ubi}}
+
+
+def records(client: Client) -> list[dict[str, Any]]:
+    client.indices.refresh(index=INDEX)
+    found = client.search(index=INDEX, body={"query": {"match_all": {}}, "size": 100})
+    return sorted((hit["_source"] for hit in found["hits"]["hits"]), key=lambda one: one["timestamp"])
+
+
+def test_the_page_as_returned_is_recorded_and_not_the_first_pass(client: Client, index_name: str) -> None:
+    asked: Any = {"blend": "replace"}
+    answer = client.search(index=index_name, body={**body_with(UBI), "from": 2}, rerank=asked)
+    shown = [hit["_id"] for hit in answer["hits"]["hits"]]
+    assert shown == ["17", "16", "15", "14"]
+    assert answer["ext"] == {"ubi": {"query_id": "q1"}}
+    assert answer["rerank"]["ubi"] == {"recorded": True, "reason": None, "query_id": "q1"}
+    (record,) = records(client)
+    own = {"osrerank_applied": "true", "osrerank_first_rank": "3"}
+    assert record["query_attributes"] == {"lang": "en", **own}
+    assert record["query_response_hit_ids"] == shown
+    assert (record["user_query"], record["client_id"]) == ("Blood pressure?", "browser 7")
+    assert json.loads(record["query"])["query"] == {"match": {"text": "blood pressure"}}
+    assert "ext" not in json.loads(record["query"])
+
+
+def test_an_interleaved_page_is_recorded_with_its_teams(client: Client, index_name: str) -> None:
+    asked: Any = {"interleave": {"with": {"pipeline": "none"}, "key": "user@example.org", "name": "bm25"}}
+    answer = client.search(index=index_name, body=body_with(UBI), rerank=asked)
+    (record,) = records(client)
+    attributes = record["query_attributes"]
+    assert attributes["osrerank_teams"] == answer["rerank"]["interleave"]["teams"]
+    assert attributes["osrerank_experiment"] == "bm25"
+    assert "example.org" not in json.dumps(record)
+    clicked = answer["hits"]["hits"][1]
+    event = {"action_name": "click", "query_id": "q1", "timestamp": "2026-01-01T00:00:00Z", "session_id": "s"}
+    object_ = {"object_id": clicked["_id"], "object_id_field": "_id"}
+    event["event_attributes"] = {"object": object_, "position": {"ordinal": 0}}  # counts from 0, which does not matter
+    client.index(index="ubi_events", body=event, refresh=True)
+    (page,) = read_ubi(client).pages
+    assert (page.query, page.clicked, page.teams) == ("Blood pressure?", {clicked["_id"]}, attributes["osrerank_teams"])
+    assert page.session == attributes["osrerank_session"] != "user@example.org"
+
+
+def test_searches_that_are_not_reranked_are_recorded_too(client: Client, index_name: str) -> None:
+    answer = client.search(index=index_name, body={**body_with(UBI), "sort": ["_doc"]}, rerank=True)
+    assert answer["rerank"]["applied"] is False
+    (record,) = records(client)
+    assert record["query_response_hit_ids"] == [hit["_id"] for hit in answer["hits"]["hits"]]
+    assert record["query_attributes"]["osrerank_applied"] == "false"
+
+
+def test_multiple_and_asynchronous_searches_are_recorded(client: Client, engine_url: str, index_name: str) -> None:
+    lines: list[Any] = [{"index": index_name}, body_with(UBI), {"index": index_name}, body_with({"query_id": "q2"})]
+    answers = client.msearch(body=lines, rerank=True)["responses"]
+    assert [one["ext"]["ubi"]["query_id"] for one in answers] == ["q1", "q2"]
+    assert {one["query_id"]: one["user_query"] for one in records(client)} == {
+        "q1": "Blood pressure?",
+        "q2": "blood pressure",
+    }
+
+    async def search() -> Any:
+        async with connect_async(engine_url, scorer=LONGEST) as asynchronous:
+            return await asynchronous.search(index=index_name, body=body_with({}), rerank=True)
+
+    if engine_url.startswith("embedded:"):
+        client.close()
+    made = asyncio.run(search())["ext"]["ubi"]["query_id"]
+    with connect(engine_url) as other:
+        assert made in {one["query_id"] for one in records(other)}
+
+
+def test_a_field_may_stand_for_a_hit(client: Client, index_name: str) -> None:
+    named = body_with({**UBI, "object_id_field": "sku"})
+    client.search(index=index_name, body=named, rerank=True)
+    assert all(one.startswith("S") for one in records(client)[0]["query_response_hit_ids"])
+    hidden = client.search(index=index_name, body={**named, "_source": ["text"]}, rerank=True)
+    assert hidden["rerank"]["ubi"] == {"recorded": False, "reason": "the hits lack sku", "query_id": "q1"}
+    assert len(records(client)) == 1
+
+
+def test_a_search_goes_on_where_its_record_is_refused(
+    client: Client, index_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    perform = client.transport.perform_request
+
+    def refusing(method: str, url: str, *arguments: Any, **options: Any) -> Any:
+        if url.startswith(f"/{INDEX}"):
+            raise TransportError(403, "security_exception", {})
+        return perform(method, url, *arguments, **options)
+
+    client.transport.perform_request = refusing  # type: ignore[method-assign]
+    answer = client.search(index=index_name, body=body_with(UBI), rerank=True)
+    assert (answer["rerank"]["applied"], len(answer["hits"]["hits"])) == (True, 4)
+    assert answer["rerank"]["ubi"]["reason"] == "TransportError: security_exception"
+    again = client.search(index=index_name, body=body_with(UBI), rerank=True)
+    assert "just now" in again["rerank"]["ubi"]["reason"]
+    assert "a search was not recorded in ubi_queries" in caplog.text
+
+
+def test_what_the_schema_does_not_allow_is_refused(client: Client, index_name: str) -> None:
+    with pytest.raises(ConfigError, match=r"ext.ubi.query_id .* at most 100 characters"):
+        client.search(index=index_name, body=body_with({"query_id": "x" * 101}), rerank=True)

@@ -1,0 +1,225 @@
+"""Pages of two rankings: the draft, its fairness, and searches on the embedded engine."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osrerank import Client, Rerank, connect
+from osrerank.aio import connect_async
+from osrerank.decision.use.clicks import ShownPage
+from osrerank.decision.use.interleaving import preferences
+from osrerank.errors import ConfigError, InferenceError
+from osrerank.options.defaults import Defaults
+from osrerank.search.interleave import team_draft
+from osrerank.testing import FunctionScorer
+from tests.articles import fill
+from tests.servers import ROOT
+
+TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
+NOTES = [{"title": f"note {place}", "text": "blood pressure " + "low " * place} for place in range(20)]
+LONGEST = FunctionScorer(lambda _query, text: float(len(text)))
+BM25 = {"with": {"pipeline": "none"}, "key": "s1"}
+SESSIONS = 10_000
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=LONGEST) as made:
+        fill(made, "notes", NOTES)
+        yield made
+
+
+def ids(response: Any) -> list[str]:
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def page(client: Client, interleave: Any, **options: Any) -> Any:
+    rerank = {"blend": "replace", "interleave": interleave}
+    return client.search("blood pressure", index="notes", rerank=rerank, **options)
+
+
+def test_each_round_gives_each_team_one_pick() -> None:
+    picks = team_draft(["a", "b", "c", "d"], ["d", "c", "b", "a"], "seed")
+    assert sorted(one.doc_id for one in picks) == ["a", "b", "c", "d"]
+    assert {frozenset(one.team for one in picks[start : start + 2]) for start in (0, 2)} == {frozenset("AB")}
+    assert [one.doc_id for one in picks if one.team == "A"] in (["a", "b"], ["a", "c"])
+
+
+def test_longer_rankings_continue_the_same_list() -> None:
+    own, others = [str(n) for n in range(100)], [str(n) for n in reversed(range(100))]
+    whole = team_draft(own, others, "seed")
+    assert team_draft(own[:20], others[:20], "seed")[:20] == whole[:20]
+    assert team_draft(own, others, "seed") == whole != team_draft(own, others, "other seed")
+
+
+def clicked(doc_ids: list[str], rng: random.Random, attraction: dict[str, float]) -> frozenset[str]:
+    """What a user clicks who looks less and less further down."""
+    return frozenset(
+        doc_id for place, doc_id in enumerate(doc_ids) if rng.random() < attraction.get(doc_id, 0.05) * 0.8**place
+    )
+
+
+def simulated(own: list[str], others: list[str], attraction: dict[str, float], *, seed: int, sessions: int) -> Any:
+    rng = random.Random(seed)
+    pages = []
+    for number in range(sessions):
+        picks = team_draft(own, others, f"{seed}:{number}")[:10]
+        doc_ids = [one.doc_id for one in picks]
+        teams = "".join(one.team for one in picks)
+        pages.append(ShownPage("q", tuple(doc_ids), clicked(doc_ids, rng, attraction), str(number), teams=teams))
+    return preferences(pages)[0]
+
+
+GOOD = [f"d{n}" for n in range(20)]
+ATTRACTION = {doc_id: 0.5 if place < 3 else 0.05 for place, doc_id in enumerate(GOOD)}
+WORSE = [*GOOD[3:8], *GOOD[:3], *GOOD[8:]]
+
+
+def test_the_planted_winner_is_found_whichever_team_it_is() -> None:
+    assert simulated(GOOD, WORSE, ATTRACTION, seed=1, sessions=SESSIONS // 2).winner == "A"
+    assert simulated(WORSE, GOOD, ATTRACTION, seed=2, sessions=SESSIONS // 2).winner == "B"
+
+
+def test_equal_rankers_have_equal_shares() -> None:
+    """Ten thousand sessions of the same ranking on both sides, and of two that are mirror images in their clicks."""
+    same = simulated(GOOD, GOOD, ATTRACTION, seed=3, sessions=SESSIONS)
+    assert same.winner == ""
+    assert same.low < 0.5 < same.high
+    assert same.high - same.low < 0.03
+    mirrored = [GOOD[1], GOOD[0], *GOOD[2:]]
+    even = simulated(GOOD, mirrored, ATTRACTION, seed=4, sessions=SESSIONS)
+    assert even.winner == ""
+    assert abs(even.share_b - 0.5) < 0.02
+
+
+def test_about_one_experiment_in_twenty_of_equal_rankers_has_a_winner() -> None:
+    winners = sum(bool(simulated(GOOD, GOOD, ATTRACTION, seed=seed, sessions=60).winner) for seed in range(200))
+    assert winners <= 18  # the exact interval errs to the safe side: at most 10 are expected, 18 have p < .01
+
+
+def test_a_page_says_which_hit_is_whose(client: Client) -> None:
+    response = page(client, BM25, size=10)
+    marks = response["rerank"]
+    hits = response["hits"]["hits"]
+    assert (marks["applied"], marks["interleave"]["applied"], marks["interleave"]["stages"]) == (True, True, [])
+    assert marks["interleave"]["teams"] == "".join(hit["_rerank"]["team"] for hit in hits)
+    assert Counter(marks["interleave"]["teams"]) == {"A": 5, "B": 5}
+    longest = [str(place) for place in reversed(range(20))]
+    for hit in hits:
+        assert hit["_rerank"]["team_ranks"]["A"] == longest.index(hit["_id"]) + 1
+        assert hit["_rerank"]["team_ranks"]["B"] == hit["_rerank"]["first_pass"]["rank"]
+    assert [hit["_score"] for hit in hits] == [1 / rank for rank in range(1, 11)]
+    assert response["hits"]["max_score"] == 1.0
+
+
+def test_the_pages_of_a_session_agree_and_those_of_another_differ(client: Client) -> None:
+    whole = ids(page(client, BM25, size=20))
+    parts = [ids(page(client, BM25, size=5, from_=offset)) for offset in (0, 5, 10, 15)]
+    assert [doc_id for part in parts for doc_id in part] == whole
+    assert len({tuple(ids(page(client, {**BM25, "key": f"s{n}"}, size=10))) for n in range(8)}) > 3
+
+
+def test_the_drawn_list_is_explained(client: Client) -> None:
+    rerank = {"interleave": BM25, "explain": True}
+    hit = client.search("blood pressure", index="notes", rerank=rerank)["hits"]["hits"][1]
+    assert hit["_rerank"]["explanation"][-1].startswith(f"picked by team {hit['_rerank']['team']}, which has it at")
+
+
+def test_scores_that_both_teams_need_are_computed_once(tmp_path: Path) -> None:
+    with connect(f"embedded:{tmp_path / 'engine'}", model=TINY) as client:
+        fill(client, "notes", NOTES)
+        asked = {"blend": "replace", "depth": 15, "interleave": {"with": {"blend": "rrf", "depth": 20}, "key": "s"}}
+        marks = client.search("blood pressure", index="notes", rerank=asked)["rerank"]
+    own, other = marks["stages"][0], marks["interleave"]["stages"][0]
+    assert (own["inferences"], own["cached"]) == (15, 0)
+    assert (other["inferences"], other["cached"]) == (5, 15)
+
+
+def test_both_teams_share_one_request_that_reads_the_fields_of_both(client: Client) -> None:
+    bodies: list[Any] = []
+    perform = client.transport.perform_request
+
+    def watched(method: str, url: str, *arguments: Any, **options: Any) -> Any:
+        bodies.append((url, options.get("body")))
+        return perform(method, url, *arguments, **options)
+
+    client.transport.perform_request = watched  # type: ignore[method-assign]
+    asked = {"fields": "text", "depth": 3, "interleave": {"with": {"fields": "title", "depth": 7}, "key": "s"}}
+    found = client.search("blood pressure", index="notes", rerank=asked, _source=False, size=2)
+    searches = [body for url, body in bodies if url.endswith("_search")]
+    assert [(one["size"], one["fields"]) for one in searches] == [(7, ["text", "title"])]
+    assert all("fields" not in hit for hit in found["hits"]["hits"])
+    assert found["rerank"]["interleave"]["applied"] is True
+
+
+def test_a_page_of_half_a_ranking_is_not_interleaved(client: Client, tmp_path: Path) -> None:
+    def fails(_query: str, text: str) -> float:
+        if text == "note 7":  # the titles are read by team B alone
+            raise InferenceError("the model broke")
+        return float(len(text))
+
+    with connect(f"embedded:{tmp_path / 'other'}", scorer=FunctionScorer(fails)) as broken:
+        fill(broken, "notes", NOTES)
+        asked: Any = {"blend": "replace", "fields": "text"}
+        other = {"with": {"fields": "title"}, "key": "s"}
+        found = broken.search("blood pressure", index="notes", rerank={**asked, "interleave": other})
+        alone = broken.search("blood pressure", index="notes", rerank=asked)
+        assert ids(found) == ids(alone)
+        assert found["rerank"]["interleave"]["applied"] is False
+        assert found["rerank"]["interleave"]["reason"].startswith("team B: mono: ")
+        strict: Any = {**asked, "interleave": other, "on_failure": "raise"}
+        with pytest.raises(InferenceError):
+            broken.search("blood pressure", index="notes", rerank=strict)
+
+
+def test_asynchronous_and_multiple_searches_interleave_alike(client: Client, tmp_path: Path) -> None:
+    wanted = ids(page(client, BM25, size=10))
+    rerank: Any = {"blend": "replace", "interleave": BM25}
+    query = {"multi_match": {"query": "blood pressure", "fields": ["title", "text"]}}
+    lines = [{"index": "notes"}, {"query": query, "size": 10}] * 2
+    answers = client.msearch(body=lines, rerank=rerank)["responses"]
+    assert [ids(answer) for answer in answers] == [wanted, wanted]
+    assert answers[0]["rerank"]["interleave"]["teams"]
+
+    async def search() -> Any:
+        async with connect_async(f"embedded:{tmp_path / 'engine'}", scorer=LONGEST) as asynchronous:
+            return await asynchronous.search("blood pressure", index="notes", rerank=rerank, size=10)
+
+    client.close()
+    assert ids(asyncio.run(search())) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"interleave": BM25, "min_score": 0.5}, "rerank.min_score"),
+        ({"interleave": BM25, "cutoff": "cliff"}, "rerank.cutoff"),
+        ({"interleave": BM25, "via": "pipeline"}, "rerank.via"),
+        ({"interleave": {"with": {"rm3": True}, "key": "s"}}, "rerank.interleave.with.rm3"),
+        ({"interleave": {"with": {"min_score": 0.5}, "key": "s"}}, "rerank.interleave.with.min_score"),
+        ({"interleave": {"with": {"depth": 0}, "key": "s"}}, "rerank.depth"),
+        ({"interleave": {"with": {}, "key": ""}}, "rerank.interleave.key"),
+        ({"interleave": {"with": {}}}, "rerank.interleave"),
+        ({"interleave": True}, "rerank.interleave"),
+    ],
+)
+def test_what_teams_cannot_share_is_refused(options: Any, named: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Rerank.of(options, Rerank())
+    assert refused.value.setting == named
+
+
+def test_a_sessions_key_is_no_default_and_texts_have_no_pages(client: Client) -> None:
+    options = Rerank.of({"interleave": BM25}, Rerank())
+    assert options is not None
+    with pytest.raises(ConfigError, match="cannot be a default"):
+        Defaults(options)
+    with pytest.raises(ConfigError, match="pages of a search"):
+        client.rerank("q", ["a", "b"], options=options)
+    assert options.rankings[1] == Rerank(pipeline="none")
+    assert hash(options) == hash(Rerank.of(options, Rerank()))
