@@ -23,6 +23,7 @@ COMMANDS = {
     "export": "osrerank.cli.export:export",
     "init": "osrerank.cli.init:init",
     "interleave": "osrerank.cli.interleave:interleave",
+    "judgments": "osrerank.cli.judgments:judgments",
     "pipeline": "osrerank.cli.pipeline:pipeline",
     "pretrain": "osrerank.cli.pretrain:pretrain",
     "rerank": "osrerank.cli.rerank:rerank",

@@ -1,13 +1,12 @@
 """``osrerank interleave``: which of two interleaved rankings users prefer."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank.cli.options import client_of, ubi_options, wants_json
+from osrerank.cli.options import shown_pages, ubi_options, wants_json
 
 if TYPE_CHECKING:
     from osrerank.decision.use.interleaving import Preference
@@ -42,17 +41,9 @@ def report(
     Reads UBI's indexes, or a file with one JSON object for each page. Decide before how many sessions to wait for:
     whoever looks every day and stops at the first winner finds one too often.
     """
-    from osrerank.decision.use.clicks import read_clicks  # noqa: PLC0415 - keeps the command's help quick
-    from osrerank.decision.use.interleaving import preferences  # noqa: PLC0415 - likewise
-    from osrerank.decision.use.ubi import UbiSource, read_ubi  # noqa: PLC0415 - the client
+    from osrerank.decision.use.interleaving import preferences  # noqa: PLC0415 - keeps the command's help quick
 
-    unmatched = 0
-    if clicks is None:
-        with closing(client_of(context)) as client:
-            found = read_ubi(client, UbiSource(**ubi))
-        pages, unmatched = list(found.pages), found.unmatched
-    else:
-        pages = list(read_clicks(clicks))
+    pages, unmatched = shown_pages(context, clicks, ubi)
     rows = preferences(pages, confidence=confidence, least_share=least_share)
     if wants_json(context):
         click.echo(json.dumps({"unmatched": unmatched, "experiments": [row.as_json() for row in rows]}))

@@ -1,8 +1,9 @@
 """Options that several commands share, and the client made from them."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -10,6 +11,9 @@ from osrerank.client import Client, connect
 from osrerank.options.candidates import MAX_VECTORS
 from osrerank.options.cutoff import CLIFF
 from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES, RerankOptions
+
+if TYPE_CHECKING:
+    from osrerank.decision.use.clicks import ShownPage
 
 DURATION = click.FloatRange(min=0, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -250,3 +254,16 @@ def client_of(context: click.Context, **options: Any) -> Client:
 def wants_json(context: click.Context) -> bool:
     """Return whether the output is for a program."""
     return bool(context.obj["as_json"])
+
+
+def shown_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
+    """Return the pages of a file or of UBI's indexes, and how many clicks belong to none."""
+    if clicks is not None:
+        from osrerank.decision.use.clicks import read_clicks  # noqa: PLC0415 - keeps the command's help quick
+
+        return list(read_clicks(clicks)), 0
+    from osrerank.decision.use.ubi import UbiSource, read_ubi  # noqa: PLC0415 - the client
+
+    with closing(client_of(context)) as client:
+        found = read_ubi(client, UbiSource(**ubi))
+    return list(found.pages), found.unmatched
