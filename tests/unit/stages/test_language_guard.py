@@ -32,7 +32,7 @@ class Reads(FunctionScorer):
         ("血圧を下げるもの", ("en",), "Hiragana"),
         ("혈압을 낮추는 것", ("en",), "Hangul"),
         ("low blood pressure", ("ru",), "Latin"),
-        ("ｌｏｗ　ｐｒｅｓｓｕｒｅ", ("ru",), "Latin"),
+        ("\uff4c\uff4f\uff57 \uff50\uff52\uff45\uff53", ("ru",), "Latin"),
         ("血圧を下げる", ("ja",), ""),
         ("низак крвни притисак", ("sr",), ""),
         ("nizak krvni pritisak", ("sr",), ""),
@@ -41,7 +41,7 @@ class Reads(FunctionScorer):
         ("niedriger Blutdruck bei älteren Menschen", ("en",), ""),
         ("iPhone 价格", ("en",), ""),
         ("what is the β-catenin pathway", ("en",), ""),
-        ("TNF-α", ("en",), ""),
+        ("TNF-\u03b1", ("en",), ""),
         ("42 + 17 = ?", ("en",), ""),
         ("😀", ("en",), ""),
         ("", ("en",), ""),
@@ -61,9 +61,8 @@ def test_the_first_pass_stays_and_the_response_says_why():
     response = search()
     assert [hit["_id"] for hit in response["hits"]["hits"]] == ["d0", "d1", "d2"]
     assert response["rerank"]["applied"] is False
-    assert response["rerank"]["reason"].startswith(
-        "language: the query is mostly in Cyrillic, and testing/function reads en"
-    )
+    reason = "language: the query is mostly in Cyrillic, and testing/function reads en"
+    assert response["rerank"]["reason"].startswith(reason)
     assert search(on_failure="raise")["rerank"]["applied"] is False  # nothing has failed
 
 
@@ -75,19 +74,7 @@ def test_the_guard_can_be_turned_off():
         search(language_guard="no")
 
 
-FOREIGN = (
-    "arabic",
-    "belarusian",
-    "bengali",
-    "chinese",
-    "greek",
-    "hebrew",
-    "kazakh",
-    "nepali",
-    "russian",
-    "tajik",
-    "tamil",
-)
+FOREIGN = "arabic belarusian bengali chinese greek hebrew kazakh nepali russian tajik tamil"
 
 
 def words_of(language):
@@ -99,7 +86,7 @@ def words_of(language):
     return (folder / "corpora" / "stopwords" / language).read_text("utf-8").split()
 
 
-@pytest.mark.parametrize("language", FOREIGN)
+@pytest.mark.parametrize("language", FOREIGN.split())
 def test_texts_of_other_scripts_are_recognised(language):
     words = words_of(language)
     queries = [" ".join(words[at : at + 5]) for at in range(0, len(words), 5)]
