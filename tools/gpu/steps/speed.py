@@ -59,7 +59,7 @@ def parts(task: Task) -> Iterator[Part]:
     cells += [(shape, length) for length in (PASSAGES, *LENGTHS) for shape in shapes]
     for shape, length in dict.fromkeys(task.choose(cells, [("tiny", 64), ("mono", PASSAGES)])):
         cell = functools.partial(_cell, task, shape, length)
-        yield Part(f"{shape}, {length or 'passages'}", 45 if shape == "large" else 20, cell)
+        yield Part(f"{shape}, {length or 'passages'}", 25 if shape == "large" else 20, cell)
     yield Part("kernels, base, 512", 15, functools.partial(kernels, task, "base", 512))
     yield Part("two processes, base", 30, functools.partial(two_processes, task))
     for shape, length in task.choose((("base", 512), ("base", 128), ("large", 512)), (("tiny", 64),)):
