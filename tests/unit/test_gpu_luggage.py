@@ -137,8 +137,9 @@ def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
 def test_a_step_that_cannot_be_run_says_why(tmp_path: Path) -> None:
     step = Plan.read().step("states")
     folders = Folders(tmp_path / "luggage", tmp_path, tmp_path)
-    assert reason_to_skip(step, folders, left_s=100, tiny=False) == "needs models/mono, which has not travelled"
-    (tmp_path / "luggage" / "models" / "mono").mkdir(parents=True)
+    assert reason_to_skip(step, folders, left_s=100, tiny=False) == f"needs {step.needs[0]}, which has not travelled"
+    (tmp_path / "luggage" / step.needs[0]).parent.mkdir(parents=True)
+    (tmp_path / "luggage" / step.needs[0]).touch()
     assert reason_to_skip(step, folders, left_s=3, tiny=False) == "3 s are left"
     assert reason_to_skip(step, folders, left_s=100, tiny=False) == ""
     done = {"tiny": False, "complete": True, "parts": {}, "failed": {}}

@@ -115,7 +115,7 @@ def add_wheels(folder: Path, wheels: Mapping[str, Any]) -> None:
         "-m",
         "pip",
         "download",
-        "--quiet",
+        "-qq",
         "--disable-pip-version-check",
         "--no-deps",
         "--only-binary=:all:",

@@ -7,6 +7,7 @@ The luggage is used as on the borrowed machine: by its own copy of the code, in 
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -24,10 +25,11 @@ def travel(parts: Path, work: Path, results: Path, steps: list[str]) -> None:
     Raises:
         CalledProcessError: one failed.
     """
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # on a busy machine, threads wait for each other
     for part in sorted(parts.iterdir(), key=lambda path: int(path.name)):
         command = [sys.executable, part / "start.py", "--work", work, "--results", results, "--tiny", "--seconds", 900]
         command += ["--only", *steps] if steps else []
-        subprocess.run(list(map(str, command)), check=True, cwd=work.parent)  # noqa: S603 - our own
+        subprocess.run(list(map(str, command)), check=True, cwd=work.parent, env=environment)  # noqa: S603 - our own
 
 
 def failures(results: Path, steps: list[str]) -> list[str]:
