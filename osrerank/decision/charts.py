@@ -15,7 +15,8 @@ svg { display: block; width: 100%; max-width: 460px; height: auto; font: 12px sy
 svg text { fill: var(--ink); } svg .axis { stroke: var(--line); fill: none; } svg .tick { fill: var(--quiet); }
 svg .one { stroke: var(--one); fill: var(--one); } svg .two { stroke: var(--two); fill: var(--two); }
 svg .quiet { stroke: var(--quiet); fill: var(--quiet); } svg .open { fill: none; }
-svg text.quiet { stroke: none; fill: var(--quiet); } svg text.one { stroke: none; fill: var(--one); } svg text.two { stroke: none; fill: var(--two); }
+svg text.quiet { stroke: none; fill: var(--quiet); }
+svg text.one { stroke: none; fill: var(--one); } svg text.two { stroke: none; fill: var(--two); }
 """
 
 

@@ -111,7 +111,7 @@ def search_sample(
     """
     client.reranker.warm_up(options)
     until_s = time.monotonic() + budget_s
-    found = []
+    found: list[Found] = []
     for query in queries:
         if len(found) >= LEAST_QUERIES and time.monotonic() >= until_s:
             break
