@@ -228,11 +228,11 @@ class Rerank:
         """Refuse what would treat the teams differently, and read the other team's options."""
         if self.interleave is None:
             return
-        other = self.rankings[1]
         for name, (neutral, why) in _WITHOUT_TEAMS.items():
-            if getattr(self, name) != neutral or (name == "candidates" and other.candidates is not None):
+            if getattr(self, name) != neutral:
                 message = f"rerank option {name} does not go with interleave, leave it out: {why}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
+        other = self.rankings[1]
         others = tuple((name, getattr(other, name)) for name in dict(self.interleave.others))
         object.__setattr__(self, "interleave", replace(self.interleave, others=others))
 
