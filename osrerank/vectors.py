@@ -16,7 +16,7 @@ from osrerank.errors import ConfigError, OsrerankError, VectorsError
 from osrerank.options.rerank import Rerank
 from osrerank.response import parse
 from osrerank.retrieval.text_fields import USUAL
-from osrerank.retrieval.vector_field import DEFAULT_FIELD, META, VectorField, refusal_of, takes_bytes
+from osrerank.retrieval.vector_field import DEFAULT_FIELD, META, DataType, VectorField, refusal_of, takes_bytes
 from osrerank.scoring.states.index import every_hit
 from osrerank.scoring.states.store import StateStore
 from osrerank.scoring.vectors.texts import TextVectors
@@ -88,7 +88,7 @@ def new_field(client: Client, vectors: TextVectors, options: Rerank, name: str =
     if "." in name or not name:
         raise ConfigError(f"{name!r} is no name for a vector field: give one without dots", setting="vector_field")
     version = client.info()["version"]
-    data_type = "byte" if takes_bytes(str(version["number"])) else "float"
+    data_type: DataType = "byte" if takes_bytes(str(version["number"])) else "float"
     fields = options.fields or USUAL
     return VectorField(name, vectors.dimension, data_type, vectors.model, fields, options.separator)
 

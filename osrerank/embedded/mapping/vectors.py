@@ -62,7 +62,7 @@ class VectorField:
             raise unsupported(f"[data_type: binary] of [{path}]", "use byte or float")
         if kind not in NUMBERS:
             raise illegal("Invalid value provided for [data_type] field. Supported values are [binary,byte,float]")
-        return cls(path, _dimension(path, body), kind, space)
+        return cls(path, _dimension(path, body), "byte" if kind == "byte" else "float", space)
 
     def read(self, value: Any) -> bytes | None:
         """Return a document's vector as it is kept; None where it has none.
@@ -147,19 +147,21 @@ def _dimension(path: str, body: Json) -> int:
 def _cosines(query: Floats, rows: Floats, squares: Floats) -> Floats:
     """Return (1 + cos) / 2."""
     cosines: Floats = rows @ query / np.sqrt(squares * np.float32(query @ query))
-    return (1 + cosines) / 2
+    return np.float32(0.5) + np.float32(0.5) * cosines
 
 
 def _products(query: Floats, rows: Floats, _squares: Floats) -> Floats:
     """Return 1 + the inner product, or 1 / (1 - it) where it is negative."""
     products = rows @ query
-    return np.where(products < 0, 1 / (1 - np.minimum(products, 0)), 1 + products).astype(np.float32)
+    scores: Floats = np.where(products < 0, 1 / (1 - np.minimum(products, 0)), 1 + products).astype(np.float32)
+    return scores
 
 
 def _distances(query: Floats, rows: Floats, _squares: Floats) -> Floats:
     """Return 1 / (1 + the squared distance)."""
     differences = rows - query
-    return 1 / (1 + np.einsum("ij,ij->i", differences, differences, dtype=np.float32))
+    scores: Floats = 1 / (1 + np.einsum("ij,ij->i", differences, differences, dtype=np.float32))
+    return scores
 
 
 SPACES: Mapping[str, Callable[[Floats, Floats, Floats], Floats]] = {

@@ -84,9 +84,9 @@ def _number(options: Json) -> int:
 def _vector(given: Any) -> Floats:
     if given is None:
         raise illegal("[knn] requires query vector")
-    numbers = given if isinstance(given, list) else [None]
+    numbers: list[Any] = given if isinstance(given, list) and given else [None]
     try:
-        return np.array([float(one) for one in numbers or [None]], dtype=np.float32)
+        return np.array([float(one) for one in numbers], dtype=np.float32)
     except (TypeError, ValueError):
         raise Fault(400, "x_content_parse_exception", "[knn] failed to parse field [vector]") from None
 
