@@ -88,6 +88,7 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: _card(folder, JOINED | {"joining": {"cosine_share": 2}}), "cosine_share is 2; .* from 0 to 1"),
         (lambda folder: _card(folder, JOINED | {"joining": {"pooling": "mean"}}), "set rows to all"),
         (lambda folder: _card(folder, {"layout": "joined"}), "head is 'logit1'; in the layout joined it is cosine"),
+        (lambda folder: _card(folder, {"languages": "English"}), "languages has 'E'; they are ISO 639 codes, such as"),
         (lambda folder: _card(folder, {"kind": "duo"}), r"segment_rows is 2; .*osrerank export --kind duo adds"),
         (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
         (lambda folder: _card(folder, {"onnx": {"int8": "onnx/none.onnx"}}), r"none\.onnx is missing"),
@@ -103,7 +104,9 @@ def test_a_damaged_directory_is_refused_with_the_reason(
 
 def test_a_joined_card_comes_back(directory: Path) -> None:
     joining = Joining(2, -1.5, "all", "mean", 0.25, "query: ", "passage: ")
-    card = ModelCard("tiny", "cosine", layout="joined", max_query_tokens=512, joining=joining)
+    languages = ("en", "deu")
+    card = ModelCard("tiny", "cosine", layout="joined", max_query_tokens=512, joining=joining, languages=languages)
+    assert card.advice.languages == languages
     (directory / "osrerank.json").write_text(json.dumps(card.to_json()))
     assert read_card(directory) == card
 

@@ -62,6 +62,9 @@ def test_what_is_no_record_is_refused(records):
 
 def test_a_heartbeat_comes_back_as_it_was():
     assert Heartbeat.decode(HEARTBEAT.encode()) == HEARTBEAT
+    reads = replace(HEARTBEAT, advice=Advice(languages=("en", "de")))
+    assert Heartbeat.decode(reads.encode()) == reads
+    assert b"languages" not in HEARTBEAT.encode()  # understood by clients that know nothing of them
 
 
 @pytest.mark.parametrize(
