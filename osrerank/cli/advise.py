@@ -1,6 +1,7 @@
 """``osrerank advise``: does reranking help on this index, with which setting, and what does it cost?"""
 
 import json
+from dataclasses import asdict
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import click
 from osrerank.cli.options import DURATION, MODEL_SETTINGS, client_of, wants_json
 from osrerank.cli.settings_file import refuse_existing, settings_text, write_index_settings
 from osrerank.client import connect
+from osrerank.options.passages import Passages
 from osrerank.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
@@ -92,10 +94,15 @@ def _settings(advice: "Advice", output: Path | None) -> str:
     from osrerank.decision.advice.words import headline  # noqa: PLC0415 - see advise
 
     notes = f"Made by osrerank advise from {advice.queries} queries: {headline(advice)}."
-    if advice.best.model != advice.current.model:
-        notes += f"\nIts model is set elsewhere: OSRERANK_MODEL={advice.best.model}"
+    setting = advice.recommended_setting
+    if setting is not None and setting.model != advice.current.model:
+        notes += f"\nIts model is set elsewhere: OSRERANK_MODEL={setting.model}"
     fields = {name: getattr(advice.options, name) for name in ("query_fields", "fields")}
     table = {**advice.recommended, **fields}
+    if isinstance(advice.options.passages, Passages) and table.get("passages") == advice.current.passages:
+        table["passages"] = {
+            name: value for name, value in asdict(advice.options.passages).items() if value is not None
+        }
     if output is None:
         return settings_text(notes, {}, {advice.index: table})
     return write_index_settings(output, notes, advice.index, table)

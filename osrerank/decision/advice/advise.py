@@ -134,14 +134,26 @@ class Advice:
 
     @property
     def recommended(self) -> Mapping[str, Any]:
-        """The options to write: the best setting, or no reranking where it does not help and may hurt."""
+        """The options to write: those of the recommended setting, or no reranking."""
+        setting = self.recommended_setting
+        return {"pipeline": "none"} if setting is None else setting.options()
+
+    @property
+    def recommended_setting(self) -> Setting | None:
+        """The setting to use; None for no reranking.
+
+        It is the best setting where it helps, else the current one where that helps and is fast enough, else the best where
+        it may help.
+        """
         if self.verdict is None:
-            return self.current.options()
-        if self.choice is None or self.choice.verdict.outcome == "hurts":
-            return {"pipeline": "none"}
-        if self.choice.verdict.outcome == "helps" or self.choice.verdict.difference > 0:
-            return self.choice.setting.options()
-        return {"pipeline": "none"}
+            return self.current
+        outcome = self.choice.verdict.outcome if self.choice else "hurts"
+        fast = fast_enough(self.tried_with(self.current).costs, self.wanted.p95_ms)
+        if outcome != "helps" and self.verdict.outcome == "helps" and self.current.depth in fast:
+            return self.current
+        if self.choice and (outcome == "helps" or (outcome == "undecided" and self.choice.verdict.difference > 0)):
+            return self.choice.setting
+        return None
 
 
 def advise(

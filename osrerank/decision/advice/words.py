@@ -119,8 +119,8 @@ def _notes(advice: Advice) -> Iterator[str]:
             f"judged are {before:.0%} of the first pass's ten first hits and {after:.0%} of the reranked ones; a hit "
             "without a judgment counts as not relevant, so reranking may be better than it looks: judge the --pool"
         )
-    if advice.choice and advice.best.model != advice.current.model:
-        yield f"the model is no option of a search: set OSRERANK_MODEL={advice.best.model}"
+    if (setting := advice.recommended_setting) is not None and setting.model != advice.current.model:
+        yield f"the model is no option of a search: set OSRERANK_MODEL={setting.model}"
 
 
 def examples(advice: Advice) -> tuple[list[int], list[int]]:
