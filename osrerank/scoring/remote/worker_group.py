@@ -88,6 +88,10 @@ class LiveWorkers:
             self._probing.start()
             self._probing.join(PROBE_WAIT_S)
         self._refuse_while_away()
+        if self._breaker.attempt() is Attempt.PROBE:
+            self._start_probe()
+        if self._breaker.is_open:
+            raise WorkerError(self._failure)
         group = self._known
         if group is not None and time.monotonic() - self._looked_at < FRESH_S:
             return group
@@ -100,7 +104,7 @@ class LiveWorkers:
                     raise self.failed(error) from error
             group = self._known
         if group is None:
-            raise WorkerError(self._failure if self._breaker.is_open else self._nobody())
+            raise WorkerError(self._nobody())
         return group
 
     def _refuse_while_away(self) -> None:
@@ -126,6 +130,17 @@ class LiveWorkers:
         self._known = None
         self._breaker.trip(probed=probed)
 
+    def _start_probe(self) -> None:
+        """Probe the broker beside this search, which waits for it a little."""
+        probing = threading.Thread(target=self._probe, name="osrerank-probe", daemon=True)
+        try:
+            probing.start()
+        except RuntimeError as error:  # no more threads, or the interpreter ends
+            self._note(error, probed=True)
+            return
+        self._probing = probing
+        probing.join(PROBE_WAIT_S)
+
     def _probe(self) -> None:
         try:
             self._look()
@@ -150,6 +165,8 @@ class LiveWorkers:
         self._known = WorkerGroup(tuple(heartbeat for heartbeat in heartbeats if heartbeat.identity == identity))
 
     def _nobody(self) -> str:
+        if self._breaker.is_open:
+            return self._failure
         if refused := self._registry.refused:
             return f"there is no worker of {self._name} that can be trusted: {refused}"
         return f"there is no worker of {self._name}: start one with osrerank worker"
