@@ -82,16 +82,9 @@ class LiveWorkers:
         Raises:
             WorkerError: there are none, or the broker cannot be asked; at once while it is known to be away.
         """
-        attempt = self._breaker.attempt()
-        if attempt is Attempt.PROBE:
-            self._probing = threading.Thread(target=self._probe, name="osrerank-probe", daemon=True)
-            self._probing.start()
-            self._probing.join(PROBE_WAIT_S)
-        self._refuse_while_away()
         if self._breaker.attempt() is Attempt.PROBE:
             self._start_probe()
-        if self._breaker.is_open:
-            raise WorkerError(self._failure)
+        self._refuse_while_away()
         group = self._known
         if group is not None and time.monotonic() - self._looked_at < FRESH_S:
             return group
