@@ -1,8 +1,8 @@
 """``osrerank advise``: does reranking help on this index, with which setting, and what does it cost?"""
 
 import json
-from dataclasses import asdict
 from contextlib import ExitStack, closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

@@ -142,8 +142,8 @@ class Advice:
     def recommended_setting(self) -> Setting | None:
         """The setting to use; None for no reranking.
 
-        It is the best setting where it helps, else the current one where that helps and is fast enough, else the best where
-        it may help.
+        It is the best one where it helps, else the current one where that helps and is fast enough, else the best one
+        where it may help.
         """
         if self.verdict is None:
             return self.current
