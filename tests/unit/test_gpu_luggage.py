@@ -14,6 +14,7 @@ pytest.importorskip("torch")  # the steps' extra
 from safetensors.numpy import load_file, save_file
 
 from osrerank.scoring.inputs import Tokens
+from osrerank.scoring.registry import load_scorer
 from tests.servers import ROOT
 from tools.gpu import luggage, report
 from tools.gpu.pack import divide, write_parts
@@ -89,6 +90,24 @@ def test_weights_come_back_as_the_layers_that_changed(tmp_path: Path) -> None:
         np.testing.assert_array_equal(weights, trained[name])
     with pytest.raises(ValueError, match="freeze that layer"):
         luggage.write_changed(*where, stem="mono", most_bytes=70_000)
+
+
+def test_what_came_back_of_a_training_is_a_model(tmp_path: Path) -> None:
+    start = ROOT / "tests" / "data" / "tiny-bert-cross-bias"
+    weights = load_file(start / "model.safetensors")
+    changed = next(name for name in weights if name.endswith("output.dense.weight"))
+    save_file({changed: (weights[changed] * 2).astype(np.float16)}, tmp_path / "mono-0.safetensors")
+    card = json.loads((start / "osrerank.json").read_text())
+    parts = {"mono": {**MACHINE, "card": card}}
+    content = {"step": "training", "tiny": False, "complete": True, "failed": {}, "parts": parts}
+    (tmp_path / "training.json").write_text(json.dumps(content))
+    report.write_model(tmp_path, start, tmp_path / "made")
+    before, after = (
+        load_scorer(str(folder), backend="torch").score("heat", ["flow of heat"], [(0,)]).values
+        for folder in (start, tmp_path / "made")
+    )
+    assert before[0] != after[0]
+    assert np.isfinite(after).all()
 
 
 def test_parts_keep_their_limit_and_their_order(tmp_path: Path) -> None:

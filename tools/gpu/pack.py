@@ -22,7 +22,7 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import read_card
 from tools.gpu.candidates import List, question_lists, run_lists, sample_lists
 from tools.gpu.luggage import write_halves, write_lists, write_sequences
-from tools.gpu.networks import FAMILIES, SHAPES, make
+from tools.gpu.networks import SHAPES, Family, make
 from tools.gpu.plan import Limits, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,9 +82,8 @@ def _builder(card: Mapping[str, Any]) -> InputBuilder:
 def add_start(folder: Path, start: Path | None) -> None:
     """Pack the model that the training starts from: the one given, or a random one."""
     with tempfile.TemporaryDirectory() as made:
-        source = start or make(
-            Path(made) / "start", SHAPES["tiny"], MONO / "tokenizer.json", FAMILIES["bert, one logit"]
-        )
+        bare = Family("bert", "BertModel")  # as bi-encoders are published
+        source = start or make(Path(made) / "start", SHAPES["tiny"], MONO / "tokenizer.json", bare)
         target = folder / "models" / "start"
         target.mkdir(parents=True)
         for name in ("config.json", "tokenizer.json"):

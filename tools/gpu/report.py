@@ -2,7 +2,7 @@
 
 python -m tools.gpu.report RESULTS                      # docs/gpu.md and docs/performance.md, results of a GPU alone
 python -m tools.gpu.report RESULTS --print              # to the screen, a rehearsal's too
-python -m tools.gpu.report RESULTS --model START OUTPUT # puts the trained weights into a copy of the start's directory
+python -m tools.gpu.report RESULTS --model START OUTPUT # the trained model's directory
 
 A step without results says so. Figures of a rehearsal, or of a machine without a GPU, are refused.
 """
@@ -207,8 +207,12 @@ def with_section(page: str, name: str, content: str) -> str:
 
 
 def write_model(results: Path, start: Path, output: Path) -> None:
-    """Write the trained model: the start's directory with the weights that came back."""
-    shutil.copytree(start, output, ignore=shutil.ignore_patterns("*.safetensors"))
+    """Write the trained model: the start's directory with the weights and the card that came back."""
+    card = read_results(results)["training"]["parts"]["mono"]["card"]
+    output.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copyfile(start / name, output / name)
+    (output / "osrerank.json").write_text(f"{json.dumps(card, indent=2)}\n", encoding="utf-8")
     join_changed(start / "model.safetensors", sorted(results.glob("mono-*.safetensors")), output / "model.safetensors")
 
 

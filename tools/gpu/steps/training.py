@@ -20,6 +20,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
+from osrerank.scoring.model_files import CARD_FILE
 from tools.gpu.luggage import read_halves, read_lists, write_changed
 from tools.gpu.networks import SHAPES, make
 from tools.gpu.plan import Plan
@@ -130,7 +131,8 @@ def mono(task: Task) -> Found:
         file.unlink()
     most = Plan.read().limits.file_bytes
     files = write_changed(source / "model.safetensors", trained, task.results, stem="mono", most_bytes=most)
-    return {"recipe": recipe, **found, "files": [file.name for file in files]}
+    card = json.loads((output / CARD_FILE).read_text("utf-8"))
+    return {"recipe": recipe, **found, "files": [file.name for file in files], "card": card}
 
 
 def fitting_steps(task: Task) -> int:
