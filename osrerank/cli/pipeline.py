@@ -10,9 +10,12 @@ from osrerank.options.rerank import INSTALLED
 
 name_option = click.option("--name", default=INSTALLED, show_default=True, help="The search pipeline's name.")
 WARNING = (
-    "Every search on {index} must from now on carry ext.rerank.query_context, or search_pipeline=_none; "
-    "OpenSearch fails those that have neither, and those with size 0 or track_total_hits false."
+    "Every search on {index} must from now on carry ext.rerank.query_context, or search_pipeline=_none: without, it "
+    "is not reranked, and nothing says so. Scroll, _reindex, _update_by_query and _delete_by_query on {index}, and "
+    "searches over several indexes, go through its default pipeline too, or through none. Better: leave --default-for "
+    "out, and let each search name the pipeline."
 )
+SECONDS = click.IntRange(1, 600)
 
 
 @click.group()
@@ -31,9 +34,19 @@ def pipeline() -> None:
     type=click.FloatRange(min=1),
     help="Rerank this many times the page's size.",
 )
+@click.option("--connect-timeout", default=2, show_default=True, type=SECONDS, help="Seconds to connect to the server.")
+@click.option(
+    "--read-timeout", default=8, show_default=True, type=SECONDS, help="Seconds to wait for the server's answer."
+)
+@click.option(
+    "--retries", default=0, show_default=True, type=click.IntRange(0, 10), help="Repeat calls answered 429 or 5xx."
+)
+@click.option(
+    "--connections", default=30, show_default=True, type=click.IntRange(1), help="Open connections of each node."
+)
 @click.option("--default-for", metavar="INDEX", help="Send every search on INDEX through the pipeline.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--yes", is_flag=True, help="Do not ask before cluster settings are changed.")
+@click.option("--yes", is_flag=True, help="Do not ask before settings are changed.")
 @click.pass_context
 def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: Any) -> None:
     """Set up connector, model and search pipeline in the cluster of --url; again to change them.
@@ -48,8 +61,8 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
         click.echo(WARNING.format(index=wish.default_for), err=True)
     if dry_run:
         return
-    asks = any(step.startswith("cluster setting") for step in steps) and not yes
-    if asks and not click.confirm("Change these cluster settings?"):
+    asks = any(step.startswith(("cluster setting", "default pipeline")) for step in steps) and not yes
+    if asks and not click.confirm("Change these settings?"):
         click.echo("Nothing was changed.", err=True)
         context.exit(1)
     installer.install(wish)
@@ -67,7 +80,7 @@ def status(context: click.Context, /, name: str) -> None:
     else:
         for key, value in found.items():
             click.echo(f"{key}: {value}")
-    context.exit(0 if found["installed"] and found["failure"] is None else 1)
+    context.exit(0 if found["installed"] and found["failure"] is None and not found["drifted"] else 1)
 
 
 @pipeline.command()
@@ -99,6 +112,7 @@ def _wish(options: dict[str, Any]) -> Any:
 
     from osrerank.errors import ConfigError  # noqa: PLC0415 - its twin
     from osrerank.server.opensearch.install import Wish  # noqa: PLC0415 - opensearch-py
+    from osrerank.server.opensearch.ml_commons import CallBounds  # noqa: PLC0415 - likewise
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     server = options["server"].rstrip("/")
@@ -115,4 +129,5 @@ def _wish(options: dict[str, Any]) -> Any:
         options["oversample"],
         None if token is None else token.get_secret_value(),
         options["default_for"],
+        CallBounds(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections"))),
     )

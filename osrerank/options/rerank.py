@@ -22,6 +22,8 @@ PIPELINES = ("mono", MONO_DUO, NO_STAGES)
 Blend = Literal["card", "replace", "linear", "weighted", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
 INSTALLED = "osrerank"
+STRICT = "-strict"
+"""End of the name of the search pipeline that fails when it cannot rerank, beside one that keeps the first pass."""
 """Name of the search pipeline that ``osrerank pipeline install`` makes by default."""
 DEPTH, AUTO_DEPTH = 100, 1_000
 """The least and the most candidates of a depth that is "auto"."""
@@ -192,6 +194,12 @@ class Rerank:
         """The search pipeline that reranks in OpenSearch; None when the client does."""
         kind, _, name = self.via.partition(":")
         return (name or INSTALLED) if kind == "pipeline" else None
+
+    @property
+    def strict_pipeline(self) -> str | None:
+        """The search pipeline that the client sends, so that it can mark a failure; it may not be installed."""
+        name = self.search_pipeline
+        return name if name is None or name.endswith(STRICT) else f"{name}{STRICT}"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", Pairs.of(self.pairs))

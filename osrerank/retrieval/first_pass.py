@@ -94,7 +94,7 @@ def plan_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any], options
     ext = {**(body.get("ext") or {}), "rerank": {"query_context": {"query_text": text}}}
     wanted_body = {**body, "from": 0, "size": options.least_depth, "ext": ext}
     wanted_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
-    wanted_params["search_pipeline"] = options.search_pipeline
+    wanted_params["search_pipeline"] = options.strict_pipeline
     return FirstPass(wanted_body, wanted_params, Page(offset or 0, size or 0))
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from opensearchpy import AuthenticationException, AuthorizationException, RequestError, TransportError
-from opensearchpy import ConnectionError as Unreachable
 
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
@@ -125,8 +124,22 @@ class SearchCall:
             return False
         if self._options.search_pipeline is None:
             return isinstance(error, RequestError)
-        is_foreign = isinstance(error, Unreachable | AuthenticationException | AuthorizationException)
+        is_foreign = isinstance(error, AuthenticationException | AuthorizationException)
         return self._options.on_failure == "first_pass" and not is_foreign
+
+    def lacks_strict(self, error: TransportError) -> bool:
+        """Return whether the search failed because only the pipeline itself is installed, and none that is strict."""
+        return (
+            self._options is not None
+            and self.params.get("search_pipeline") == self._options.strict_pipeline != self._options.search_pipeline
+            and isinstance(error, RequestError)
+            and "is not defined" in str(error.info)
+        )
+
+    def without_strict(self) -> Self:
+        """Return the call through the pipeline that has the options' name."""
+        assert self._options is not None
+        return replace(self, params={**self.params, "search_pipeline": self._options.search_pipeline})
 
     def fall_back(self, own: Self, error: Exception) -> Self:
         """Return the call that sends the caller's own request after this one failed, and marks its response."""

@@ -116,6 +116,7 @@ def _search(
     refusal: TransportError | None = None
     try:
         call, response = yield from first_pass(reranker, call, index, found.vectors)
+        response, call = yield from _first_response(call)
     except TransportError as error:
         if not call.may_fall_back(error):
             raise
@@ -126,6 +127,17 @@ def _search(
         response = yield SearchRequest(call)
     answer = yield from states.around(call, response)
     return (yield from records.after(call, answer))
+
+
+def _first_response(call: SearchCall) -> Generator[Step, Any, tuple[Any, SearchCall]]:
+    """Yield a call's search; again through the pipeline itself where there is no strict one beside it."""
+    try:
+        return (yield SearchRequest(call)), call
+    except TransportError as error:
+        if not call.lacks_strict(error):
+            raise
+    call = call.without_strict()
+    return (yield SearchRequest(call)), call
 
 
 def with_fields(

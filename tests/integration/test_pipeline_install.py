@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from osrerank.cli import cli
 from osrerank.cli.demo import MAPPING, Sample
 from osrerank.errors import InstallError
 from osrerank.server.opensearch.install import Installer, Wish
-from osrerank.server.opensearch.ml_commons import Models
+from osrerank.server.opensearch.ml_commons import CallBounds, Models
 from osrerank.testing import FunctionScorer
 from tests.http_server import running
 from tests.servers import free_port
@@ -202,10 +205,89 @@ def test_a_server_that_is_gone_costs_the_order_only(sample, installer, opensearc
     )
     assert response["rerank"]["applied"] is False
     assert "the search pipeline osrerank failed" in response["rerank"]["reason"]
+    assert ids(plain(client, "which plague", 5)) == ids(response)
     with pytest.raises(TransportError):
         client.search("which plague", index=INDEX, rerank={**options, "on_failure": "raise"})
     assert "Connection refused" in installer.status()["failure"]
     client.close()
+
+
+@contextlib.contextmanager
+def faulty(fault):
+    """A rerank server that answers two pairs, as an installation asks, and everything else with a fault."""
+    leave = threading.Event()
+
+    class Faulty(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, content = fault if len(asked["documents"]) > 2 else (200, GOOD)
+            if status is None:
+                leave.wait(60)
+                return
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Faulty) as faulty:
+        thread = threading.Thread(target=faulty.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{faulty.server_port}"
+        leave.set()
+        faulty.shutdown()
+        thread.join()
+
+
+FAULTS = {"hung": (None, b""), "500": (500, b"{}"), "429": (429, b"{}"), "no scores": (200, b'{"results": "none"}')}
+GOOD = b'{"results": [{"index": 0, "relevance_score": 0.9}, {"index": 1, "relevance_score": 0.1}]}'
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_server_that_fails_costs_the_order_only(cluster, sample, installer, opensearch_url, fault):
+    query = "which plague"
+    first_pass = ids(cluster.search(index=INDEX, body={"query": {"match": {"text": query}}, "size": 5}))
+    client = connect(opensearch_url)
+    with faulty(FAULTS[fault]) as url:
+        installer.install(Wish(url, NAME, bounds=CallBounds(connect_s=1, read_s=2)))
+        began = time.monotonic()
+        assert ids(plain(cluster, query, 5)) == first_pass
+        response = client.search(query, index=INDEX, size=5, rerank={"via": "pipeline", "query_fields": ["text"]})
+        assert time.monotonic() - began < 20  # 30 s each without bounds of the connector
+        assert (fault != "hung") or time.monotonic() - began > 2
+    assert ids(response) == first_pass
+    assert response["rerank"]["applied"] is False
+    assert "the search pipeline osrerank failed" in response["rerank"]["reason"]
+    client.close()
+
+
+def test_pipelines_that_were_changed_are_found_and_mended(cluster, server, sample, installer, opensearch_url):
+    installer.install(Wish(server, NAME))
+    assert installer.status()["drifted"] == []
+    whole = cluster.transport.perform_request("GET", f"/_search/pipeline/{NAME}")[NAME]
+    del whole["response_processors"][0]["rerank"]["ignore_failure"]  # as an older osrerank made it
+    cluster.transport.perform_request("PUT", f"/_search/pipeline/{NAME}", body=whole)
+    cluster.transport.perform_request("DELETE", f"/_search/pipeline/{NAME}-strict")
+    assert [one.split()[0] for one in installer.status()["drifted"]] == [NAME, f"{NAME}-strict"]
+    client = connect(opensearch_url)
+    options = {"via": "pipeline", "query_fields": ["text"], "depth": 10}
+    assert client.search("which plague", index=INDEX, rerank=options)["rerank"]["applied"] is True
+    client.close()
+    (step,) = installer.plan(Wish(server, NAME))
+    assert f"{NAME}-strict" in step
+    installer.install(Wish(server, NAME))
+    assert (installer.status()["drifted"], installer.plan(Wish(server, NAME))) == ([], [])
+
+
+def test_bounds_of_the_calls_can_be_changed(cluster, server, installer):
+    installer.install(Wish(server, NAME))
+    assert installer.plan(Wish(server, NAME)) == []
+    changed = Wish(server, NAME, bounds=CallBounds(read_s=7, retries=2))
+    assert len(installer.plan(changed)) == 1
+    installer.install(changed)
+    assert installer.plan(changed) == []
 
 
 def test_oversampling_reranks_more_than_the_page(cluster, server, sample, installer, opensearch_url):

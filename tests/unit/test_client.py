@@ -369,7 +369,7 @@ def test_via_pipeline_asks_opensearch():
     client = client_for(response_of(["a", "bbb", "cc"]))
     response = client.search("low blood", index="i", size=2, from_=1, rerank={"via": "pipeline", "depth": 20})
     request = asked(client)
-    assert request["params"]["search_pipeline"] == "osrerank"
+    assert request["params"]["search_pipeline"] == "osrerank-strict"
     assert (request["body"]["from"], request["body"]["size"]) == (0, 20)
     assert request["body"]["ext"] == {"rerank": {"query_context": {"query_text": "low blood"}}}
     assert ids(response) == ["d1", "d2"]
@@ -381,7 +381,7 @@ def test_via_pipeline_takes_the_query_text_from_the_body():
     client = client_for(response_of(["a"]))
     body = {"query": {"match": {"text": "low"}}, "ext": {"mine": 1}}
     client.search(index="i", body=body, rerank={"via": "pipeline:other"})
-    assert asked(client)["params"]["search_pipeline"] == "other"
+    assert asked(client)["params"]["search_pipeline"] == "other-strict"
     assert asked(client)["body"]["ext"] == {"mine": 1, "rerank": {"query_context": {"query_text": "low"}}}
     client.search(index="i", body=body, rerank={"via": "pipeline", "query": "high"})
     assert asked(client)["body"]["ext"]["rerank"]["query_context"]["query_text"] == "high"
@@ -400,17 +400,33 @@ def test_via_pipeline_falls_back_marked(status):
         client.search("low", index="i", rerank={"via": "pipeline", "on_failure": "raise"})
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        opensearchpy.ConnectionError("N/A", "refused", OSError()),
-        opensearchpy.AuthorizationException(403, "security_exception", {}),
-    ],
-)
-def test_via_pipeline_hides_no_failure_of_the_cluster(error):
+@pytest.mark.parametrize("kind", [opensearchpy.ConnectionError, opensearchpy.ConnectionTimeout])
+def test_via_pipeline_falls_back_marked_after_a_failed_connection(kind):
     client = connect("http://localhost:9", transport_class=Failing, answer=response_of(["a"]))
-    client.transport.error = error
-    with pytest.raises(type(error)):
+    client.transport.error = kind("N/A", "refused or late", OSError())
+    response = client.search("low", index="i", rerank={"via": "pipeline"})
+    assert (response["rerank"]["applied"], asked(client)["params"]["search_pipeline"]) == (False, "_none")
+    assert "the search pipeline osrerank failed" in response["rerank"]["reason"]
+
+
+def test_via_pipeline_without_a_strict_one_takes_the_pipeline_itself():
+    class Older(CannedTransport):
+        def perform_request(self, method, url, params=None, body=None, **options):
+            answer = super().perform_request(method, url, params, body, **options)
+            if (params or {}).get("search_pipeline") == "osrerank-strict":
+                reason = {"error": {"reason": "Pipeline osrerank-strict is not defined"}}
+                raise opensearchpy.RequestError(400, "illegal_argument_exception", reason)
+            return answer
+
+    client = connect("http://localhost:9", transport_class=Older, answer=response_of(["a"]))
+    assert client.search("low", index="i", rerank={"via": "pipeline"})["rerank"]["applied"] is True
+    assert asked(client)["params"]["search_pipeline"] == "osrerank"
+
+
+def test_via_pipeline_hides_no_failure_of_the_cluster():
+    client = connect("http://localhost:9", transport_class=Failing, answer=response_of(["a"]))
+    client.transport.error = opensearchpy.AuthorizationException(403, "security_exception", {})
+    with pytest.raises(opensearchpy.AuthorizationException):
         client.search("low", index="i", rerank={"via": "pipeline"})
 
 

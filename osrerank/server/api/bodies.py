@@ -8,7 +8,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from json.decoder import scanstring
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, NoReturn
 
 from osrerank.server.api.errors import Refused
@@ -206,13 +206,13 @@ class _Reader:
                 at += 1
                 if not closing:
                     return at
-            at = PLAIN.match(text, at).end()  # type: ignore[union-attr] - it matches everywhere
+            at = PLAIN.match(text, at).end()  # type: ignore[union-attr]
         raise Refused(422, f"{name}: more than {MOST_PASSED} values within one")
 
     def _space(self, at: int) -> int:
         if self._text[at : at + 1] not in " \t\n\r":
             return at
-        return SPACE.match(self._text, at).end()  # type: ignore[union-attr] - it matches everywhere
+        return SPACE.match(self._text, at).end()  # type: ignore[union-attr]
 
     def _fail(self, reason: str, at: int) -> NoReturn:
         raise json.JSONDecodeError(reason, "", at)

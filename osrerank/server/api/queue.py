@@ -5,13 +5,14 @@ Demers, Keshav and Shenker 1989), so that a small one waits for a task of each l
 """
 
 import asyncio
+import functools
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
 
@@ -104,7 +105,7 @@ class TaskQueue:
     def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = threads
         self._threads: ThreadPoolExecutor | None = None
-        self._jobs: list[_Job[object]] = []
+        self._jobs: list[_Job[Any]] = []
         self._running = self._running_large = 0
         self._tag = 0.0
         self.rate = Rate(clock)
@@ -136,14 +137,14 @@ class TaskQueue:
             Exception: that of the first task that failed; those that wait are dropped.
         """
         job = _Job(tasks, self._tag)
-        self._jobs.append(job)  # type: ignore[arg-type] - jobs of one queue have values of different types
+        self._jobs.append(job)
         self._start()
         try:
             await job.done
         finally:
             job.waiting.clear()
             if job in self._jobs:
-                self._jobs.remove(job)  # type: ignore[arg-type] - as above
+                self._jobs.remove(job)
             self._start()
         return [value for value in job.values if value is not None]
 
@@ -164,16 +165,16 @@ class TaskQueue:
             self.rate.start(task.tokens)
             self._threads = self._threads or ThreadPoolExecutor(self._most, thread_name_prefix="osrerank-serve")
             future = asyncio.get_running_loop().run_in_executor(self._threads, task.compute)
-            future.add_done_callback(lambda done, job=job, place=place, task=task: self._end(job, place, task, done))  # type: ignore[misc]
+            future.add_done_callback(functools.partial(self._end, job, place, task))
 
-    def _next(self) -> _Job[object] | None:
+    def _next(self) -> _Job[Any] | None:
         if self._running >= self._most:
             return None
         is_full = self._running_large >= min(LARGE_AT_ONCE, self._most)
         able = [job for job in self._jobs if job.waiting and not (job.is_large and is_full)]
         return min(able, key=lambda job: job.next_tag, default=None)
 
-    def _end(self, job: _Job[object], place: int, task: Task[object], done: "asyncio.Future[object]") -> None:
+    def _end(self, job: _Job[Any], place: int, task: Task[Any], done: "asyncio.Future[Any]") -> None:
         self._running -= 1
         self._running_large -= job.is_large
         self.rate.finish(task.tokens)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Overloaded
 from osrerank.server.api.limits import Limits
@@ -227,7 +228,9 @@ def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]
     found = [one for one in scores if isinstance(one, Scores)]
     if not found:
         raise next(one for one in scores if isinstance(one, InferenceError))
-    values, failures, start = [], {}, 0
+    values: list[npt.NDArray[np.float32]] = []
+    failures: dict[int, str] = {}
+    start = 0
     for one, part in zip(scores, parts, strict=True):
         size = len(part.documents)
         values.append(one.values if isinstance(one, Scores) else np.full(size, np.nan, dtype=np.float32))

@@ -8,17 +8,20 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
+from osrerank.options.rerank import STRICT
 from osrerank.server.opensearch.cluster import Change, check_plugins, explained, joined, needed_changes, put, restored
-from osrerank.server.opensearch.ml_commons import Models
+from osrerank.server.opensearch.ml_commons import CallBounds, Models
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 MARK = "Reranks with osrerank. Made, and to be removed, by osrerank pipeline. Before: "
+STRICT_MARK = "Reranks with osrerank or fails, so that osrerank's client can mark its fallback. Belongs to "
+DRIFTED = "is not as this osrerank installs it: run osrerank pipeline install again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class Wish:
         oversample: how many times the page's size is fetched and reranked.
         token: the server's bearer token.
         default_for: an index whose searches all go through the pipeline.
+        bounds: of the cluster's calls to the server.
     """
 
     server: str
@@ -40,6 +44,7 @@ class Wish:
     oversample: float = 1.0
     token: str | None = field(default=None, repr=False)
     default_for: str | None = None
+    bounds: CallBounds = field(default_factory=CallBounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +81,20 @@ class Installation:
         model_id: of its model; None if the installation is incomplete.
         fields: fields whose texts are sent.
         oversample: how many times the page's size is reranked.
+        drifted: names of its search pipelines that are missing, changed, or of an older osrerank.
     """
 
     before: Before
     model_id: str | None
     fields: tuple[str, ...]
     oversample: float
+    drifted: tuple[str, ...] = ()
 
 
 class Installer:
-    """Installs, inspects and removes the pipeline of one name.
+    """Installs, inspects and removes the pipelines of one name.
+
+    There are two: NAME, which returns the first pass's order when reranking fails, and NAME-strict, which fails.
 
     Args:
         client: the cluster's, with the rights to change settings, search pipelines and models.
@@ -101,8 +110,12 @@ class Installer:
                 f"the search pipeline's name is {name!r}; it may have letters and digits, then '.', '_' and '-' too"
             )
             raise ConfigError(reason, setting="name", source="flag")
+        if name.endswith(STRICT):
+            reason = f"the search pipeline's name ends in {STRICT}: leave that out, a second pipeline is called so"
+            raise ConfigError(reason, setting="name", source="flag")
         self._client = client
         self._name = name
+        self._strict = f"{name}{STRICT}"
         self._models = Models(client, name)
 
     def plan(self, wish: Wish) -> list[str]:
@@ -116,8 +129,10 @@ class Installer:
         steps = [str(change) for change in needed_changes(self._client, wish.server)]
         if found is None or not self._is_served(found, wish):
             steps.append(f"connector and model {self._models.label}, calling {wish.server}")
-        if found is None or (found.fields, found.oversample) != (wish.fields, wish.oversample):
-            steps.append(f"search pipeline {self._name}: {_summary(wish.fields, wish.oversample)}")
+        wanted = (wish.fields, wish.oversample, ())
+        if found is None or (found.fields, found.oversample, found.drifted) != wanted:
+            names = f"search pipelines {self._name} and {self._strict}"
+            steps.append(f"{names}: each {_summary(wish.fields, wish.oversample)}")
         steps += [f"default pipeline of {index}" for index in self._without_default(wish)]
         return steps
 
@@ -140,15 +155,15 @@ class Installer:
             raise
 
     def _install(self, wish: Wish, found: Installation | None, before: Before, changes: list[Change]) -> None:
-        self._put(before.describe(), _processors_of(found))
+        self._put(before.describe(), found)
         put(self._client, {change.name: change.after for change in changes})
         if found is not None and self._is_served(found, wish):
             model_id = found.model_id
         else:
-            model_id = self._models.create(wish.server, wish.token)
+            model_id = self._models.create(wish.server, wish.token, wish.bounds)
         assert model_id is not None
         self._models.probe(model_id)
-        self._put(before.describe(), _processors(model_id, wish.fields, wish.oversample))
+        self._put(before.describe(), Installation(before, model_id, wish.fields, wish.oversample))
         self._models.remove(keep=model_id)
         for index in self._without_default(wish):
             self._set_default(index, self._name)
@@ -160,7 +175,7 @@ class Installer:
             return
         self._models.remove(keep=found.model_id)
         put(self._client, restored(self._client, changes))
-        self._put(found.before.describe(), _processors_of(found))
+        self._put(found.before.describe(), found)
 
     def find(self) -> Installation | None:
         """Return the pipeline, None when there is none.
@@ -168,23 +183,26 @@ class Installer:
         Raises:
             InstallError: the pipeline is not ours.
         """
-        with explained("look at the search pipeline"):
-            try:
-                content = self._client.transport.perform_request("GET", f"/_search/pipeline/{self._name}")
-            except NotFoundError:
-                return None
-        pipeline = content[self._name]
+        pipeline = self._pipeline(self._name)
+        strict = self._pipeline(self._strict)
+        if strict is not None and not str(strict.get("description", "")).startswith(STRICT_MARK):
+            raise InstallError(f"the search pipeline {self._strict} is not osrerank's: choose another --name")
+        if pipeline is None:
+            return None
         description = pipeline.get("description", "")
         if not description.startswith(MARK):
             raise InstallError(f"the search pipeline {self._name} is not osrerank's: choose another --name")
         rerank = _processor(pipeline, "response_processors", "rerank")
         more = _processor(pipeline, "request_processors", "oversample")
-        return Installation(
+        found = Installation(
             Before.parse(description),
             rerank.get("ml_opensearch", {}).get("model_id"),
             tuple(rerank.get("context", {}).get("document_fields", ())),
             float(more.get("sample_factor", 1.0)),
         )
+        there = {self._name: pipeline, self._strict: strict or {}}
+        wanted = {self._name: _processors(found), self._strict: _processors(found, strict=True)}
+        return replace(found, drifted=tuple(name for name in there if not _has(there[name], wanted[name])))
 
     def status(self) -> dict[str, Any]:
         """Return what is installed and whether it works."""
@@ -202,6 +220,7 @@ class Installer:
             "oversample": found.oversample,
             "default_for": self._indexes(),
             "settings": [str(change) for change in found.before.settings],
+            "drifted": [f"{name} {DRIFTED}" for name in found.drifted],
             "failure": self._failure(found.model_id),
         }
 
@@ -224,8 +243,21 @@ class Installer:
         put(self._client, values)
         done += [f"cluster setting {name}: as before" for name in values]
         with explained("remove the search pipeline"):
+            if self._pipeline(self._strict) is not None:
+                self._client.transport.perform_request("DELETE", f"/_search/pipeline/{self._strict}")
+                done.append(f"removed search pipeline {self._strict}")
             self._client.transport.perform_request("DELETE", f"/_search/pipeline/{self._name}")
         return [*done, f"removed search pipeline {self._name}"]
+
+    def _pipeline(self, name: str) -> dict[str, Any] | None:
+        """Return a search pipeline; None when there is none."""
+        with explained("look at the search pipeline"):
+            try:
+                content = self._client.transport.perform_request("GET", f"/_search/pipeline/{name}")
+            except NotFoundError:
+                return None
+        found: dict[str, Any] = content[name]
+        return found
 
     def _unshared(self, changes: tuple[Change, ...]) -> list[Change]:
         """Return the changes that no other of our pipelines needs."""
@@ -241,6 +273,8 @@ class Installer:
             return False
         if self._models.server(found.model_id) != wish.server:
             return False
+        if self._models.bounds(found.model_id) != wish.bounds:
+            return False
         if self._models.sends_token(found.model_id) != (wish.token is not None):
             return False
         return wish.token is None or self._failure(found.model_id) is None  # the token cannot be read back, so try it
@@ -255,11 +289,15 @@ class Installer:
             return str(error)
         return None
 
-    def _put(self, description: str, processors: Mapping[str, Any]) -> None:
+    def _put(self, description: str, found: Installation | None) -> None:
+        """Put both pipelines; of an installation that is incomplete only the description."""
+        bodies = {self._name: {"description": description}}
+        if found is not None and found.model_id is not None:
+            bodies[self._name] |= _processors(found)
+            bodies[self._strict] = {"description": f"{STRICT_MARK}{self._name}", **_processors(found, strict=True)}
         with explained("put the search pipeline"):
-            self._client.transport.perform_request(
-                "PUT", f"/_search/pipeline/{self._name}", body={"description": description, **processors}
-            )
+            for name, body in bodies.items():
+                self._client.transport.perform_request("PUT", f"/_search/pipeline/{name}", body=body)
 
     def _indexes(self) -> list[str]:
         """Return the indexes that have this pipeline as their default."""
@@ -288,21 +326,24 @@ def _processor(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, A
     return found
 
 
-def _processors_of(found: Installation | None) -> dict[str, Any]:
-    """Return the processors of an installation, none if it is incomplete."""
-    if found is None or found.model_id is None:
-        return {}
-    return _processors(found.model_id, found.fields, found.oversample)
-
-
-def _processors(model_id: str, fields: tuple[str, ...], oversample: float) -> dict[str, Any]:
-    rerank = {"ml_opensearch": {"model_id": model_id}, "context": {"document_fields": list(fields)}}
-    if oversample == 1:
+def _processors(found: Installation, *, strict: bool = False) -> dict[str, Any]:
+    """Return the processors of one of an installation's pipelines."""
+    context = {"document_fields": list(found.fields)}
+    rerank: dict[str, Any] = {"ml_opensearch": {"model_id": found.model_id}, "context": context}
+    if not strict:
+        rerank["ignore_failure"] = True
+    if found.oversample == 1:
         return {"response_processors": [{"rerank": rerank}]}
     return {
-        "request_processors": [{"oversample": {"sample_factor": oversample}}],
+        "request_processors": [{"oversample": {"sample_factor": found.oversample}}],
         "response_processors": [{"rerank": rerank}, {"truncate_hits": {}}],
     }
+
+
+def _has(pipeline: Mapping[str, Any], processors: Mapping[str, Any]) -> bool:
+    """Return whether a pipeline has these processors and no others."""
+    kinds = ("request_processors", "response_processors", "phase_results_processors")
+    return all(pipeline.get(kind, []) == processors.get(kind, []) for kind in kinds)
 
 
 def _summary(fields: tuple[str, ...], oversample: float) -> str:

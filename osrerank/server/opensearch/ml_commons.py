@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from opensearchpy import NotFoundError, OpenSearch
@@ -17,13 +18,41 @@ REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.document
 PROBE = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
 
 
-def connector_of(name: str, server: str, token: str | None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class CallBounds:
+    """Bounds of the cluster's calls to a rerank server, of each node.
+
+    Attributes:
+        connect_s: seconds to connect.
+        read_s: seconds to wait for the answer; then the search fails, or has the first pass's order. Clients of
+            OpenSearch give up after ten by themselves.
+        retries: how often a call is repeated that was answered 429 or 5xx.
+        connections: open ones.
+    """
+
+    connect_s: int = 2
+    read_s: int = 8
+    retries: int = 0
+    connections: int = 30
+
+    def client_config(self) -> dict[str, int]:
+        """Return them as the connector's ``client_config``."""
+        return {
+            "connection_timeout": self.connect_s,
+            "read_timeout": self.read_s,
+            "max_retry_times": self.retries,
+            "max_connection": self.connections,
+        }
+
+
+def connector_of(name: str, server: str, token: str | None, bounds: CallBounds | None = None) -> dict[str, Any]:
     """Return the connector's definition.
 
     Args:
         name: the connector's.
         server: the rerank server, ``http(s)://host:port``.
         token: sent as a bearer token; ml-commons stores it encrypted and requires a credential even if none is needed.
+        bounds: of its calls; the usual ones if absent.
     """
     headers = {"Content-Type": "application/json"}
     if token is not None:
@@ -42,6 +71,7 @@ def connector_of(name: str, server: str, token: str | None) -> dict[str, Any]:
         "version": "1",
         "protocol": "http",
         "parameters": {"model": "osrerank"},
+        "client_config": (bounds or CallBounds()).client_config(),
         "credential": {"token": token or "none"},
         "actions": [action],
     }
@@ -60,7 +90,7 @@ class Models:
         self.label = f"osrerank-pipeline-{pipeline}"
         self._description = f"{MADE_BY} for {pipeline}"
 
-    def create(self, server: str, token: str | None) -> str:
+    def create(self, server: str, token: str | None, bounds: CallBounds) -> str:
         """Create the connector and the model, deploy it, and return its id.
 
         Raises:
@@ -68,7 +98,7 @@ class Models:
         """
         name = f"{self.label}-{secrets.token_hex(4)}"
         with explained("create the connector"):
-            definition = {**connector_of(name, server, token), "description": self._description}
+            definition = {**connector_of(name, server, token, bounds), "description": self._description}
             connector = self._post("connectors/_create", definition)
         body = {
             "name": name,
@@ -92,17 +122,27 @@ class Models:
 
     def server(self, model_id: str) -> str | None:
         """Return the address that the model's connector calls; None when there is none."""
-        with explained("look at the connector"):
-            model = self._get(f"models/{model_id}") or {}
-            connector = self._get(f"connectors/{model['connector_id']}") if "connector_id" in model else None
+        connector = self._connector(model_id)
         return None if connector is None else str(connector["actions"][0]["url"]).removesuffix("/v1/rerank")
 
     def sends_token(self, model_id: str) -> bool:
         """Return whether the model's connector sends a bearer token."""
+        connector = self._connector(model_id)
+        return connector is not None and "Authorization" in connector["actions"][0]["headers"]
+
+    def bounds(self, model_id: str) -> CallBounds | None:
+        """Return the bounds of the connector's calls; None when it has none, or others than ours."""
+        found = (self._connector(model_id) or {}).get("client_config") or {}
+        names = CallBounds().client_config()
+        if not set(names) <= set(found):
+            return None
+        return CallBounds(*(int(found[name]) for name in names))
+
+    def _connector(self, model_id: str) -> dict[str, Any] | None:
+        """Return the connector of a model; None when there is none."""
         with explained("look at the connector"):
             model = self._get(f"models/{model_id}") or {}
-            connector = self._get(f"connectors/{model['connector_id']}") if "connector_id" in model else None
-        return connector is not None and "Authorization" in connector["actions"][0]["headers"]
+            return self._get(f"connectors/{model['connector_id']}") if "connector_id" in model else None
 
     def probe(self, model_id: str) -> None:
         """Score two texts through OpenSearch.
