@@ -23,13 +23,13 @@ class Interleave:
     Attributes:
         others: the options of team B that differ from the search's own: a dict, or (name, value) pairs. In a search's
             ``rerank`` it is called ``with``.
-        key: of whoever looks, such as the session's id. The same key and query always get the same draw, so that the
-            pages of a list agree. It is not stored: a digest of it is.
+        key: required: of whoever looks, such as the session's id. The same key, name and query always get the same
+            draw, so that the pages of a list agree. It is not stored: a digest of it is.
         name: of the experiment, kept in UBI's records; reports are made for each name apart.
     """
 
-    others: Mapping[str, Any] | tuple[tuple[str, Any], ...]
-    key: str
+    others: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()
+    key: str = ""
     name: str = ""
 
     def __post_init__(self) -> None:
