@@ -30,22 +30,23 @@ logger = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """A call with what its second source found, and the first pass's response."""
+    """A call with what its sources found, and the first pass's response."""
 
     call: SearchCall
     response: Any
 
 
-def first_pass(
-    reranker: RerankService, call: SearchCall, index: Any, fields: FoundVectors
+def two_sources(
+    reranker: RerankService, call: SearchCall, candidates: Candidates, index: Any, fields: FoundVectors
 ) -> Generator[SideRequest | SearchRequest | Scoring, Any, Found]:
-    """Yield the steps that find candidates: the first pass, and with it a search by vectors where the call wants one.
+    """Yield the steps that find candidates by the first pass and by vectors.
 
-    Without vectors, although they were asked for, the first pass is alone, and the call knows why.
+    Where there can be no search by vectors the first pass is alone, and the call knows why.
 
     Args:
         reranker: has the model that makes the query's vector.
         call: of the first pass.
+        candidates: the options.
         index: the caller's.
         fields: finds the field that has the vectors.
 
@@ -54,18 +55,16 @@ def first_pass(
         VectorsError, ScoringError, WorkerError, MissingDependencyError: there can be no search by vectors, and
             ``on_failure`` is ``"raise"``.
     """
-    candidates = call.second_source
-    if candidates is not None:
-        try:
-            return (yield from _both(reranker, call, candidates, index, fields))
-        except UNUSABLE as error:
-            if not call.may_go_without:
-                raise
-            reason = str(error)
-        fields.forget(index, candidates.field)
-        WITHOUT.inc()
-        logger.warning("search of %s without vectors: %s", index or "all indices", reason)
-        call = call.with_sources(Sources(reason=reason))
+    try:
+        return (yield from _both(reranker, call, candidates, index, fields))
+    except UNUSABLE as error:
+        if not call.may_go_without:
+            raise
+        reason = str(error)
+    fields.forget(index, candidates.field)
+    WITHOUT.inc()
+    logger.warning("search of %s without vectors: %s", index or "all indices", reason)
+    call = call.with_sources(Sources(reason=reason))
     return Found(call, (yield SearchRequest(call)))
 
 
