@@ -59,6 +59,8 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
     """
     from osrerank_loaders.command import load_collection  # noqa: PLC0415 - imports opensearch-py and rich
 
+    if options["vector_field"] and not options["vectors"]:
+        raise click.UsageError("--vector-field names the field of --vectors: give that, too")
     shared = defaults or {}
     url = options["url"] or shared.get("url")
     summary = load_collection(connect, {**options, "url": url, "model": shared.get("model")})

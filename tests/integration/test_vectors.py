@@ -242,6 +242,8 @@ def test_the_commands_load_build_and_tell(
     answer = run.invoke(cli, [*at, "index", "jsonl", str(collection), *named, "--vectors", "--vector-field", "v"])
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout)["vectors"] == 20
+    alone = run.invoke(cli, [*at, "index", "jsonl", str(collection), *named, "--vector-field", "v"])
+    assert alone.exit_code == 2
     answer = run.invoke(cli, [*at, "vectors", "status", *named])
     assert json.loads(answer.stdout)["share"] == 1.0
     with connect(engine_url) as client:
