@@ -1,0 +1,36 @@
+"""The shipped model on the collection that ships in the package: it helps, and the promise is kept on other queries."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from osrerank import Client, connect
+from osrerank.cli.demo import INDEX, Sample, index_sample
+from osrerank.decision.advice.advise import Wanted, advise
+from osrerank.decision.advice.choose import measured
+from osrerank.types import Qrels, Query
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
+WANTED = Wanted(sample=100, budget_s=1_000, depths=(10, 20))
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with connect(f"embedded:{tmp_path_factory.mktemp('sample')}", rerank={"depth": 20}) as client:
+        index_sample(client, Sample.load())
+        yield client
+
+
+def test_reranking_helps_and_the_promise_is_kept(client: Client, tmp_path: Path) -> None:
+    sample = Sample.load()
+    queries = [Query(query_id, text) for query_id, text in sample.queries.items()]
+    qrels = Qrels(sample.relevant)
+    advice = advise({"osrerank/mono": client}, INDEX, queries, qrels, WANTED)
+    assert advice.verdict is not None
+    assert advice.verdict.outcome == "helps", advice.verdict
+    half = advise({"osrerank/mono": client}, INDEX, queries[:50], qrels, WANTED)
+    assert half.choice is not None
+    others = [one for one in advice.tried[0].found if one.query in queries[50:]]
+    kept = measured(others, qrels, WANTED.measure, half.choice.setting).mean()
+    assert half.choice.low <= kept <= half.choice.high
