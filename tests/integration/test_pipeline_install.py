@@ -399,14 +399,46 @@ def test_an_index_s_default_is_given_back(cluster, server, sample, installer):
     cluster.indices.put_settings(index=INDEX, body={"index.search.default_pipeline": "_none"})
     try:
         installer.install(Wish(server, NAME, default_for=INDEX))
-        with pytest.raises(TransportError):
-            cluster.search(index=INDEX, body={"query": {"match": {"text": "plague"}}})
-        assert cluster.search(index=INDEX, body={"query": {"match": {"text": "plague"}}}, search_pipeline="_none")
+        body = {"query": {"match": {"text": "plague"}}}  # without ext.rerank it keeps the first pass's order
+        without = cluster.search(index=INDEX, body=body, search_pipeline="_none")
+        assert ids(cluster.search(index=INDEX, body=body)) == ids(without)
         installer.remove()
         settings = cluster.indices.get_settings(index=INDEX, flat_settings=True)[INDEX]["settings"]
         assert settings["index.search.default_pipeline"] == "_none"
     finally:
         cluster.indices.put_settings(index=INDEX, body={"index.search.default_pipeline": None})
+
+
+def test_what_an_index_s_default_does_to_other_calls(cluster, installer):
+    names = ("default-on", "default-off", "copied")
+    for index in names[:2]:
+        lines = [line for at in range(12) for line in ({"index": {"_index": index}}, {"text": f"plague {at} " * 9})]
+        cluster.bulk(body=lines, refresh=True)
+    query = {"query": {"match": {"text": "plague"}}}
+    reranks = {**query, "ext": {"rerank": {"query_context": {"query_text": "plague"}}}}
+
+    def best(**how):
+        return cluster.search(**how)["hits"]["hits"][0]["_score"]
+
+    with running(FunctionScorer()) as url:
+        installer.install(Wish(url, NAME, default_for="default-on"))
+        mine = pytest.approx(0.731, abs=0.001)
+        assert best(index="default-on", body=reranks) == mine
+        assert best(index="default-on", body=query) != mine
+        both = cluster.search(index="default-on,default-off", body={**reranks, "size": 24})
+        assert [hit["_score"] for hit in both["hits"]["hits"]] == [mine] * 24
+        assert best(index="default-off", body={**reranks, "search_pipeline": NAME}) == mine
+        assert cluster.search(index="default-on", body={**reranks, "size": 0})["hits"]["total"]["value"] == 12
+        assert cluster.count(index="default-on", body=query)["count"] == 12
+        page = cluster.search(index="default-on", body={**query, "size": 5}, scroll="1m")
+        assert len(ids(page)) + len(ids(cluster.scroll(scroll_id=page["_scroll_id"], scroll="1m"))) == 10
+        cluster.clear_scroll(scroll_id=page["_scroll_id"])
+        copy = {"source": {"index": "default-on", "size": 5}, "dest": {"index": "copied"}}
+        assert cluster.reindex(body=copy, refresh=True)["total"] == 12
+        assert cluster.update_by_query(index="default-on", refresh=True)["updated"] == 12
+        assert cluster.delete_by_query(index="default-on", body=query, refresh=True)["deleted"] == 12
+        installer.remove()
+    cluster.indices.delete(index=",".join(names))
 
 
 def test_a_foreign_pipeline_is_left_alone(cluster, server):
@@ -428,7 +460,7 @@ def test_commands(cluster, server, sample, installer, opensearch_url):
     outcome = run("install", "--server", server, "--dry-run", "--default-for", INDEX)
     assert outcome.exit_code == 0, outcome.output
     assert "private_ip_enabled: not set -> True" in outcome.output
-    assert "must from now on carry ext.rerank" in outcome.output
+    assert "ext.rerank.query_context is reranked from now on" in outcome.output
     refused = run("install", "--server", server, input="n\n")
     assert refused.exit_code == 1
     assert "Nothing was changed." in refused.output
