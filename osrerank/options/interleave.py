@@ -35,15 +35,16 @@ class Interleave:
     def __post_init__(self) -> None:
         if not is_name(self.key):
             raise unusable("interleave.key", self.key, "a text that is not empty, such as the session's id")
-        if not isinstance(self.name, str) or len(self.name) > MOST_NAME:
+        name: Any = self.name  # from a caller, anything
+        if not isinstance(name, str) or len(name) > MOST_NAME:
             raise unusable("interleave.name", self.name, f"a text of at most {MOST_NAME} characters")
         if not isinstance(self.others, Mapping | tuple):
             raise unusable("interleave.with", self.others, "a dict of the options that differ")
-        for name in dict(self.others):
-            if name not in DIFFER:
-                message = f"rerank option interleave.with cannot have {name!r}; both rankings share one first pass"
+        for option in dict(self.others):
+            if option not in DIFFER:
+                message = f"rerank option interleave.with cannot have {option!r}; both rankings share one first pass"
                 message += f" and one call, and what may differ is {', '.join(DIFFER)}"
-                raise ConfigError(message, setting=f"rerank.interleave.with.{name}", source="argument")
+                raise ConfigError(message, setting=f"rerank.interleave.with.{option}", source="argument")
 
     @classmethod
     def of(cls, value: Any) -> "Interleave | None":

@@ -83,16 +83,16 @@ class Cells:
         numbers: dict[tuple[str, str], int] = {}
         pair = [numbers.setdefault((query, doc_id), len(numbers)) for query, doc_id, _rank in counts]
         values = np.array(list(counts.values()), dtype=np.float64)
-        rank = np.array([rank for _query, _doc_id, rank in counts], dtype=np.int64)
-        return cls(tuple(numbers), np.array(pair, dtype=np.int64), rank, values[:, 0], values[:, 1])
+        ranks = np.array([rank for _query, _doc_id, rank in counts], dtype=np.int64)
+        return cls(tuple(numbers), np.array(pair, dtype=np.int64), ranks, values[:, 0], values[:, 1])
 
     def by_pair(self, values: Floats) -> Floats:
         """Return the sums ``(n_pairs,)`` of cells' values."""
-        return np.bincount(self.pair, values, len(self.pairs))
+        return np.bincount(self.pair, values, len(self.pairs)).astype(np.float64)
 
     def by_rank(self, values: Floats) -> Floats:
         """Return the sums ``(n_ranks,)`` of cells' values."""
-        return np.bincount(self.rank, values)
+        return np.bincount(self.rank, values).astype(np.float64)
 
     @property
     def moved(self) -> int:

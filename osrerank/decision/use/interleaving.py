@@ -139,6 +139,6 @@ def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, powe
     if share == 0.5 or not rate:
         return None
     norm = require("scipy.stats", extra="eval").norm
-    z_confidence, z_power = norm.ppf(1 - (1 - confidence) / 2), norm.ppf(power)
+    z_confidence, z_power = float(norm.ppf(1 - (1 - confidence) / 2)), float(norm.ppf(power))
     root = (z_confidence / 2 + z_power * math.sqrt(share * (1 - share))) / abs(share - 0.5)
     return math.ceil(root**2 / rate)

@@ -75,7 +75,9 @@ def judge(pages: Sequence[ShownPage], model: Model = "pbm", evidence: Evidence |
     for one in learnt.attractions:
         by_query[one.query].append(one)
     texts, sessions = _asked(pages)
-    queries, ratings, thin = [], {}, 0
+    queries: list[Query] = []
+    ratings: dict[str, dict[str, float]] = {}
+    thin = 0
     for query, found in by_query.items():
         enough = [one for one in found if one.impressions >= evidence.impressions]
         clicks = sum(one.clicks for one in found)
