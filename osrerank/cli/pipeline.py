@@ -11,8 +11,8 @@ from osrerank.options.rerank import INSTALLED
 name_option = click.option("--name", default=INSTALLED, show_default=True, help="The search pipeline's name.")
 WARNING = (
     "Every search on {index}, also beside other indexes, that carries ext.rerank.query_context is reranked from now "
-    "on, unless it says search_pipeline=_none. Searches without it, with size 0 or track_total_hits false keep the first "
-    "pass's order, and nothing says so; _count, scroll, _reindex, _update_by_query and "
+    "on, unless it says search_pipeline=_none. Searches without it, with size 0 or track_total_hits false keep the "
+    "first pass's order, and nothing says so; _count, scroll, _reindex, _update_by_query and "
     "_delete_by_query work as before. Better: leave --default-for out, and let each search name the pipeline."
 )
 SECONDS = click.IntRange(1, 600)
