@@ -29,7 +29,7 @@ def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCapt
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
-        "a search took 2.0 s, 1.8 s of them in the stage mono: 80 inferences for 100 candidates with "
+        "[slow-search] a search took 2.0 s, 1.8 s of them in the stage mono: 80 inferences for 100 candidates with "
         "osrerank/mono; a lower depth than 100 is less work, deadline_ms bounds it, workers or a GPU (backend) do it "
         "faster"
     )
