@@ -32,7 +32,6 @@ RERANK_NAMES = (
     "passages",
     "sentences",
     "rm3",
-    "candidates",
     "fields",
     "query_fields",
     "separator",
@@ -217,9 +216,7 @@ def rerank_options(command: Command) -> Command:
             ),
             click.option(
                 "--vectors",
-                "candidates",
                 type=click.IntRange(1, MAX_VECTORS),
-                callback=lambda _context, _option, value: value and {"vectors": value},
                 help="Candidates that are found by their vectors, besides.",
             ),
             click.option("--deadline-ms", type=DURATION, help="Time for a search."),
@@ -239,6 +236,8 @@ def rerank_arguments(options: dict[str, Any]) -> RerankOptions | bool:
         return cast("RerankOptions", {"pipeline": NO_STAGES, **kept}) if kept else False
     given: dict[str, Any] = {name: options[name] for name in RERANK_NAMES if options.get(name) is not None}
     names: dict[str, Any] = {name: _names(options[name]) for name in ("fields", "query_fields") if name in given}
+    if options.get("vectors"):
+        given["candidates"] = {"vectors": options["vectors"]}
     return cast("RerankOptions", {**given, **names})
 
 
