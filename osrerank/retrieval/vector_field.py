@@ -30,6 +30,9 @@ DIGEST_SUFFIX = "_of"
 DIGEST_BYTES = 16
 MOST_K = 10_000
 """The most neighbours that OpenSearch returns of a shard."""
+LOOKED_AT = 4
+"""So many times the wanted neighbours are asked of HNSW, which finds the nearest of all the surer the more it looks at:
+of NFCorpus' hundred nearest .905 when asked for a hundred, .993 when asked for four hundred."""
 MOST_BYTE = 127
 FIRST_WITH_BYTES = (2, 9)
 """The first version of OpenSearch whose Lucene engine takes vectors of 8-bit integers."""
@@ -97,11 +100,11 @@ class VectorField:
         return np.rint(vectors * (MOST_BYTE / largest)).astype(np.int8).tolist()  # type: ignore[no-any-return]
 
     def query(self, vector: Floats, k: int, only: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the query clause for the documents whose vectors are nearest to one.
+        """Return the query clause for the documents whose vectors are nearest to one; it matches `LOOKED_AT` times k.
 
         Args:
             vector: the query's, ``(dimension,)``.
-            k: how many of each shard, from 1 to 10,000.
+            k: how many are wanted, from 1 to 10,000: the ``size`` of the search.
             only: a query clause that they match, too; the nearest among those are found, not those among the nearest.
 
         Raises:
@@ -109,7 +112,7 @@ class VectorField:
         """
         if vector.shape != (self.dimension,):
             raise self._dimension(len(vector))
-        body: dict[str, Any] = {"vector": self.values(vector[None])[0], "k": k}
+        body: dict[str, Any] = {"vector": self.values(vector[None])[0], "k": min(k * LOOKED_AT, MOST_K)}
         if only is not None:
             body["filter"] = dict(only)
         return {"knn": {self.name: body}}

@@ -81,7 +81,8 @@ def test_numbers_are_scaled_to_eight_bits_and_keep_their_directions() -> None:
 def test_the_query_clause_has_the_filter_inside() -> None:
     only = {"term": {"year": 1999}}
     clause = OURS.query(np.array([0.5, 0, -1], dtype=np.float32), 7, only)
-    assert clause == {"knn": {"osrerank_vector": {"vector": [64, 0, -127], "k": 7, "filter": only}}}
+    assert clause == {"knn": {"osrerank_vector": {"vector": [64, 0, -127], "k": 28, "filter": only}}}
+    assert OURS.query(np.ones(3, dtype=np.float32), 9_000)["knn"]["osrerank_vector"]["k"] == 10_000
     with pytest.raises(VectorsError, match="vectors of 3 numbers, and the model's have 2"):
         OURS.query(np.ones(2, dtype=np.float32), 7)
 

@@ -7,7 +7,7 @@ import pytest
 
 from osrerank.response import parse
 from osrerank.retrieval.union import united
-from osrerank.retrieval.vector_field import VectorField
+from osrerank.retrieval.vector_field import LOOKED_AT, VectorField
 from osrerank.retrieval.vector_search import knn_clause, obstacle, two_searches
 from osrerank.types import Query
 
@@ -31,7 +31,8 @@ def test_both_searches_have_the_conditions_and_only_the_first_one_the_rest():
     assert header == other == {}
     assert first == BODY
     assert second["query"]["knn"]["v"]["filter"] == {"bool": {"filter": [{"term": {"year": 2000}}]}}
-    assert second["query"]["knn"]["v"]["k"] == second["size"] == 7
+    assert second["size"] == 7
+    assert second["query"]["knn"]["v"]["k"] == 7 * LOOKED_AT
     assert second["highlight"] == {"fields": {"text": {}}, "highlight_query": BODY["query"]}
     assert not {"aggs", "suggest", "min_score"} & set(second)
     assert second["track_total_hits"] is False
