@@ -80,7 +80,7 @@ class Calibrations:
         if reason:
             if options.on_failure == "raise":
                 raise ConfigError(reason, setting="rerank.min_probability", source=str(self.file))
-            logger.warning("no hits were removed by probability: %s", reason)
+            logger.warning("[cut-unapplied] no hits were removed by probability: %s", reason)
             NOT_CALIBRATED.inc()
         return Thresholds(options.min_probability, options.cutoff, calibration, reason)
 

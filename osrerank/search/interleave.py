@@ -107,7 +107,7 @@ def interleaved(
         reason = "; ".join(missing)
         answer["rerank"]["interleave"] = {"applied": False, "reason": reason}
         NOT_INTERLEAVED.inc()
-        logger.warning("a search was not interleaved: %s", reason)
+        logger.warning("[not-interleaved] a search was not interleaved: %s", reason)
         return answer
     picks = team_draft(_ids(own), _ids(other), seed_of(interleave, own.query.text))
     answer = _drafted(response, (own, other), picks, page, took_ms)

@@ -77,7 +77,7 @@ class UbiRecords:
                 reason = yield from self._write(record, min(max(call.remaining_s, LEAST_S), MOST_S))
         UBI_RECORDS.labels("failed" if reason else "written").inc()
         if reason:
-            logger.warning("a search was not recorded in %s: %s", INDEX, reason)
+            logger.warning("[ubi-lost] a search was not recorded in %s: %s", INDEX, reason)
         ubi = {"query_id": call.ubi.query_id}
         recorded = {"recorded": not reason, "reason": reason or None, **ubi}
         ext = {**(answer.get("ext") or {}), "ubi": ubi}

@@ -63,7 +63,7 @@ def two_sources(
         reason = str(error)
     fields.forget(index, candidates.field)
     WITHOUT.inc()
-    logger.warning("search of %s without vectors: %s", index or "all indices", reason)
+    logger.warning("[no-vectors] search of %s without vectors: %s", index or "all indices", reason)
     call = call.with_sources(Sources(reason=reason))
     return Found(call, (yield SearchRequest(call)))
 

@@ -411,6 +411,7 @@ def test_an_index_s_default_is_given_back(cluster, server, sample, installer):
 
 def test_what_an_index_s_default_does_to_other_calls(cluster, installer):
     names = ("default-on", "default-off", "copied")
+    cluster.indices.delete(index=",".join(names), ignore_unavailable=True)
     for index in names[:2]:
         lines = [line for at in range(12) for line in ({"index": {"_index": index}}, {"text": f"plague {at} " * 9})]
         cluster.bulk(body=lines, refresh=True)

@@ -22,7 +22,7 @@ def load(settings: Settings, model: str) -> Scorer:
     target = Target.of(settings, model)
     key = settings.rerank_key.get_secret_value() if settings.rerank_key else ""
     if key and not _is_private(target.url):
-        logger.warning("the key for %s is sent unencrypted: use https", target.host)
+        logger.warning("[key-in-clear] the key for %s is sent unencrypted: use https", target.host)
     return EndpointScorer(target, key)
 
 

@@ -236,7 +236,7 @@ class EndpointScorer:
         if errors and len(errors) == len(batches):
             raise errors[0]
         for error in errors:
-            logger.warning("a part of the documents was not scored: %s", error)
+            logger.warning("[server-failed] a part of the documents was not scored: %s", error)
         scored = int(np.isfinite(values).sum())
         return Scores(values, failures, min(late, default=count), inferences=scored, identity=self.identity)
 
