@@ -10,24 +10,11 @@ from pydantic import BaseModel
 
 from osrerank.server.api.access_log import RECORD
 from osrerank.server.api.dialect_route import TIMEOUT_HEADER, DialectRoute
-from osrerank.server.api.dialects import (
-    ClassifyRequest,
-    CohereRequest,
-    CohereResponse,
-    HuggingFaceRequest,
-    InvocationRequest,
-    InvocationResponse,
-    Label,
-    Request,
-    RerankRequest,
-    RerankResponse,
-    ScoreRequest,
-    ScoreResponse,
-    TeiRequest,
-    TeiResult,
-    VoyageRequest,
-    VoyageResponse,
-)
+from osrerank.server.api.dialects.base import Request
+from osrerank.server.api.dialects.by_keys import InvocationRequest, InvocationResponse, RerankRequest, RerankResponse
+from osrerank.server.api.dialects.cohere import CohereRequest, CohereResponse, VoyageRequest, VoyageResponse
+from osrerank.server.api.dialects.pairs import ClassifyRequest, Label, ScoreRequest, ScoreResponse
+from osrerank.server.api.dialects.texts import HuggingFaceRequest, TeiRequest, TeiResult
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
 from osrerank.server.api.middleware import Left
 from osrerank.server.api.numbers import encode

@@ -1,0 +1,112 @@
+"""Dialects of pairs: vLLM's scores, and text classification."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, Field, model_validator
+
+from osrerank.server.api.dialects.base import (
+    UNCOUNTED,
+    Place,
+    Probability,
+    QueryText,
+    Request,
+    Texts,
+    Usage,
+    grouped,
+    ungrouped,
+)
+from osrerank.server.api.service import Judgement, Question
+
+
+class ScoreRequest(Request):
+    """vLLM's ``/score``: one text with many, or pairs of equally many texts."""
+
+    text_1: QueryText | Annotated[list[QueryText], Field(fail_fast=True)] = Field(
+        validation_alias=AliasChoices("text_1", "queries", "data_1"), description='Or "queries", or "data_1".'
+    )
+    text_2: str | Texts = Field(
+        validation_alias=AliasChoices("text_2", "documents", "items", "data_2"),
+        description='Or "documents", "items" or "data_2".',
+    )
+    model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
+
+    @model_validator(mode="after")
+    def _are_pairs(self) -> "ScoreRequest":
+        queries, documents = _listed(self.text_1), _listed(self.text_2)
+        if not documents or len(queries) not in (1, len(documents)):
+            raise ValueError(f"{len(queries)} texts cannot be paired with {len(documents)}: give one, or as many")
+        return self
+
+    def questions(self) -> list[Question]:
+        return grouped(self._pairs())
+
+    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
+        scores = ungrouped(self._pairs(), judgements)
+        return {
+            "id": uuid.uuid4().hex,
+            "object": "list",
+            "created": int(time.time()),
+            "model": model,
+            "data": [{"index": place, "object": "score", "score": score} for place, score in enumerate(scores)],
+            "usage": UNCOUNTED,
+        }
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        queries, documents = _listed(self.text_1), _listed(self.text_2)
+        return list(zip(queries * len(documents) if len(queries) == 1 else queries, documents, strict=True))
+
+
+def _listed(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+class ScoreItem(BaseModel):
+    """A pair's score."""
+
+    index: Place
+    object: Literal["score"]
+    score: Probability
+
+
+class ScoreResponse(BaseModel):
+    """Scores in the order of the pairs."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[ScoreItem]
+    usage: Usage
+
+
+class TextPair(BaseModel):
+    """A query and a document in the names of text classification."""
+
+    text: QueryText
+    text_pair: str
+
+
+class ClassifyRequest(Request):
+    """Text classification of pairs: SageMaker's Hugging Face containers, and OpenSearch's tutorials for them."""
+
+    inputs: TextPair | Annotated[list[TextPair], Field(min_length=1, fail_fast=True)]
+
+    def questions(self) -> list[Question]:
+        return grouped(self._pairs())
+
+    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
+        return [{"label": "LABEL_0", "score": score} for score in ungrouped(self._pairs(), judgements)]
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        pairs = [self.inputs] if isinstance(self.inputs, TextPair) else self.inputs
+        return [(pair.text, pair.text_pair) for pair in pairs]
+
+
+class Label(BaseModel):
+    """A pair's score, named as the first label of a classifier."""
+
+    label: Literal["LABEL_0"]
+    score: Probability

@@ -1,0 +1,96 @@
+"""Dialects of servers that answer with the texts of one query: text-embeddings-inference, Weaviate, Hugging Face."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import AliasChoices, BaseModel, Field
+
+from osrerank.server.api.dialects.base import Place, Probability, QueryText, Request, Texts
+from osrerank.server.api.service import Judgement, Question
+
+
+class TeiRequest(Request):
+    """Text-embeddings-inference's ``/rerank``."""
+
+    query: QueryText
+    texts: Texts = Field(min_length=1)
+    raw_scores: bool | None = Field(None, description="Whether scores are logits instead of probabilities.")
+    return_text: bool | None = Field(None, description="Whether results carry their texts.")
+    truncate: bool | None = Field(None, description="Any: texts are always cut to fit the model, never the query.")
+    truncation_direction: Literal["right", "Right"] | None = Field(None, description="Texts lose their end.")
+
+    def questions(self) -> list[Question]:
+        return [Question(self.query, tuple(self.texts))]
+
+    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
+        values = judgements[0].logits if self.raw_scores else judgements[0].probabilities
+        return _tei_results(judgements[0].order, values, self.texts if self.return_text else None)
+
+
+def _tei_results(order: Sequence[int], values: Sequence[float], texts: Sequence[str] | None) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = [{"index": place, "score": values[place]} for place in order]
+    if texts is not None:
+        for result in results:
+            result["text"] = texts[result["index"]]
+    return results
+
+
+class TeiResult(BaseModel):
+    """A text's score: a probability, or a logit if raw scores were requested."""
+
+    index: Place
+    score: float
+    text: str | None = None
+
+
+class WeaviateRequest(Request):
+    """Weaviate's module ``reranker-transformers``."""
+
+    query: QueryText
+    documents: Texts = Field(min_length=1)
+    property: str = Field(description="Tells this dialect from Cohere's; not read.")
+
+    def questions(self) -> list[Question]:
+        return [Question(self.query, tuple(self.documents))]
+
+    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
+        pairs = zip(self.documents, judgements[0].probabilities, strict=True)
+        return {"query": self.query, "scores": [{"document": text, "score": value} for text, value in pairs]}
+
+
+class WeaviateScore(BaseModel):
+    """A document and its score."""
+
+    document: str
+    score: Probability
+
+
+class WeaviateResponse(BaseModel):
+    """Scores in the order of the documents."""
+
+    query: str
+    scores: list[WeaviateScore]
+
+
+class HuggingFaceRequest(Request):
+    """Elasticsearch's ``hugging_face`` service: texts under either name, with text-embeddings-inference's response."""
+
+    query: QueryText
+    texts: Texts = Field(
+        min_length=1,
+        validation_alias=AliasChoices("texts", "documents"),
+        description='"documents" will do as well.',
+    )
+    top_n: int | None = Field(None, ge=0, description="How many results to return; all when absent or 0.")
+    return_text: bool | None = Field(
+        None,
+        validation_alias=AliasChoices("return_text", "return_documents"),
+        description='"return_documents" will do as well.',
+    )
+
+    def questions(self) -> list[Question]:
+        return [Question(self.query, tuple(self.texts))]
+
+    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
+        order = judgements[0].order[: self.top_n or None]
+        return _tei_results(order, judgements[0].probabilities, self.texts if self.return_text else None)
