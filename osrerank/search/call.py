@@ -170,11 +170,6 @@ class SearchCall:
         return self._options is None or self._options.on_failure == "first_pass"
 
     @property
-    def text(self) -> str:
-        """The query's text."""
-        return self._text
-
-    @property
     def depth(self) -> int:
         """How many of the first pass's hits are reranked."""
         return 0 if self._options is None else self._reranker.depth(self._options)

@@ -80,7 +80,7 @@ def _both(
     if why := obstacle(call.body, call.params):
         raise VectorsError(why, kind="request")
     field = yield from fields.of(index, candidates.field)
-    vector = yield Scoring(partial(_vector_or_error, reranker, field, call.text))
+    vector = yield Scoring(partial(_vector_or_error, reranker, field, call.query_text))
     if isinstance(vector, Exception):
         raise vector
     clause = knn_clause(field, vector, candidates.vectors, call.body)

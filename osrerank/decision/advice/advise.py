@@ -17,9 +17,11 @@ from osrerank.decision.advice.costs import (
     states_price,
 )
 from osrerank.decision.advice.orders import Difference, difference, judged_share
+from osrerank.decision.advice.recall import recall_by_source
 from osrerank.decision.advice.sample import Found, percentiles, sampling_options, search_sample
 from osrerank.decision.advice.verdict import ALPHA, Floats, Verdict, judge
 from osrerank.errors import EvaluationError
+from osrerank.evaluation.sources import SourceRecall
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
 from osrerank.types import Qrels, Query
@@ -98,6 +100,7 @@ class Advice:
         judged: share of judged documents among the ten first hits, of the first pass and reranked.
         change: how the current setting changes the first pass's order.
         agreement: of each other model with the current one, both by themselves.
+        recall: of the sources of candidates; empty without judgments.
     """
 
     index: str
@@ -116,6 +119,7 @@ class Advice:
     judged: tuple[float, float] = (1.0, 1.0)
     change: Difference | None = None
     agreement: Mapping[str, Difference] = field(default_factory=dict)
+    recall: tuple[SourceRecall, ...] = ()
 
     @property
     def best(self) -> Setting:
@@ -201,6 +205,8 @@ def advise(
     if qrels is not None:
         weight = current.weight if current.blend == "linear" else 0.0
         advice = with_judgments(advice, qrels, (weight, *WEIGHTS))
+        recall = recall_by_source(first, index, advice.tried[0].found, qrels)
+        advice = replace(advice, recall=recall)
     return replace(advice, states=states_price(clients[advice.best.model], index))
 
 

@@ -83,6 +83,8 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
         min_score=None,
         min_probability=None,
         cutoff=None,
+        candidates=None,
+        interleave=None,
         explain=False,
         on_failure="raise",
     )

@@ -110,7 +110,20 @@ def _costs(advice: Advice) -> Iterator[str]:
         )
 
 
+def recall_line(advice: Advice) -> str:
+    """Return what the sources of candidates find; empty without judgments."""
+    if not advice.recall:
+        return ""
+    shares = ", ".join(f"{one.source} {one.recall:.3f}" for one in advice.recall)
+    found = f"recall of the first {advice.recall[0].depth} candidates: {shares}"
+    if len(advice.recall) == 1:
+        return f"{found}; the index has no vectors of this model to search by, too (osrerank vectors build)"
+    return f'{found}; rerank={{"candidates": {{"vectors": {advice.recall[0].depth}}}}} reranks both'
+
+
 def _notes(advice: Advice) -> Iterator[str]:
+    if said := recall_line(advice):
+        yield said
     if advice.queries < advice.asked:
         yield f"time was short: {advice.queries} of {advice.asked} queries were searched; --budget-s gives more"
     before, after = advice.judged
@@ -173,6 +186,7 @@ def as_json(advice: Advice) -> dict[str, Any]:
         ],
         "judged": {"first_pass": advice.judged[0], "reranked": advice.judged[1]},
         "change": advice.change.as_json() if advice.change else None,
+        "recall": [one.as_json() for one in advice.recall],
         "agreement": {name: one.as_json() for name, one in advice.agreement.items()},
         "gains": [_example(advice, place) for place in gaining],
         "losses": [_example(advice, place) for place in losing],

@@ -17,7 +17,7 @@ from osrerank.decision.advice.advise import Advice, Wanted, advise, order_of, wi
 from osrerank.decision.advice.choose import WEIGHTS
 from osrerank.decision.advice.orders import difference
 from osrerank.decision.advice.report import report
-from osrerank.decision.advice.words import as_json, headline, lines
+from osrerank.decision.advice.words import as_json, headline, lines, recall_line
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.formats.candidates import read_candidates
 from osrerank.testing import FunctionScorer
@@ -63,6 +63,14 @@ def test_a_model_that_helps(advice: Advice) -> None:
     assert advice.choice.low <= advice.choice.promised <= advice.choice.high
     assert headline(advice) == f"{INDEX}: reranking helps"
     assert 0 < len(lines(advice)) < 20
+
+
+def test_what_the_first_pass_finds_is_told(advice: Advice) -> None:
+    (recall,) = advice.recall
+    assert (recall.source, recall.depth) == ("first pass", 100)
+    assert 0.9 < recall.recall <= 1.0
+    assert "the index has no vectors" in recall_line(advice)
+    assert as_json(advice)["recall"][0]["recall"] == recall.recall
 
 
 def test_labels_reversed_for_half_the_queries(advice: Advice, collection: Collection) -> None:
