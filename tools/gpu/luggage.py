@@ -12,6 +12,9 @@ from safetensors.numpy import load_file, save_file
 
 from osrerank.scoring.inputs import Tokens
 
+HEADER_BYTES = 65_536
+"""Room for the header of a file of tensors."""
+
 HIGH, LOW = "high", "low"
 Weights = Mapping[str, np.ndarray[Any, Any]]
 
@@ -105,7 +108,9 @@ def write_changed(start: Path, trained: Path, folder: Path, *, stem: str, most_b
         if name not in before or not np.array_equal(tensor.astype(np.float16), before[name].astype(np.float16))
     }
     files = []
-    for number, names in enumerate(_shelves({name: one.nbytes for name, one in changed.items()}, most_bytes)):
+    for number, names in enumerate(
+        divide({name: one.nbytes for name, one in changed.items()}, most_bytes - HEADER_BYTES)
+    ):
         file = folder / f"{stem}-{number}.safetensors"
         save_file({name: changed[name] for name in names}, file)
         files.append(file)
@@ -120,17 +125,21 @@ def join_changed(start: Path, changed: Sequence[Path], target: Path) -> None:
     save_file({name: tensor.astype(np.float32) for name, tensor in weights.items()}, target, metadata={"format": "pt"})
 
 
-def _shelves(sizes: Mapping[str, int], most_bytes: int) -> list[list[str]]:
-    """Divide names into groups of at most so many bytes, with room for each file's header."""
-    room = most_bytes - 65_536
-    found: list[list[str]] = []
+def divide(sizes: Mapping[str, int], most_bytes: int) -> list[list[str]]:
+    """Divide files, or tensors of one, into parts of at most so many bytes, in their order.
+
+    Raises:
+        ValueError: one is larger than a part may be.
+    """
+    parts: list[list[str]] = []
     left = 0
     for name, size in sizes.items():
-        if size > room:
-            raise ValueError(f"{name} has {size} bytes, a file that comes back at most {most_bytes}; freeze that layer")
+        if size > most_bytes:
+            reason = f"{name} has {size} bytes, and at most {most_bytes} can travel at once"
+            raise ValueError(f"{reason}; leave it out, or freeze that layer")
         if size > left:
-            found.append([])
-            left = room
-        found[-1].append(name)
+            parts.append([])
+            left = most_bytes
+        parts[-1].append(name)
         left -= size
-    return found
+    return parts

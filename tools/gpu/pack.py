@@ -21,7 +21,7 @@ from typing import Any
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import read_card
 from tools.gpu.candidates import List, question_lists, run_lists, sample_lists
-from tools.gpu.luggage import write_halves, write_lists, write_sequences
+from tools.gpu.luggage import divide, write_halves, write_lists, write_sequences
 from tools.gpu.networks import SHAPES, Family, make
 from tools.gpu.plan import Limits, Plan
 
@@ -129,25 +129,6 @@ def add_wheels(folder: Path, wheels: Mapping[str, Any]) -> None:
         str(folder / "wheels"),
     ]
     subprocess.run([*command, *packages], check=True)  # noqa: S603 - pip, with names of our own
-
-
-def divide(files: Mapping[str, int], most_bytes: int) -> list[list[str]]:
-    """Divide files into parts of at most so many bytes, in their order.
-
-    Raises:
-        ValueError: one is too large to travel at all.
-    """
-    parts: list[list[str]] = []
-    left = 0
-    for name, size in files.items():
-        if size > most_bytes:
-            raise ValueError(f"{name} has {size} bytes, and at most {most_bytes} can travel at once; leave it out")
-        if size > left:
-            parts.append([])
-            left = most_bytes
-        parts[-1].append(name)
-        left -= size
-    return parts
 
 
 def write_parts(whole: Path, output: Path, limits: Limits) -> list[dict[str, int]]:
