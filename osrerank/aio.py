@@ -32,7 +32,6 @@ from opensearchpy import (  # noqa: E402 - defined only where aiohttp is
     AsyncOpenSearch,
     AsyncTransport,
     ConnectionPool,
-    TransportError,
 )
 
 __all__ = ["AsyncClient", "connect_async"]
@@ -166,7 +165,7 @@ async def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], A
         while True:
             try:
                 result = await perform(step)
-            except TransportError as error:
+            except Exception as error:  # noqa: BLE001 - the steps know which they go on after, and raise the rest
                 step = steps.throw(error)
             else:
                 step = steps.send(result)

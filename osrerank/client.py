@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opensearchpy import ConnectionPool, OpenSearch, Transport, TransportError, Urllib3HttpConnection
+from opensearchpy import ConnectionPool, OpenSearch, Transport, Urllib3HttpConnection
 
 from osrerank.errors import ConfigError
 from osrerank.msearch import MultiSearchCall
@@ -230,7 +230,7 @@ def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -
         while True:
             try:
                 result = perform(step)
-            except TransportError as error:
+            except Exception as error:  # noqa: BLE001 - the steps know which they go on after, and raise the rest
                 step = steps.throw(error)
             else:
                 step = steps.send(result)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from osrerank.retrieval.conditions import conditions
 from osrerank.retrieval.vector_field import VectorField
 
 HEADER = (
@@ -65,7 +64,7 @@ def two_searches(
         body: the first pass's, as `osrerank.retrieval.first_pass.plan` makes it, without an `obstacle`.
         params: its URL parameters.
         field: the field that has the vectors.
-        query: its clause for the query's vector, `knn_clause`.
+        query: the field's clause for the query's vector, under the first pass's conditions.
         size: documents that are found by their vectors.
     """
     in_url = {name: _in_url(params[name]) for name in URL if name in params}
@@ -74,15 +73,6 @@ def two_searches(
     second, added = _by_vectors(first, field, query, size)
     lines = [header, first, header, second]
     return TwoSearches("".join(f"{json.dumps(line)}\n" for line in lines), in_url, added)
-
-
-def knn_clause(field: VectorField, vector: Any, size: int, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the query by vectors, under the conditions of a first pass's body.
-
-    Raises:
-        VectorsError: the vector has another dimension.
-    """
-    return field.query(vector, size, conditions(body))
 
 
 def _by_vectors(

@@ -11,11 +11,12 @@ from prometheus_client import Counter
 
 from osrerank.errors import MissingDependencyError, ResponseFormatError, ScoringError, VectorsError, WorkerError
 from osrerank.options.candidates import Candidates
+from osrerank.retrieval.conditions import conditions
 from osrerank.retrieval.found_vectors import FoundVectors
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.union import Sources, Union, united
 from osrerank.retrieval.vector_field import VectorField, refusal_of
-from osrerank.retrieval.vector_search import knn_clause, obstacle, two_searches
+from osrerank.retrieval.vector_search import obstacle, two_searches
 from osrerank.search.call import SearchCall
 from osrerank.search.step import Scoring, SearchRequest
 from osrerank.service import RerankService
@@ -80,10 +81,8 @@ def _both(
     if why := obstacle(call.body, call.params):
         raise VectorsError(why, kind="request")
     field = yield from fields.of(index, candidates.field)
-    vector = yield Scoring(partial(_vector_or_error, reranker, field, call.query_text))
-    if isinstance(vector, Exception):
-        raise vector
-    clause = knn_clause(field, vector, candidates.vectors, call.body)
+    vector = yield Scoring(partial(_query_vector, reranker, field, call.query_text))
+    clause = field.query(vector, candidates.vectors, conditions(call.body))
     searches = two_searches(call.body, call.params, field, clause, candidates.vectors)
     try:
         answer = yield SideRequest("POST", path_of(index, "_msearch"), searches.lines, searches.params)
@@ -126,14 +125,6 @@ def _query_vector(reranker: RerankService, field: VectorField, text: str) -> Any
     vectors = reranker.text_vectors()
     field.check(vectors.model, vectors.dimension)
     return vectors.query(text)
-
-
-def _vector_or_error(reranker: RerankService, field: VectorField, text: str) -> Any:
-    """Return a query's vector, or why there is none: a step's error other than a request's does not come back."""
-    try:
-        return _query_vector(reranker, field, text)
-    except UNUSABLE as error:
-        return error
 
 
 def _raised(response: Mapping[str, Any]) -> Exception:

@@ -127,6 +127,16 @@ def _plain(asked: dict) -> dict:
     return {name: value for name, value in asked.items() if name in ("depth", "blend")}
 
 
+def test_a_model_that_cannot_be_loaded_leaves_the_first_pass(
+    calibrated: Client, collection: Collection, tmp_path: Path
+) -> None:
+    with connect(collection.url, model=str(tmp_path / "missing"), rerank={"depth": 20}) as broken:
+        response = broken.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
+    assert response["rerank"]["applied"] is False
+    assert "missing" in response["rerank"]["reason"]
+    assert response["hits"]["hits"]
+
+
 def test_every_search_of_a_multi_search_is_cut(calibrated: Client) -> None:
     body = [
         {"index": INDEX},

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from osrerank.response import parse
+from osrerank.retrieval.conditions import conditions
 from osrerank.retrieval.union import united
 from osrerank.retrieval.vector_field import LOOKED_AT, VectorField
-from osrerank.retrieval.vector_search import knn_clause, obstacle, two_searches
+from osrerank.retrieval.vector_search import obstacle, two_searches
 from osrerank.types import Query
 
 FIELD = VectorField("v", 3, "float", "model", ("title", "text"), " ")
@@ -22,7 +23,7 @@ BODY = {
 
 
 def lines_of(body=BODY, params=None, field=FIELD):
-    searches = two_searches(body, params or {}, field, knn_clause(field, VECTOR, 7, body), 7)
+    searches = two_searches(body, params or {}, field, field.query(VECTOR, 7, conditions(body)), 7)
     return [json.loads(line) for line in searches.lines.splitlines()], searches
 
 
