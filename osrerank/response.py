@@ -298,7 +298,7 @@ def unchanged(
         marked["took"] = int(response["took"] + round(rerank_ms))
     if page is not None:
         hits = hits_of(response)[page.offset : page.offset + page.size]
-        returned = [_without_borrowed(hit, page.borrowed) for hit in hits]
+        returned = [without_fields(hit, page.borrowed) for hit in hits]
         marked["hits"] = {**response["hits"], "hits": returned}
     return marked
 
@@ -373,10 +373,11 @@ def merged_hit(
         marks["probability"] = probability
     if page.explain:
         marks["explanation"] = explain(candidate, reports)
-    return {**_without_borrowed(raw, page.borrowed), "_score": final_score(candidate), "_rerank": marks}
+    return {**without_fields(raw, page.borrowed), "_score": final_score(candidate), "_rerank": marks}
 
 
-def _without_borrowed(raw: Mapping[str, Any], borrowed: tuple[str, ...]) -> dict[str, Any]:
+def without_fields(raw: Mapping[str, Any], borrowed: tuple[str, ...]) -> dict[str, Any]:
+    """Return a hit without some of its ``fields``."""
     hit = dict(raw)
     if borrowed and "fields" in hit:
         fields = {name: value for name, value in hit["fields"].items() if name not in borrowed}

@@ -1,10 +1,10 @@
 """The hits of a first pass and of a search by vectors as one list, without doubles."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from osrerank.response import Sourced, hits_of, parse_hit, squash, text_of
+from osrerank.response import Sourced, hits_of, parse_hit, squash, text_of, without_fields
 from osrerank.retrieval.vector_field import VectorField
 from osrerank.types import AT_MOST, VECTORS, StageScore
 
@@ -56,7 +56,7 @@ class Sources:
 
 
 def united(
-    first: Mapping[str, Any], second: Mapping[str, Any], field: VectorField, depth: int, added: Sequence[str] = ()
+    first: Mapping[str, Any], second: Mapping[str, Any], field: VectorField, depth: int, added: tuple[str, ...] = ()
 ) -> Union:
     """Return the hits of both searches: the first pass's first ones, those by vectors alone, the first pass's rest.
 
@@ -83,7 +83,7 @@ def united(
     ranked = list(enumerate(own, start=1))
     hits = [
         *((hit, Sourced(rank, found.get(_id(hit)))) for rank, hit in ranked[:depth]),
-        *((_without(hit, added), Sourced(None, _with_bound(found[_id(hit)], bound))) for hit in only),
+        *((without_fields(hit, added), Sourced(None, _with_bound(found[_id(hit)], bound))) for hit in only),
         *((hit, Sourced(rank, None)) for rank, hit in ranked[depth:] if _id(hit) not in moved),
     ]
     response = {**first, "hits": {**first["hits"], "hits": [hit for hit, _ in hits]}}
@@ -106,12 +106,3 @@ def _id(hit: Mapping[str, Any]) -> tuple[str, str]:
 
 def _text(hit: Mapping[str, Any], field: VectorField) -> str | None:
     return text_of(parse_hit(hit), field.fields, field.separator) if field.fields else None
-
-
-def _without(hit: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
-    """Return a hit without some of its ``fields``."""
-    if not names or "fields" not in hit:
-        return hit
-    left = {name: value for name, value in hit["fields"].items() if name not in names}
-    rest = {name: value for name, value in hit.items() if name != "fields"}
-    return {**rest, "fields": left} if left else rest
