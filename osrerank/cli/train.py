@@ -110,6 +110,7 @@ def request_of(options: dict[str, Any], preset: str) -> Any:
         passages=options["dev_passages"],
         max_minutes=options["max_minutes"],
         on_states=options.get("on_states", False),
+        states_profile=options.get("states_profile", "standard"),
         report=show_line,
     )
 
@@ -150,6 +151,13 @@ def train() -> None:
     "--on-states",
     is_flag=True,
     help="Train the joined layers of an adapted model alone, on texts' states that are computed once.",
+)
+@click.option(
+    "--states-profile",
+    type=click.Choice(["standard", "small", "exact"]),
+    default="standard",
+    show_default=True,
+    help="With --on-states: how much of a document's states is seen, as OSRERANK_STATES_PROFILE has it for searches.",
 )
 def mono(**options: Any) -> None:
     """Fine-tune a model that scores a query with a document.

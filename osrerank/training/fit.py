@@ -21,6 +21,7 @@ from osrerank.scoring.card import Kind
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import name_of
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, parameter_files, read_card, tokenizer_file
+from osrerank.scoring.states.record import PROFILES
 from osrerank.training.development import Development, Scoring
 from osrerank.training.distill import DistillationObjective
 from osrerank.training.examples.batches import Assembly, MonoAssembly, Steps
@@ -56,6 +57,7 @@ class Request:
         max_minutes: time after which the training stops, to be resumed by the same request; None for no limit.
         on_states: whether only a joined model's joined layers are trained, on states that are computed once
             (`osrerank.training.weights.joined`).
+        states_profile: how much of a document's states is seen then, as `OSRERANK_STATES_PROFILE` has it for searches.
         report: called with each line of progress.
     """
 
@@ -68,6 +70,7 @@ class Request:
     passages: Passages | None = None
     max_minutes: float | None = None
     on_states: bool = False
+    states_profile: str = "standard"
     report: Callable[[str], None] = logger.info
 
     @property
@@ -103,7 +106,7 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
     request = replace(request, report=machine.on_main_process(request.report))
     trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
     if request.on_states:
-        network, card = on_states(trainee.network, trainee.card, request.source)
+        network, card = on_states(trainee.network, trainee.card, request.source, PROFILES[request.states_profile])
         trainee = replace(trainee, network=network, card=card)
     elif request.recipe.compiled:
         trainee.network.compile(dynamic=True)
@@ -198,7 +201,7 @@ def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee 
 
     def assembly(builder: InputBuilder) -> Assembly:
         if trainee.card.kind == "mono":
-            return MonoAssembly(builder)
+            return MonoAssembly(builder, {} if isinstance(trainee.network, OnStates) else None)
         unlike = recipe.hard or not recipe.soft
         return DuoAssembly(builder, both_orders=not trainee.card.is_antisymmetric, unlike=unlike)
 
@@ -299,7 +302,13 @@ def _fingerprint(request: Request, student: str = "") -> str:
     """
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]
-    content = [recipe, _weights(request.source), data, student, *([ON_STATES] if request.on_states else [])]
+    content = [
+        recipe,
+        _weights(request.source),
+        data,
+        student,
+        *([ON_STATES, request.states_profile] if request.on_states else []),
+    ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

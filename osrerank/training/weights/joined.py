@@ -2,6 +2,8 @@
 
 While only the joined layers of the query's side are trained, what the encoder gives of a text never changes. So each
 text goes through the encoder's graph once, and a step reads one row of the query, or a few, through one or two layers.
+Of a document they see what a search sees: its record (`osrerank.scoring.states.record`), with similar neighbouring
+pieces in one row.
 """
 
 import math
@@ -11,10 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from osrerank.errors import ConfigError
 from osrerank.scoring.card import BLOCKED, ModelCard
@@ -22,6 +27,8 @@ from osrerank.scoring.model_files import read_card
 from osrerank.scoring.networks.joined import JoinedEncoder, TextStates
 from osrerank.scoring.networks.joined_scores import joined_scores
 from osrerank.scoring.onnx_scorer import JoinedBackend
+from osrerank.scoring.states import record
+from osrerank.scoring.states.record import PROFILES, Profile, Record
 
 TEMPERATURE = 20.0
 """Factor of the cosines in a softmax over a list, that of the layout ``cross-bias``."""
@@ -49,16 +56,24 @@ class JoinedNetwork(nn.Module):
         return TEMPERATURE * scores
 
 
+class Key(NamedTuple):
+    """What a text's states are kept under: its token ids as bytes, and whether it is a query."""
+
+    ids: bytes
+    is_query: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A text's states in 16 bits, each ``(rows, hidden)``, and its vector."""
+    """A text's states in 16 bits, each ``(rows, hidden)``, log of the pieces in each row, and its vector."""
 
     layers: tuple[Tensor, ...]
+    log_pieces: Tensor
     vector: Tensor
 
     @property
     def size(self) -> int:
-        return sum(layer.nbytes for layer in self.layers) + self.vector.nbytes
+        return sum(part.nbytes for part in (*self.layers, self.log_pieces, self.vector))
 
 
 class _Room:
@@ -87,7 +102,8 @@ class OnStates(JoinedNetwork):
 
     Args:
         encoder: the model; its other parameters stay as they are.
-        encode: returns a text's states, each ``(1, rows, hidden)``, and vector ``(1, hidden)`` of its token ids.
+        encode: returns the states of a text's token ids.
+        profile: how much of a document's states is seen; a query's are whole.
         threads: texts that are encoded at the same time.
         kept_bytes: of states; those that were not used for longest are dropped.
     """
@@ -95,17 +111,18 @@ class OnStates(JoinedNetwork):
     def __init__(
         self,
         encoder: JoinedEncoder,
-        encode: Callable[[Sequence[int]], TextStates],
+        encode: Callable[[Sequence[int]], record.TextStates],
         *,
+        profile: Profile = PROFILES["exact"],
         threads: int = 1,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
         super().__init__(encoder.requires_grad_(requires_grad=False))
         encoder.own.requires_grad_(requires_grad=True)
         self.encoded = 0
-        self._encode = encode
+        self._encode, self._profile = encode, profile
         self._threads = ThreadPoolExecutor(threads)
-        self._texts: OrderedDict[bytes, _Text] = OrderedDict()
+        self._texts: OrderedDict[Key, _Text] = OrderedDict()
         self._bytes, self._kept_bytes = 0, kept_bytes
         self._rooms = [[_Room() for _ in range(encoder.joining.layers)] for _ in range(2)]
 
@@ -115,7 +132,8 @@ class OnStates(JoinedNetwork):
         ends = torch.stack(((inside & (token_type_ids == 0)).sum(dim=1), inside.sum(dim=1)), dim=1).tolist()
         rows = input_ids.cpu().numpy()
         keys = [
-            (ids[:middle].tobytes(), ids[middle:end].tobytes()) for ids, (middle, end) in zip(rows, ends, strict=True)
+            (Key(ids[:middle].tobytes(), is_query=True), Key(ids[middle:end].tobytes(), is_query=False))
+            for ids, (middle, end) in zip(rows, ends, strict=True)
         ]
         self._keep({key for pair in keys for key in pair})
         different = {query: place for place, query in enumerate(dict.fromkeys(query for query, _ in keys))}
@@ -129,7 +147,7 @@ class OnStates(JoinedNetwork):
             scores = scores + joining.cosine_share * (plain - scores)
         return TEMPERATURE * scores.unsqueeze(1)
 
-    def _keep(self, keys: Iterable[bytes]) -> None:
+    def _keep(self, keys: Iterable[Key]) -> None:
         """Encode the texts that are not kept; they and the others become the last ones to be dropped."""
         new = [key for key in keys if key not in self._texts]
         for key, text in zip(new, self._threads.map(self._text, new), strict=True):
@@ -139,19 +157,21 @@ class OnStates(JoinedNetwork):
         for key in keys:
             self._texts.move_to_end(key)
 
-    def _text(self, key: bytes) -> _Text:
-        states = self._encode(np.frombuffer(key, dtype=np.int64).tolist())
-        return _Text(tuple(layer[0].half() for layer in states.layers), states.vectors[0].clone())
+    def _text(self, key: Key) -> _Text:
+        states = self._encode(np.frombuffer(key.ids, dtype=np.int64).tolist())
+        kept = Record.of(states, PROFILES["exact"] if key.is_query else self._profile)
+        layers = torch.from_numpy(kept.states * kept.scales[..., None].astype(np.float32)).half()
+        vector = functional.normalize(torch.from_numpy(kept.vector.astype(np.float32)), dim=0)
+        return _Text(tuple(layers.unbind()), torch.from_numpy(kept.pieces.astype(np.float32)).log(), vector)
 
-    def _padded(self, keys: Iterable[bytes], rooms: Sequence[_Room], device: torch.device) -> TextStates:
+    def _padded(self, keys: Iterable[Key], rooms: Sequence[_Room], device: torch.device) -> TextStates:
         texts = [self._texts[key] for key in keys]
         layers = tuple(
             room.padded([text.layers[place] for text in texts]).to(device) for place, room in enumerate(rooms)
         )
-        lengths = torch.tensor([len(text.layers[0]) for text in texts], device=device)
-        is_row = torch.arange(layers[0].shape[1], device=device) < lengths.unsqueeze(1)
+        log_pieces = pad_sequence([text.log_pieces for text in texts], batch_first=True, padding_value=BLOCKED)
         vectors = torch.stack([text.vector for text in texts]).to(device)
-        return TextStates(layers, BLOCKED * (~is_row).float(), vectors)
+        return TextStates(layers, log_pieces.to(device), vectors)
 
     def _forget(self) -> None:
         while self._bytes > self._kept_bytes:
@@ -159,13 +179,16 @@ class OnStates(JoinedNetwork):
             self._bytes -= text.size
 
 
-def on_states(network: nn.Module, card: ModelCard, source: Path) -> tuple[OnStates, ModelCard]:
+def on_states(
+    network: nn.Module, card: ModelCard, source: Path, profile: Profile = PROFILES["exact"]
+) -> tuple[OnStates, ModelCard]:
     """Return the network whose joined layers alone are trained, and its card.
 
     Args:
         network: of `osrerank.training.weights.models.load_trainee`.
         card: its card.
         source: the model's directory, which has the graph that encodes.
+        profile: how much of a document's states is seen.
 
     Raises:
         ConfigError: it is no joined mono model, or no layer is joined.
@@ -182,7 +205,9 @@ def on_states(network: nn.Module, card: ModelCard, source: Path) -> tuple[OnStat
         encoder.own = deepcopy(nn.ModuleList(encoder.stack[-joining.layers :]))
     backend = JoinedBackend.load(source, known)
 
-    def encode(ids: Sequence[int]) -> TextStates:
-        return TextStates.of_graph(backend.encoded(np.array(ids, dtype=np.int64)), len(ids))
+    def encode(ids: Sequence[int]) -> record.TextStates:
+        encoded = backend.encoded(np.array(ids, dtype=np.int64))
+        layers = np.stack([encoded[name][0] for name in sorted(encoded) if name.startswith("states.")])
+        return record.TextStates(layers, np.ones(len(ids), dtype=np.uint16), encoded["vector"][0].copy())
 
-    return OnStates(encoder, encode, threads=backend.threads), card
+    return OnStates(encoder, encode, profile=profile, threads=backend.threads), card

@@ -1,6 +1,7 @@
 """Measure how many pairs a second ``osrerank train mono --on-states`` trains, once all texts are encoded.
 
 python tools/models/training/training_speed.py ADAPTED [--pieces 128] [--batch 256] [--steps 20] [--threads 2]
+[--states-profile standard]
 
 It needs tools/models/joined in PYTHONPATH.
 
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from osrerank.scoring.states.record import PROFILES
 from osrerank.training.examples.batches import MonoAssembly, Steps
 from osrerank.training.examples.lists import Example
 from osrerank.training.loop import Machine, Plan, Training
@@ -53,15 +55,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256, help="pairs of a step")
     parser.add_argument("--steps", type=int, default=20, help="of a round")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--states-profile", choices=PROFILES, default="standard")
     parser.add_argument("--profile", action="store_true", help="print where the time of a fourth round goes")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     recipe = Recipe(batch=options.batch, mine_at=0.0)
     trainee = load_trainee(options.model, recipe)
-    network, card = on_states(trainee.network, trainee.card, options.model)
+    network, card = on_states(trainee.network, trainee.card, options.model, PROFILES[options.states_profile])
     machine = Machine(recipe.precision)
     lists = examples(max(60, options.batch // DOCUMENTS), options.pieces)
-    steps = Steps(MonoAssembly(trainee.builder), recipe.batch, BUDGET_TOKENS, trainee.pad_id, lists=True)
+    steps = Steps(MonoAssembly(trainee.builder, {}), recipe.batch, BUDGET_TOKENS, trainee.pad_id, lists=True)
     with tempfile.TemporaryDirectory() as folder:
         plan = Plan(recipe, 5 * options.steps, Path(folder), "")
         training = Training(RankingObjective(network, card.head, recipe), plan, machine)

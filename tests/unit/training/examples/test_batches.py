@@ -48,6 +48,25 @@ def test_training_reads_what_scoring_reads(directory: Path) -> None:
     assert max(len(one.tokens.ids) for one in made) == 512
 
 
+def test_documents_whose_pieces_are_known_are_not_tokenised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = InputBuilder.load(MODELS[0], read_card(MODELS[0]))
+    asked: list[str] = []
+    tokenise = builder.documents
+    monkeypatch.setattr(builder, "documents", lambda texts, query: (asked.extend(texts), tokenise(texts, query))[1])
+    plain, knowing = MonoAssembly(builder), MonoAssembly(builder, {})
+    examples = [replace(EXAMPLE, documents=documents) for documents in (("a", "b", "a"), ("b", "c", "d"))]
+    for example, new in zip(examples * 2, (["a", "b"], ["c", "d"], [], []), strict=True):
+        expected = plain.sequences(example)
+        asked.clear()
+        found = knowing.sequences(example)
+        assert asked == new
+        assert [one.tokens.ids.tolist() for one in found] == [one.tokens.ids.tolist() for one in expected]
+    monkeypatch.setattr("osrerank.training.examples.batches.MOST_KNOWN", 4)
+    knowing.sequences(replace(EXAMPLE, documents=("e", "a", "b")))
+    assert knowing.known is not None
+    assert set(knowing.known) == {"e", "a", "b"}
+
+
 def steps(**changes: object) -> Steps:
     builder = InputBuilder.load(MODELS[0], read_card(MODELS[0]))
     return Steps(**{"assembly": MonoAssembly(builder), "batch": 6, "budget_tokens": 60, **changes})

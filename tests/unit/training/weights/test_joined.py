@@ -11,8 +11,13 @@ import pytest
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.scoring.card import Joining, ModelCard
+from osrerank.scoring.inputs import Batch, InputBuilder, padded
 from osrerank.scoring.model_files import read_card
+from osrerank.scoring.onnx_scorer import JoinedBackend
 from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.states.configured import States
+from osrerank.scoring.states.record import PROFILES
+from osrerank.scoring.states.scorer import JoinedScorer
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -66,18 +71,18 @@ def values(model: Path, backend: str = "torch") -> np.ndarray:
     return scorer.score("low blood pressure", DOCUMENTS, [(place,) for place in range(4)]).values
 
 
+def sequences(builder: InputBuilder, query: str, documents: list[str]) -> Batch:
+    pieces = builder.query(query)
+    return padded([builder.mono(pieces, text) for text in builder.documents(documents, pieces)])
+
+
 @pytest.mark.parametrize("joining", JOININGS, ids=str)
 def test_on_states_the_logits_are_those_of_the_whole_model_and_each_text_is_encoded_once(
     adapted: Source, joining: Joining
 ) -> None:
     source = adapted(joining)
     trainee = load_trainee(source, SMALL)
-    builder = trainee.builder
-    query = builder.query("low blood pressure")
-    from osrerank.scoring.inputs import padded
-
-    batch = padded([builder.mono(query, text) for text in builder.documents(DOCUMENTS * 2, query)])
-    inputs = to_device(torch.device("cpu"), batch)
+    inputs = to_device(torch.device("cpu"), sequences(trainee.builder, "low blood pressure", DOCUMENTS * 2))
     with torch.inference_mode():
         expected = trainee.network(**inputs)
         network, card = on_states(trainee.network, trainee.card, source)
@@ -89,17 +94,31 @@ def test_on_states_the_logits_are_those_of_the_whole_model_and_each_text_is_enco
     np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=5e-3 * TEMPERATURE)  # states have 16 bits
 
 
+@pytest.mark.parametrize("joining", JOININGS, ids=str)
+@pytest.mark.parametrize("profile", ["standard", "small"])
+def test_on_records_the_logits_are_those_that_searches_compute_from_them(
+    adapted: Source, joining: Joining, profile: str
+) -> None:
+    source = adapted(joining)
+    trainee = load_trainee(source, SMALL)
+    network, _ = on_states(trainee.network, trainee.card, source, PROFILES[profile])
+    card, builder = read_card(source), trainee.builder
+    scorer = JoinedScorer(source, card, builder, JoinedBackend.load(source, card), States(None, PROFILES[profile], b""))
+    served = scorer.score("low blood pressure", DOCUMENTS, [(place,) for place in range(4)]).values
+    scorer.close()
+    batch = sequences(builder, "low blood pressure", DOCUMENTS)
+    with torch.inference_mode():
+        found = network(**to_device(torch.device("cpu"), batch))[:, 0].numpy()
+    np.testing.assert_allclose(found / TEMPERATURE, served, atol=2e-3)
+    assert np.abs(served - values(source, "onnx")).max() > 5e-3
+
+
 def test_states_that_do_not_fit_are_encoded_again(adapted: Source) -> None:
     source = adapted(JOININGS[0])
     trainee = load_trainee(source, SMALL)
     whole, _ = on_states(trainee.network, trainee.card, source)
     network = OnStates(whole.encoder, whole._encode, kept_bytes=1)
-    builder = trainee.builder
-    query = builder.query("wing")
-    from osrerank.scoring.inputs import padded
-
-    batch = padded([builder.mono(query, text) for text in builder.documents(DOCUMENTS, query)])
-    inputs = to_device(torch.device("cpu"), batch)
+    inputs = to_device(torch.device("cpu"), sequences(trainee.builder, "wing", DOCUMENTS))
     with torch.inference_mode():
         torch.testing.assert_close(network(**inputs), network(**inputs))
         torch.testing.assert_close(network(**inputs), whole(**inputs))
@@ -111,7 +130,7 @@ def test_on_states_the_joined_layers_alone_learn(
     adapted: Source, examples: Path, tmp_path: Path, joining: Joining
 ) -> None:
     source = adapted(joining)
-    made = train(request(examples, source, tmp_path / "made", on_states=True))
+    made = train(request(examples, source, tmp_path / "made", on_states=True, states_profile="exact"))
     assert made is not None
     losses = [float(row["loss"]) for row in read_curve(made / "curve.csv")]
     assert np.mean(losses[-8:]) < 0.8 * np.mean(losses[:8])
@@ -128,7 +147,7 @@ def test_on_states_the_joined_layers_alone_learn(
         export_model(made, exported, ExportOptions(precision=precision))
         np.testing.assert_allclose(values(exported, "onnx"), values(made), atol=tolerance)
     assert not np.allclose(values(made), values(source), atol=0.01)
-    again = train(request(examples, tmp_path / "fp32", tmp_path / "again", on_states=True))
+    again = train(request(examples, tmp_path / "fp32", tmp_path / "again", on_states=True))  # on records
     assert again is not None
 
 
