@@ -188,23 +188,22 @@ class Bench:
         """Return a recipe's student, untrained."""
         return student_of(recipe, self._models, self.kept(recipe["start"]), self.plan["most_pieces"])
 
-    def lists(self, start: str, *, teacher: bool) -> Lists:
-        """Return the lists of all collections."""
+    def lists(self, start: str, most: int | None, *, teacher: bool) -> Lists:
+        """Return the lists of all collections; with a teacher at most so many of each, None for all."""
         found = Lists()
         for name in COLLECTIONS:
             if teacher and name not in self.plan["teacher"]["collections"]:
                 continue
             content = json.loads((self._lists / f"{name}.json").read_text("utf-8"))
             if teacher:
-                most = self.plan["teacher"]["questions"]
                 content["candidates"] = dict(itertools.islice(content["candidates"].items(), most))
             found.add(content, self.kept(start), self._teacher(name, content) if teacher else None)
         return found
 
     def _teacher(self, name: str, content: Mapping[str, Any]) -> dict[str, list[float]]:
         """Return the teacher's scores of a file's lists, kept in a file."""
-        file = self.scores / f"teacher.{name}.npz"
         counts = [len(some) for some in content["candidates"].values()]
+        file = self.scores / f"teacher.{name}.{len(counts)}.npz"
         if not file.exists():
             means = np.zeros(sum(counts))
             for recipe in self.plan["teacher"]["models"]:
@@ -260,7 +259,8 @@ class Bench:
 
     def _chosen(self, recipe: Mapping[str, Any]) -> Lists:
         """Return the lists that a recipe is trained on."""
-        whole = self.lists(recipe["start"], teacher=recipe["loss"] != "labels")
+        most = recipe.get("taught", self.plan["teacher"]["questions"]) or None
+        whole = self.lists(recipe["start"], most, teacher=recipe["loss"] != "labels")
         everything = range(len(whole.queries))
         chosen = random.Random(1).sample(everything, min(recipe.get("questions", len(everything)), len(everything)))
         return Lists(
