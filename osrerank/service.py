@@ -132,6 +132,11 @@ class RerankService:
         duo = self._duo.scorer(cached=False)
         return {**depends, "duo": duo.identity, "prior_share": _prior_share(options, duo)}
 
+    @property
+    def model_name(self) -> str:
+        """What answers are by: the settings' model, or what a rerank server has. No model is loaded for it."""
+        return self.scorer(cached=False).model if self.settings.backend == HTTP else self.settings.model
+
     def scorer(self, *, cached: bool = True) -> Scorer:
         """Return the scorer of candidates, loaded if necessary, behind the cache if there is one.
 

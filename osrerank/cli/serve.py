@@ -148,8 +148,7 @@ def _warn_if_open(reranker: Any, host: str) -> None:
 
 
 def _announce(reranker: Any, host: str, port: int) -> None:
-    model = reranker.settings.model
-    click.echo(f"{model} on http://{host}:{port}, its dialects on http://{host}:{port}/docs", err=True)
+    click.echo(f"{reranker.model_name} on http://{host}:{port}, its dialects on http://{host}:{port}/docs", err=True)
 
 
 def _warm_up(reranker: Any) -> None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from osrerank.errors import (
     DeadlineExceeded,
+    EndpointError,
     InferenceError,
     MissingDependencyError,
     ModelLoadError,
@@ -45,6 +46,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (DeadlineExceeded, 504),
     (TaskTimeout, 504),
     (WorkerError, 503),
+    (EndpointError, 503),
     (ModelLoadError, 503),
     (MissingDependencyError, 503),
     (InferenceError, 500),
@@ -68,7 +70,7 @@ ANSWERS: Mapping[int | str, dict[str, Any]] = {
         (422, "The body is JSON and not what this dialect asks for."),
         (429, "Too much is waiting; try again after the seconds in Retry-After."),
         (500, "The model failed on every document."),
-        (503, "There is no model, or no worker."),
+        (503, "There is no model, no worker, or no rerank server that answers."),
         (504, "Not everything could be scored in the time given."),
     )
 }

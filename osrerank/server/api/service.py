@@ -85,8 +85,8 @@ class Service:
 
     @property
     def model(self) -> str:
-        """The model's name from the settings, so that no model need be loaded."""
-        return self.reranker.settings.model
+        """The model's name, without loading it."""
+        return self.reranker.model_name
 
     async def judge(self, questions: Sequence[Question], deadline: Deadline, *, cached: bool = True) -> list[Judgement]:
         """Score all questions. If the caller is cancelled, what is not scored yet is dropped.

@@ -235,7 +235,7 @@ async def config(http: HttpRequest) -> PageConfig:
     judgments = comparison.judgments
     return PageConfig(
         version=http.app.version,
-        model=comparison.client.reranker.settings.model,
+        model=comparison.client.reranker.model_name,
         pipelines=[PipelineEntry(name=name, reason=reason) for name, reason in comparison.pipelines.items()],
         default_depth=DEFAULT_DEPTH,
         most_depth=MOST_DEPTH,

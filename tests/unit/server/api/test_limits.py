@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from starlette.testclient import TestClient
 
-from osrerank.errors import InferenceError, ModelLoadError, TaskTimeout, WorkerError
+from osrerank.errors import EndpointError, InferenceError, ModelLoadError, TaskTimeout, WorkerError
 from osrerank.server.api.app import create_app
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
+from tests.servers import free_port
 
 BODY = {"query": "low blood", "documents": ["low", "blood", "low blood"]}
 ERROR_KEYS = {"message", "detail", "error", "error_type"}
@@ -158,6 +159,7 @@ def test_the_queue_is_left_when_the_time_is_over(serve):
     [
         (ModelLoadError("there is no model at X"), 503, "Unhealthy"),
         (WorkerError("no worker answers"), 503, "Unhealthy"),
+        (EndpointError("the rerank server cannot be reached"), 503, "Unhealthy"),
         (TaskTimeout("no result came back"), 504, "Timeout"),
         (RuntimeError("secret"), 500, "Backend"),
     ],
@@ -178,7 +180,19 @@ def test_readiness_scores_nothing(serve):
 def test_readiness_without_a_model(tmp_path):
     reranker = RerankService(Settings.load(model=str(tmp_path)))
     with TestClient(create_app(reranker)) as client:
+        give_up = time.monotonic() + 60
+        while "is being loaded" in client.get("/ready").text:
+            assert time.monotonic() < give_up
         check(client.get("/ready"), 503, str(tmp_path), "Unhealthy")
+    reranker.close()
+
+
+def test_a_server_in_front_of_another_names_it_and_says_when_it_is_away():
+    host = f"127.0.0.1:{free_port()}"
+    reranker = RerankService(Settings.load(backend="http", rerank_url=f"http://{host}", rerank_dialect="tei"))
+    with TestClient(create_app(reranker)) as client:
+        assert client.get("/info").json()["model_id"] == f"the model of {host}"
+        check(client.post("/rerank", json=BODY), 503, "cannot be reached", "Unhealthy")
     reranker.close()
 
 
