@@ -1,0 +1,168 @@
+"""The manifests' Pods as processes of this machine: their commands, probes and end; and the queue that KEDA sees."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from osrerank.errors import OsrerankError
+from osrerank.scoring.remote.broker import connect
+from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.types import Deadline
+from tests import servers
+from tests.kubernetes import container, of_kind, plain, pod
+from tests.servers import ROOT, free_port
+from tests.workers import PATHS, STAND_IN, worker_group
+
+pytestmark = pytest.mark.integration
+
+READY_S = 90.0
+CHUNKS = 6
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with servers.redis(tmp_path_factory.mktemp("kubernetes")) as url:
+        yield url
+
+
+class Process:
+    """A component's container as a process: its arguments and environment, with other ports and another home."""
+
+    def __init__(self, component: str, secrets: Path, folder: Path) -> None:
+        found = container(plain(), component)
+        self.ports = {port["name"]: free_port() for port in found["ports"]}
+        self._numbers = {port["containerPort"]: self.ports[port["name"]] for port in found["ports"]}
+        self._probes = {name: found[name]["httpGet"] for name in ("startupProbe", "readinessProbe")}
+        self.grace_s = pod(plain(), component)["terminationGracePeriodSeconds"]
+        program, *arguments = [self._here(word) for word in found["args"]]
+        assert program == "osrerank"
+        values = {one["name"]: one.get("value", "2") for one in found["env"]}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("OSRERANK_")}
+        environment = {**clean, **values, "OSRERANK_SECRETS_DIR": str(secrets), "PYTHONPATH": PATHS}
+        self.log = folder / f"{component}.log"
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "osrerank", *arguments]
+            self.process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
+
+    def _here(self, word: str) -> str:
+        return re.sub(r"\d{4}$", lambda found: str(self._numbers.get(int(found[0]), found[0])), word)
+
+    def passes(self, probe: str) -> bool:
+        get = self._probes[probe]
+        with contextlib.suppress(OSError):
+            return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.ports[get['port']]}{get['path']}", timeout=5))
+        return False
+
+    def wait_for(self, probe: str) -> None:
+        give_up = time.monotonic() + READY_S
+        while not self.passes(probe):
+            assert self.process.poll() is None, self.log.read_text()[-2000:]
+            assert time.monotonic() < give_up, self.log.read_text()[-2000:]
+            time.sleep(0.2)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(self.grace_s)
+
+
+@contextlib.contextmanager
+def running(component: str, secrets: Path, folder: Path) -> Iterator[Process]:
+    started = Process(component, secrets, folder)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.process.kill()
+        started.process.wait(10)
+
+
+def metric(port: int, name: str) -> float:
+    """A metric's value, read from the page as KEDA's format `prometheus` reads it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    (value,) = [sample.value for family in families for sample in family.samples if sample.name == name]
+    return value
+
+
+def test_pods_start_become_ready_and_stop(broker, tmp_path):
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    for name, text in (("redis_url", broker), ("workers_key", "k" * 32), ("server_token", "t" * 32)):
+        (secrets / f"osrerank_{name}").write_text(text)
+    (scaled,) = of_kind(plain(), "ScaledObject")
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(running("server", secrets, tmp_path))
+        server.wait_for("startupProbe")
+        assert not server.passes("readinessProbe")  # there is no worker yet
+        worker = stack.enter_context(running("worker", secrets, tmp_path))
+        worker.wait_for("startupProbe")
+        worker.wait_for("readinessProbe")
+        server.wait_for("readinessProbe")
+        assert metric(worker.ports["metrics"], scaled["spec"]["triggers"][0]["metadata"]["valueLocation"]) == 0
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"http://127.0.0.1:{server.ports['http']}/metrics", timeout=5)
+        assert server.stop() in {0, -signal.SIGTERM}
+        assert worker.stop() == 0
+
+
+def documented_trigger() -> dict[str, str]:
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)]
+    (trigger,) = [
+        trigger
+        for block in blocks
+        for trigger in block.get("autoscaling", {}).get("triggers", [])
+        if trigger["type"] == "redis"
+    ]
+    found: dict[str, str] = trigger["metadata"]
+    return found
+
+
+def test_scaler_sees_the_chunks_that_celery_has_in_redis(broker, tmp_path):
+    """The only lists of tasks are the queues that the page names, and the workers' metric is their length."""
+    port, metadata = free_port(), of_kind(plain(), "ScaledObject")[0]["spec"]["triggers"][0]["metadata"]
+    slow = ("--seconds-per-pair", "0.06", "--tasks", "1")
+    environment = {"OSRERANK_METRICS_PORT": str(port)}
+    with worker_group(
+        broker, tmp_path, model=STAND_IN, module="tests.workers", options=slow, environment=environment
+    ) as group:
+        scorer, redis = RemoteScorer(broker, STAND_IN, queue_chunks=64), connect(broker)
+
+        def ask() -> None:
+            with contextlib.suppress(OsrerankError):
+                scorer.score("q", ["d"] * 100, [(n,) for n in range(100)], deadline=Deadline.after_ms(60_000))
+
+        threads = [threading.Thread(target=ask) for _ in range(CHUNKS)]
+        for thread in threads:
+            thread.start()
+        give_up = time.monotonic() + 30.0
+        while metric(port, metadata["valueLocation"]) < CHUNKS - 2 and time.monotonic() < give_up:
+            time.sleep(0.1)
+        lists = {key.decode(): redis.llen(key) for key in redis.scan_iter(_type="list")}
+        waiting = {key: length for key, length in lists.items() if ":replies:" not in key}
+        assert len(waiting) == 1
+        ((key, length),) = waiting.items()
+        assert length >= CHUNKS - 2  # one is scored, one fetched in advance
+        assert metric(port, metadata["valueLocation"]) == length
+        pattern = documented_trigger()["listName"].replace("osrerank/mono", STAND_IN)
+        assert re.fullmatch(pattern.replace("0123456789ab", "[0-9a-f]{12}"), key)
+        assert redis.exists(f"_kombu.binding.{key}")
+        for process in list(group.processes):
+            group.kill(process)
+        for thread in threads:
+            thread.join(30)
+        scorer.close()
+        redis.close()

@@ -1,0 +1,125 @@
+"""The chart as Helm renders it; `make helm` brings Helm, and without it these tests are skipped."""
+
+import subprocess
+
+import pytest
+
+from tests import kubernetes
+from tests.kubernetes import CHART, MANIFESTS, container, helm, objects, of_kind, pod
+from tools.deploy.manifests import manifests, render
+
+__all__ = ["helm"]
+
+pytestmark = pytest.mark.usefixtures("helm")
+
+GPU = ("worker.gpu.enabled=true", "worker.gpu.runtimeClassName=nvidia")
+NO_KEDA = ("autoscaling.enabled=false",)
+OWN_SECRETS = ("secrets.redisUrl.secretName=cache", "secrets.redisUrl.key=url", "secrets.statesKey.secretName=states")
+TLS = ("redis.tlsSecretName=redis-tls",)
+GUARDED = (
+    "networkPolicy.enabled=true",
+    "serviceMonitor.enabled=true",
+    "networkPolicy.redisTo[0].podSelector.matchLabels.app=redis",
+    "networkPolicy.serverFrom[0].namespaceSelector.matchLabels.name=search",
+)
+COMBINATIONS = {
+    "default": (),
+    "gpu": GPU,
+    "no-keda": NO_KEDA,
+    "own-secrets": OWN_SECRETS,
+    "redis-tls": TLS,
+    "guarded": GUARDED,
+    "all": (*GPU, *NO_KEDA, *OWN_SECRETS, *TLS, *GUARDED),
+}
+
+
+def rendered(values=()):
+    return objects(render(*(part for value in values for part in ("--set", value))))
+
+
+def test_plain_manifests_are_the_chart_s_defaults():
+    """`make manifests` renders them anew."""
+    assert {file.name: file.read_text(encoding="utf-8") for file in MANIFESTS.glob("*.yaml")} == manifests()
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_combinations_of_values_are_valid(name):
+    found = rendered(COMBINATIONS[name])
+    kubernetes.check(found)
+    names = [(one["kind"], one["metadata"]["name"]) for one in found]
+    assert len(names) == len(set(names))
+    assert all(one["metadata"]["namespace"] == "osrerank" for one in found)
+
+
+def test_lint_has_nothing_to_say(helm):
+    linted = subprocess.run([helm, "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False)
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("server.timeoutSeconds=58", "server.terminationGracePeriodSeconds must be more than 5 s above"),
+        ("autoscaling.minReplicas=9", "autoscaling.minReplicas is above"),
+        ("secrets.redisUrl.secretName=", "workers need the URL of a Redis"),
+        ("server.replica=3", "additional properties 'replica' not allowed"),
+        ("worker.resources.limits.cpu=null", "missing property 'cpu'"),
+        ("worker.env.OSRERANK_WORKERS_KEY=secret", "invalid propertyName 'OSRERANK_WORKERS_KEY'"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(value, said):
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        rendered([value])
+    assert said in caught.value.stderr
+
+
+def test_gpu_workers_have_a_gpu_and_torch():
+    found = rendered(GPU)
+    worker, server = container(found, "worker"), container(found, "server")
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert worker["image"] == "osrerank:gpu"
+    assert {"name": "OSRERANK_BACKEND", "value": "torch"} in worker["env"]
+    assert pod(found, "worker")["runtimeClassName"] == "nvidia"
+    assert server["image"] == "osrerank:cpu"
+    assert "nvidia.com/gpu" not in server["resources"]["limits"]
+
+
+def test_without_keda_the_number_of_workers_is_fixed():
+    found = rendered(NO_KEDA)
+    (worker,) = of_kind(found, "Deployment", "worker")
+    assert worker["spec"]["replicas"] == 2
+    assert {one["kind"] for one in found}.isdisjoint({"ScaledObject", "HorizontalPodAutoscaler"})
+
+
+def test_secrets_are_the_named_ones():
+    found = pod(rendered((*OWN_SECRETS, *TLS)), "worker")
+    volumes = {volume["name"]: volume for volume in found["volumes"]}
+    sources = [source["secret"] for source in volumes["secrets"]["projected"]["sources"]]
+    assert [(source["name"], source["items"]) for source in sources] == [
+        ("cache", [{"key": "url", "path": "osrerank_redis_url"}]),
+        ("osrerank", [{"key": "workers-key", "path": "osrerank_workers_key"}]),
+        ("states", [{"key": "states-key", "path": "osrerank_states_key"}]),
+    ]
+    assert volumes["redis-tls"]["secret"]["secretName"] == "redis-tls"
+    mounted = [mount for mount in found["containers"][0]["volumeMounts"] if mount["name"] == "redis-tls"]
+    assert mounted == [{"name": "redis-tls", "mountPath": "/run/tls", "readOnly": True}]
+
+
+def test_a_digest_goes_before_tags():
+    digest = "sha256:" + "0" * 64
+    assert container(rendered([f"image.digest={digest}"]), "worker")["image"] == f"osrerank@{digest}"
+
+
+def test_monitor_reads_the_server_s_metrics_with_its_token():
+    server, worker = of_kind(rendered(GUARDED), "ServiceMonitor")
+    if server["metadata"]["name"].endswith("worker"):
+        server, worker = worker, server
+    assert server["spec"]["endpoints"][0]["authorization"]["credentials"] == {"name": "osrerank", "key": "server-token"}
+    assert "authorization" not in worker["spec"]["endpoints"][0]
+
+
+def test_other_triggers_take_the_place_of_the_workers_metric():
+    (scaled,) = of_kind(
+        rendered(["autoscaling.triggers[0].type=cron", "autoscaling.triggers[0].metadata.start=0"]), "ScaledObject"
+    )
+    assert [trigger["type"] for trigger in scaled["spec"]["triggers"]] == ["cron"]

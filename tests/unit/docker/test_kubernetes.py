@@ -1,0 +1,182 @@
+"""The plain manifests and the chart's values, without Helm: valid, bounded, and without rights that are not needed."""
+
+import re
+
+import jsonschema
+import pytest
+
+from osrerank._version import __version__
+from osrerank.settings import PREFIX, Settings
+from tests import kubernetes
+from tests.docker_files import stages
+from tests.kubernetes import CHART, container, of_kind, plain, pod, values, values_schema
+from tests.servers import ROOT
+
+COMPONENTS = ("server", "worker")
+SCORING_S = 30
+"""Most time of a request, or of a chunk that a stopping worker finishes."""
+
+
+def test_manifests_are_valid():
+    kubernetes.check(plain())
+
+
+def test_every_kind_is_there():
+    kinds = sorted(one["kind"] for one in plain())
+    assert kinds == [
+        "Deployment", "Deployment", "PodDisruptionBudget", "PodDisruptionBudget", "ScaledObject", "Service", "Service",
+        "ServiceAccount",
+    ]  # fmt: skip
+
+
+def test_values_fit_their_schema():
+    jsonschema.Draft202012Validator.check_schema(values_schema())
+    jsonschema.validate(values(), values_schema())
+
+
+def test_schema_names_the_values_and_no_others():
+    def names(schema, given):
+        assert set(schema["properties"]) - {"global"} == set(given)
+        for name, value in given.items():
+            if schema["properties"][name].get("properties") is not None:
+                names(schema["properties"][name], value)
+
+    names(values_schema(), values())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("server.replicaCount", 3),
+        ("image.digest", "latest"),
+        ("autoscaling.minReplicas", 0),
+        ("worker.terminationGracePeriodSeconds", 5),
+        ("worker.env", {"OSRERANK_WORKERS_KEY": "secret"}),
+        ("server.env", {"OSRERANK_REDIS_URL": "redis://:secret@redis"}),
+        ("secrets.redisUrl", {"secretName": "osrerank", "value": "secret"}),
+    ],
+)
+def test_values_that_cannot_work_are_refused(path, value):
+    given = values()
+    parent, _, name = path.partition(".")
+    given[parent][name] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(given, values_schema())
+
+
+def test_chart_has_the_version_of_the_program():
+    chart = (CHART / "Chart.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"^(?:appVersion|version): (.*)$", chart, flags=re.MULTILINE) == [__version__] * 2
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_pods_have_no_rights_that_they_do_not_need(component):
+    """What the Pod Security Standard "restricted" asks for, and more."""
+    template, found = pod(plain(), component), container(plain(), component)
+    user, _, group = (stages()["runtime"].last("USER") or "").partition(":")
+    assert template["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": int(user),
+        "runAsGroup": int(group),
+        "fsGroup": int(group),
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert found["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert template["automountServiceAccountToken"] is False
+    assert template["enableServiceLinks"] is False
+    (account,) = of_kind(plain(), "ServiceAccount")
+    assert account["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(template)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_only_emptied_folders_can_be_written(component):
+    mounts = {mount["name"]: mount for mount in container(plain(), component)["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod(plain(), component)["volumes"]}
+    assert set(mounts) == set(volumes)
+    written = {name for name, mount in mounts.items() if not mount.get("readOnly")}
+    assert {mounts[name]["mountPath"] for name in written} == {"/tmp", "/var/cache/huggingface"}
+    assert all("sizeLimit" in volumes[name]["emptyDir"] for name in written)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_secrets_are_files_that_settings_read(component, tmp_path, monkeypatch):
+    (secrets,) = [volume["projected"] for volume in pod(plain(), component)["volumes"] if volume["name"] == "secrets"]
+    paths = [item["path"] for source in secrets["sources"] for item in source["secret"]["items"]]
+    assert set(paths) <= {f"{PREFIX}{field}".lower() for field in Settings.model_fields}
+    assert ("osrerank_server_token" in paths) == (component == "server")
+    for path in paths:
+        (tmp_path / path).write_text("redis://redis:6379/0" if path.endswith("url") else "a-secret-of-twenty-two")
+    for variable in container(plain(), component)["env"]:
+        value = variable.get("value", "2")
+        monkeypatch.setenv(variable["name"], str(tmp_path) if value.startswith("/run/secrets") else value)
+    settings = Settings.load()
+    assert settings.broker() == "redis://redis:6379/0"
+    assert settings.workers_key is not None
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_no_secret_is_in_the_environment(component):
+    names = [variable["name"] for variable in container(plain(), component)["env"]]
+    assert [name for name in names if re.search(r"PASSWORD|TOKEN|SECRET|KEY|_URL", name)] == ["OSRERANK_SECRETS_DIR"]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_pods_are_bounded_and_probed(component):
+    found = container(plain(), component)
+    assert set(found["resources"]["limits"]) == {"cpu", "memory"}
+    ports = {port["name"] for port in found["ports"]}
+    paths = {}
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert found[name]["httpGet"]["port"] in ports
+        paths[name] = found[name]["httpGet"]["path"]
+    assert paths == {"startupProbe": "/live", "livenessProbe": "/live", "readinessProbe": "/ready"}
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_pods_are_given_the_time_to_finish(component):
+    found = container(plain(), component)
+    pause_s = int(found["lifecycle"]["preStop"]["exec"]["command"][-1]) if "lifecycle" in found else 0
+    assert pod(plain(), component)["terminationGracePeriodSeconds"] > pause_s + SCORING_S
+
+
+def test_workers_threads_are_their_share_of_the_cores():
+    (threads,) = [one for one in container(plain(), "worker")["env"] if one["name"] == "OSRERANK_THREADS"]
+    assert threads["valueFrom"]["resourceFieldRef"]["resource"] == "limits.cpu"
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_what_selects_pods_selects_its_own(component):
+    (deployment,) = of_kind(plain(), "Deployment", component)
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    (service,) = of_kind(plain(), "Service", component)
+    (budget,) = of_kind(plain(), "PodDisruptionBudget", component)
+    for selector in (
+        deployment["spec"]["selector"]["matchLabels"],
+        service["spec"]["selector"],
+        budget["spec"]["selector"]["matchLabels"],
+    ):
+        assert selector["app.kubernetes.io/component"] == component
+        assert selector.items() <= labels.items()
+
+
+def test_scaler_scales_the_workers_and_leaves_one():
+    (scaled,) = of_kind(plain(), "ScaledObject")
+    (deployment,) = of_kind(plain(), "Deployment", "worker")
+    (service,) = of_kind(plain(), "Service", "worker")
+    assert scaled["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert scaled["spec"]["minReplicaCount"] >= 1
+    assert "replicas" not in deployment["spec"]  # an upgrade would set KEDA's number back
+    (trigger,) = scaled["spec"]["triggers"]
+    port = service["spec"]["ports"][0]["port"]
+    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc.cluster.local"
+    assert trigger["metadata"]["url"] == f"http://{host}:{port}/metrics"
+
+
+def test_page_shows_every_group_of_values():
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    assert [name for name in values() if f"`{name}" not in page] == []
