@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo check test lint type docs bench gpu-rehearsal clean
+.PHONY: setup demo check test lint type docs bench gpu-rehearsal helm manifests clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make check  lint, types and the unit tests that need no server, in about a minute"
 	@echo "make test   all tests but the benchmarks;  make lint, make type, make bench"
 	@echo "make gpu-rehearsal  everything that waits for a GPU, tiny, on this machine, in about two minutes"
+	@echo "make helm   Helm into $(VENV), for the tests of the chart; make manifests renders docker/kubernetes from it"
 	@echo "make docs   the documentation as a site, in site/; a broken link fails"
 
 $(BIN)/python:
@@ -59,6 +60,14 @@ bench: setup
 
 gpu-rehearsal: setup
 	$(BIN)/python -m tools.gpu.rehearse build/gpu-rehearsal
+
+helm: $(BIN)/helm
+
+$(BIN)/helm: tools/deploy/helm.py | $(BIN)/python
+	$(BIN)/python -m tools.deploy.helm $@
+
+manifests: helm
+	$(BIN)/python -m tools.deploy.manifests
 
 clean:
 	rm -rf $(VENV) .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

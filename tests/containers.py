@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from tests.docker_files import project, stages
+from tests.docker_files import inherited, project, stages
 from tests.servers import ROOT, free_port
 
 READY_S = 90.0
@@ -88,14 +88,14 @@ class Container:
 
     def __init__(self, name: str, image: dict[str, str], secrets: Path, folder: Path) -> None:
         service = project()["services"][name]
-        runtime = stages()["runtime"]
-        check = json.loads((runtime.last("HEALTHCHECK") or "").partition(" CMD ")[2])
+        target = service["build"]["target"]
+        check = json.loads((inherited(target, "HEALTHCHECK") or "").partition(" CMD ")[2])
         if "healthcheck" in service:
             check = service["healthcheck"]["test"][1:]
         self.port = free_port()
         self._folder = folder
         self._log = folder / f"{name}.log"
-        self._command = self._here(service.get("command") or json.loads(runtime.last("CMD") or ""))
+        self._command = self._here(service.get("command") or json.loads(inherited(target, "CMD") or ""))
         self._check = self._here(check)
         names, values = zip(*service["environment"].items(), strict=True)
         clean = {key: value for key, value in image.items() if not key.startswith("OSRERANK_")}

@@ -78,3 +78,10 @@ def stages() -> dict[str, Stage]:
         elif keyword:
             found[name] = Stage(found[name].base, (*found[name].instructions, (keyword, argument)))
     return found
+
+
+def inherited(name: str, keyword: str) -> str | None:
+    """The last argument of an instruction, in a stage or in those it is built from."""
+    stage = stages()[name]
+    found = stage.last(keyword)
+    return inherited(stage.base, keyword) if found is None and stage.base in stages() else found

@@ -51,7 +51,8 @@ class Process:
         assert program == "osrerank"
         values = {one["name"]: one.get("value", "2") for one in found["env"]}
         clean = {name: value for name, value in os.environ.items() if not name.startswith("OSRERANK_")}
-        environment = {**clean, **values, "OSRERANK_SECRETS_DIR": str(secrets), "PYTHONPATH": PATHS}
+        environment = {**clean, **values, "PYTHONPATH": PATHS, "HOME": str(folder)}
+        environment |= {"OSRERANK_SECRETS_DIR": str(secrets), "OSRERANK_STATES_FOLDER": str(folder / component)}
         self.log = folder / f"{component}.log"
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", "osrerank", *arguments]

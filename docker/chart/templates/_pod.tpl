@@ -18,6 +18,10 @@ capabilities: { drop: [ALL] }
   value: /run/secrets/osrerank
 - name: OSRERANK_MODEL
   value: {{ .root.Values.model | quote }}
+- name: OSRERANK_STATES_FOLDER
+  value: /var/lib/osrerank/states
+- name: OSRERANK_STATES_MB
+  value: {{ .root.Values.states.megabytes | quote }}
 {{- range $name, $value := .values.env }}
 - name: {{ $name }}
   value: {{ $value | toString | quote }}
@@ -32,6 +36,8 @@ capabilities: { drop: [ALL] }
   mountPath: /tmp
 - name: models
   mountPath: /var/cache/huggingface
+- name: states
+  mountPath: /var/lib/osrerank
 {{- if .Values.redis.tlsSecretName }}
 - name: redis-tls
   mountPath: /run/tls
@@ -67,6 +73,9 @@ capabilities: { drop: [ALL] }
   emptyDir:
     sizeLimit: {{ $root.Values.modelCache.sizeLimit }}
   {{- end }}
+- name: states
+  emptyDir:
+    sizeLimit: {{ div (mul $root.Values.states.megabytes 5) 4 }}Mi
 {{- with $root.Values.redis.tlsSecretName }}
 - name: redis-tls
   secret:

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from osrerank.settings import PREFIX, Settings
-from tests.docker_files import COMPOSE, DOCKER, compose, program, project, stages
+from tests.docker_files import COMPOSE, DOCKER, compose, inherited, program, project
 from tests.servers import ROOT
 
 SERVICES = sorted(project()["services"])
@@ -48,8 +48,7 @@ def test_every_service_is_health_checked(service):
     if "healthcheck" in service:
         assert service["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
     else:
-        built = stages()[service["build"]["target"]]
-        assert (built.last("HEALTHCHECK") or stages()[built.base].last("HEALTHCHECK")) is not None
+        assert inherited(service["build"]["target"], "HEALTHCHECK") is not None
 
 
 def test_every_service_is_bounded_and_comes_back(service):

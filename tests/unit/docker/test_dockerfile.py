@@ -10,7 +10,7 @@ import pytest
 from tests.docker_files import DOCKERFILE, program, stages
 from tests.servers import ROOT
 
-IMAGES = ("cpu", "gpu")
+IMAGES = ("cpu", "gpu", "server")
 
 
 def test_hadolint_has_nothing_to_say():
@@ -32,7 +32,7 @@ def test_bases_are_pinned_by_version_and_digest():
 def test_images_install_nothing_as_the_user_that_they_run_as(name):
     image, runtime = stages()[name], stages()["runtime"]
     assert image.base == "runtime"
-    assert {keyword for keyword, _argument in image.instructions} <= {"COPY", "ENV"}
+    assert {keyword for keyword, _argument in image.instructions} <= {"COPY", "ENV", "EXPOSE", "HEALTHCHECK", "CMD"}
     user, _, group = (runtime.last("USER") or "").partition(":")
     assert int(user) >= 10_000
     assert int(group) >= 10_000
@@ -43,6 +43,14 @@ def test_commands_are_in_exec_form():
     assert json.loads(runtime.last("CMD") or "") == ["osrerank", "worker"]
     check = (runtime.last("HEALTHCHECK") or "").partition(" CMD ")[2]
     assert json.loads(check) == ["osrerank", "worker", "--check"]
+
+
+def test_server_is_asked_whether_it_can_answer():
+    server = stages()["server"]
+    assert json.loads(server.last("CMD") or "") == ["osrerank", "serve", "--host", "0.0.0.0", "--port", "8088"]
+    python, _, code = json.loads((server.last("HEALTHCHECK") or "").partition(" CMD ")[2])
+    assert python == "python"
+    assert f"127.0.0.1:{server.last('EXPOSE')}/ready" in code
 
 
 def test_nothing_is_fetched_but_by_pip_under_constraints():

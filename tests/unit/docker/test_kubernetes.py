@@ -99,7 +99,7 @@ def test_only_emptied_folders_can_be_written(component):
     volumes = {volume["name"]: volume for volume in pod(plain(), component)["volumes"]}
     assert set(mounts) == set(volumes)
     written = {name for name, mount in mounts.items() if not mount.get("readOnly")}
-    assert {mounts[name]["mountPath"] for name in written} == {"/tmp", "/var/cache/huggingface"}
+    assert {mounts[name]["mountPath"] for name in written} == {"/tmp", "/var/cache/huggingface", "/var/lib/osrerank"}
     assert all("sizeLimit" in volumes[name]["emptyDir"] for name in written)
 
 
