@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo check test lint type docs bench gpu-rehearsal helm manifests clean
+.PHONY: setup demo check test lint type docs bench gpu-rehearsal helm manifests lock sbom clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test   all tests but the benchmarks;  make lint, make type, make bench"
 	@echo "make gpu-rehearsal  everything that waits for a GPU, tiny, on this machine, in about two minutes"
 	@echo "make helm   Helm into $(VENV), for the tests of the chart; make manifests renders docker/kubernetes from it"
+	@echo "make lock   docker/requirements, the images' packages with hashes; make sbom lists them as CycloneDX, in build/"
 	@echo "make docs   the documentation as a site, in site/; a broken link fails"
 
 $(BIN)/python:
@@ -68,6 +69,23 @@ $(BIN)/helm: tools/deploy/helm.py | $(BIN)/python
 
 manifests: helm
 	$(BIN)/python -m tools.deploy.manifests
+
+lock: $(BIN)/python
+	$(BIN)/python -m tools.deploy.lock
+
+# The packages of the image "cpu", as docker/Dockerfile installs them, in an environment of their own.
+SBOM_PIP := -m pip --disable-pip-version-check install --quiet --no-deps
+sbom:
+	rm -rf build/sbom
+	$(PYTHON) -m venv --clear build/sbom/tools
+	build/sbom/tools/bin/python $(SBOM_PIP) --require-hashes -r docker/requirements/sbom.txt
+	build/sbom/tools/bin/python $(SBOM_PIP) --require-hashes -r docker/requirements/build.txt
+	build/sbom/tools/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/sbom/wheels .
+	$(PYTHON) -m venv --clear build/sbom/packages
+	build/sbom/packages/bin/python $(SBOM_PIP) --require-hashes -r docker/requirements/cpu.txt
+	build/sbom/packages/bin/python $(SBOM_PIP) --no-index build/sbom/wheels/*.whl
+	build/sbom/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  -o build/osrerank-cpu.cdx.json build/sbom/packages/bin/python
 
 clean:
 	rm -rf $(VENV) .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,77 @@
+"""docker/requirements: the packages of constraints.txt that the images need, all of them, each with a hash."""
+
+import re
+from importlib import metadata
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.servers import ROOT
+from tools.deploy.lock import EXTRAS, FOLDER, MACHINES, requirements
+
+LINE = re.compile(r"([a-z0-9-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)")
+ENVIRONMENT = {"python_version": "3.11", "python_full_version": "3.11.15", "sys_platform": "linux", "extra": ""}
+CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
+"""Packages of torch on a GPU, which the tests' machine does not have."""
+
+
+def pinned(name):
+    lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    found = [LINE.fullmatch(line) for line in lines if not line.startswith("#")]
+    assert all(found)
+    return {one[1]: one[2] for one in found}
+
+
+def constraints():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_each_package_has_one_version_and_a_hash(name):
+    lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    assert len(pinned(name)) == len(lines) - 1
+
+
+@pytest.mark.parametrize("name", ["build", "cpu", "gpu"])
+def test_versions_are_those_of_the_tests(name):
+    tested = constraints()
+    other = {package for package, version in pinned(name).items() if tested.get(package) != version}
+    assert [package for package in other if not (name == "gpu" and CUDA.fullmatch(package))] == []
+
+
+def test_packages_for_the_bill_of_materials_agree_where_the_tests_have_them():
+    tested = constraints()
+    assert {name: tested[name] for name in pinned("sbom") if name in tested}.items() <= pinned("sbom").items()
+
+
+@pytest.mark.parametrize("name", ["build", *EXTRAS])
+def test_all_that_is_asked_for_is_there(name):
+    """`make lock` writes them anew after a change of pyproject.toml or constraints.txt."""
+    found = pinned(name)
+    for wanted in map(Requirement, requirements(name)):
+        version = found.get(canonicalize_name(wanted.name))
+        assert version is not None, wanted
+        assert wanted.specifier.contains(version), wanted
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_what_packages_need_is_there(name):
+    found = pinned(name)
+    for package, version in found.items():
+        try:
+            installed = metadata.distribution(package)
+        except metadata.PackageNotFoundError:
+            continue
+        if installed.version != version:
+            continue
+        for needed in map(Requirement, installed.requires or ()):
+            if needed.marker is None or needed.marker.evaluate(ENVIRONMENT):
+                assert canonicalize_name(needed.name) in found, f"{package} needs {needed}"
+
+
+def test_the_cpu_image_has_no_torch():
+    assert not {package for package in pinned("cpu") if package == "torch" or CUDA.fullmatch(package)}
+    assert "torch" in pinned("gpu")
