@@ -15,6 +15,7 @@ from tests.servers import ROOT
 
 DOCKER = ROOT / "docker"
 COMPOSE = DOCKER / "compose.yaml"
+CLUSTER = DOCKER / "compose.cluster.yaml"
 DOCKERFILE = DOCKER / "Dockerfile"
 
 
@@ -43,6 +44,13 @@ def compose(*arguments: str, environment: Mapping[str, str] | None = None) -> st
 def project() -> dict[str, Any]:
     """compose.yaml as Compose understands it: anchors and defaults filled in, short forms written out."""
     content: dict[str, Any] = json.loads(compose("config", "--format", "json"))
+    return content
+
+
+@functools.cache
+def cluster() -> dict[str, Any]:
+    """compose.yaml with compose.cluster.yaml beside it, as Compose understands both."""
+    content: dict[str, Any] = json.loads(compose("--file", str(CLUSTER), "config", "--format", "json"))
     return content
 
 

@@ -20,7 +20,7 @@ from redis.exceptions import NoPermissionError
 
 from tests import servers
 from tests.containers import Builder, Container
-from tests.docker_files import DOCKER, project, run_secrets
+from tests.docker_files import DOCKER, cluster, project, run_secrets
 
 pytestmark = pytest.mark.integration
 
@@ -116,6 +116,22 @@ def test_opensearch_knows_every_setting(tmp_path):
         with urllib.request.urlopen(f"{url}/_nodes/_local/settings?flat_settings", timeout=10) as answer:
             (node,) = json.load(answer)["nodes"].values()
         assert node["settings"].items() >= settings.items()
+
+
+@pytest.mark.slow
+def test_opensearch_knows_every_setting_of_a_cluster(tmp_path):
+    home = servers.opensearch_home()
+    if home is None:
+        servers.missing("no OpenSearch distribution: set TEST_OPENSEARCH_HOME")
+    environment = cluster()["services"]["opensearch"]["environment"]
+    settings = {name: value for name, value in environment.items() if re.match(r"[a-z0-9_]+\.[a-z0-9_]+", name)}
+    here = {"discovery.seed_hosts": "127.0.0.1", "cluster.initial_cluster_manager_nodes": settings["node.name"]}
+    settings |= {**here, "discovery.type": "zen"}  # which is what no type means
+    with (
+        servers.start_opensearch(home, tmp_path, settings=settings) as (url, _process),
+        urllib.request.urlopen(f"{url}/_cluster/health", timeout=10) as answer,
+    ):
+        assert json.load(answer)["cluster_name"] == "osrerank"
 
 
 def check_services(broker: Broker, environment: dict[str, str], folder: Path) -> None:
