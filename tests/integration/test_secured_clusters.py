@@ -1,0 +1,160 @@
+"""The roles of docs/secured-clusters.md allow every action that a real OpenSearch registers while commands run.
+
+There is no security plugin here. OpenSearch logs each action as a task; those are what the plugin would check.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from opensearchpy import OpenSearch
+
+from osrerank import connect
+from osrerank.cli import cli
+from tests import servers
+from tests.http_server import running
+from tests.servers import ROOT
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+
+TASK = re.compile(r"register \d+ \[\w+\] \[([^\s\[\]]+(?:\[\w+\])*)\] \[(.*)\]$", re.MULTILINE)
+OF_CLUSTER = (
+    "indices:data/write/bulk",
+    "indices:data/read/scroll",
+    "indices:data/read/msearch",
+    "indices:data/read/mget",
+)
+"""Actions of indexes that the security plugin checks as the cluster's."""
+NOT_OURS = re.compile(
+    r"internal:|cluster:admin/opensearch/mlinternal/|.*(seq_no|retention_lease|mapping/auto_put)|cluster:admin/opensearch/ml/deploy_model_on_nodes"
+)
+"""What nodes ask each other for, and what ml-commons does as itself."""
+
+
+def page() -> str:
+    return (ROOT / "docs" / "secured-clusters.md").read_text(encoding="utf-8")
+
+
+def bodies(path: str) -> dict[str, Any]:
+    """The bodies of the page's PUT calls by the last part of their path."""
+    found = re.findall(rf"```\nPUT ({path}\S*)\n(.*?)```", page(), flags=re.DOTALL)
+    return {name.rpartition("/")[2]: json.loads(body) for name, body in found}
+
+
+def is_allowed(action: str, *roles: str) -> bool:
+    given = [bodies("_plugins/_security/api/roles/")[role] for role in roles]
+    cluster = [one for role in given for one in role["cluster_permissions"]]
+    index = [one for role in given for entry in role["index_permissions"] for one in entry["allowed_actions"]]
+    patterns = (
+        cluster if action.startswith("cluster:") or action in OF_CLUSTER else [*index, "indices:data/read/scroll/clear"]
+    )
+    return any(fnmatchcase(action, pattern) for pattern in patterns)
+
+
+class Node:
+    """An OpenSearch that logs every action."""
+
+    def __init__(self, url: str, log: Path) -> None:
+        self.url, self._log, self._read = url, log, log.stat().st_size
+
+    def run(self, *words: str) -> set[str]:
+        """Run a command; return the actions that it caused."""
+        result = CliRunner().invoke(cli, ["--url", self.url, *words], input="y\n", catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return self.actions()
+
+    def actions(self) -> set[str]:
+        time.sleep(1.0)  # the log is written in the background
+        text = self._log.read_bytes()[self._read :].decode()
+        self._read = self._log.stat().st_size
+        found = {action for action, about in TASK.findall(text) if ".plugins-ml" not in about}
+        return {one for one in found if not NOT_OURS.match(one) and (not one.endswith("]") or one.endswith("bulk[s]"))}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    home = servers.opensearch_home()
+    if home is None:
+        servers.missing("no OpenSearch distribution: set TEST_OPENSEARCH_HOME")
+    folder = tmp_path_factory.mktemp("secured")
+    tracing = {"logger.org.opensearch.tasks.TaskManager": "TRACE"}
+    with servers.start_opensearch(home, folder, settings=tracing) as (url, _process):
+        with OpenSearch(url) as client:
+            client.cluster.put_settings(body={"transient": {"plugins.ml_commons.native_memory_threshold": 100}})
+        yield Node(url, folder / "stdout.log")
+
+
+@pytest.fixture(scope="module")
+def loaded(node: Node, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The actions of loading an index with vectors."""
+    file = tmp_path_factory.mktemp("notes") / "notes.jsonl"
+    lines = [{"id": f"n{n}", "title": f"note {n}", "text": f"blood pressure is low in {n} hearts"} for n in range(30)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    node.actions()
+    return node.run("index", "jsonl", str(file), "--index", "notes", "--vectors")
+
+
+def check(actions: set[str], *roles: str) -> None:
+    assert actions
+    assert sorted(action for action in actions if not is_allowed(action, *roles)) == []
+
+
+def test_loading_and_vectors(node, loaded):
+    check(loaded, "osrerank_load")
+    check(node.run("vectors", "build", "--index", "notes"), "osrerank_load")
+
+
+def test_searching(node, loaded):
+    actions = node.run("search", "low blood pressure", "--index", "notes", "--rerank")
+    with connect(node.url) as client:
+        client.msearch(body=[{"index": "notes"}, {"query": {"match": {"text": "low"}}}])
+    check(actions | node.actions(), "osrerank_search")
+
+
+def test_states_in_a_side_index(node, loaded, monkeypatch):
+    monkeypatch.setenv("OSRERANK_STATES", "off")
+    monkeypatch.setenv("OSRERANK_STATES_INDEX", "true")
+    for command in ("build", "status", "prune"):
+        check(node.run("states", command, "--index", "notes"), "osrerank_states")
+    check(node.run("search", "low blood pressure", "--index", "notes", "--rerank"), "osrerank_search")
+    check(node.run("states", "drop", "--index", "notes"), "osrerank_states")
+
+
+def test_pipeline_needs_no_right_to_change_settings_that_are_set(node, loaded):
+    with running() as server, OpenSearch(node.url) as client:
+        settings = json.loads(
+            json.dumps(bodies("_cluster/")["settings"]).replace(
+                "http://reranker:8088", re.escape(server).replace("\\", "\\\\")
+            )
+        )
+        assert client.cluster.put_settings(body=settings)["acknowledged"]
+        node.actions()
+        shown = CliRunner().invoke(cli, ["--url", node.url, "pipeline", "install", "--server", server, "--dry-run"])
+        assert "cluster setting" not in shown.output
+        for words in (("install", "--server", server), ("status",)):
+            actions = node.run("pipeline", *words)
+            assert "cluster:admin/settings/update" not in actions
+            check(without_system_indexes(actions), "osrerank_setup")
+        with connect(node.url) as search:
+            answer = search.search("low blood pressure", index="notes", rerank={"via": "pipeline"})
+            assert answer["rerank"]["applied"] is True
+        check(node.actions(), "osrerank_search", "osrerank_pipeline_search")
+        check(without_system_indexes(node.run("pipeline", "remove")), "osrerank_setup")
+
+
+def without_system_indexes(actions: set[str]) -> set[str]:
+    """Leave out what ml-commons does as itself in its own indexes, whose tasks do not all name them."""
+    own = (
+        "indices:data/",
+        "indices:admin/create",
+        "indices:admin/mapping",
+        "indices:admin/refresh",
+        "indices:admin/delete",
+    )
+    return {action for action in actions if not action.startswith(own) and action != "cluster:admin/settings/update"}
