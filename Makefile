@@ -84,7 +84,7 @@ sbom:
 	$(PYTHON) -m venv --clear build/sbom/packages
 	build/sbom/packages/bin/python $(SBOM_PIP) --require-hashes -r docker/requirements/cpu.txt
 	build/sbom/packages/bin/python $(SBOM_PIP) --no-index build/sbom/wheels/*.whl
-	build/sbom/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	env -u PYTHONPATH build/sbom/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 	  -o build/osrerank-cpu.cdx.json build/sbom/packages/bin/python
 
 clean:
