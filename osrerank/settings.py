@@ -33,7 +33,7 @@ ONE_REDIS = (
     "(a proxy or service in front of Sentinel), and put no Cluster there"
 )
 LEAST_KEY = 16
-"""Characters of a workers' key; ``openssl rand -hex 32`` makes 64."""
+"""Characters of a key of workers or cache; ``openssl rand -hex 32`` makes 64."""
 SETTINGS_FILE = Path("osrerank.toml")
 """Read where no settings file is named: from the working directory, else from the user's configuration folder."""
 
@@ -72,6 +72,8 @@ class Settings(BaseSettings):
         cache_ttl_s: lifetime of a cached score that nobody asks for, in seconds.
         cache_mb: memory for cached scores in Redis, in megabytes.
         cache_local_mb: memory for cached scores in this process, in megabytes; 0 for none.
+        cache_key: secret that scores in Redis are signed with, so that nobody else can write any. Of several, separated
+            by commas, the first signs and all are accepted.
         states: where documents' states are kept, for models of the layout ``joined``: ``file``, ``redis`` or ``off``.
         states_folder: folder of that file.
         states_redis_url: Redis that keeps them, where ``states`` is ``redis``.
@@ -108,6 +110,7 @@ class Settings(BaseSettings):
     cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=1)
     cache_mb: float = Field(default=256.0, gt=0)
     cache_local_mb: float = Field(default=16.0, ge=0)
+    cache_key: SecretStr | None = None
     states: Literal["file", "redis", "off"] = "file"
     states_redis_url: SecretStr | None = None
     states_folder: Path = Field(default_factory=_default_states_folder)
@@ -154,7 +157,7 @@ class Settings(BaseSettings):
             raise ValueError("a token has printable ASCII characters, at least one, and no spaces")
         return token
 
-    @field_validator("workers_key")
+    @field_validator("workers_key", "cache_key")
     @classmethod
     def _are_keys(cls, keys: SecretStr | None) -> SecretStr | None:
         if keys is not None and min(len(key.strip()) for key in keys.get_secret_value().split(",")) < LEAST_KEY:
@@ -241,6 +244,11 @@ class Settings(BaseSettings):
                 setting=SECRETS_DIR,
                 source="environment",
             ) from None
+
+
+def keys_of(secret: SecretStr | None) -> list[bytes]:
+    """Return the keys of a setting that may name several, separated by commas; none where it is not set."""
+    return [key.strip().encode() for key in secret.get_secret_value().split(",")] if secret is not None else []
 
 
 def _secrets_folder() -> Path | None:

@@ -16,7 +16,7 @@ from prometheus_client import Counter as Count
 from osrerank.scoring.cache.in_flight import InFlight
 from osrerank.scoring.cache.local import LocalStore, NoStore, Store
 from osrerank.scoring.wrapper import Wrapper
-from osrerank.settings import Settings
+from osrerank.settings import Settings, keys_of
 from osrerank.types import (
     NEVER,
     Counts,
@@ -39,10 +39,11 @@ def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
     """Return a scorer behind the settings' cache: in this process, and in Redis where they name one."""
     store: Store = NoStore()
     if settings.redis_url is not None:
+        from osrerank.scoring.cache.signing import EntrySigner  # noqa: PLC0415 - only where scores are shared
         from osrerank.scoring.cache.store import RemoteStore  # noqa: PLC0415 - imports redis
 
-        url = settings.redis_url.get_secret_value()
-        store = RemoteStore(url, ttl_s=settings.cache_ttl_s, most_bytes=settings.cache_mb * MEGABYTE)
+        url, signer = settings.redis_url.get_secret_value(), EntrySigner(keys_of(settings.cache_key))
+        store = RemoteStore(url, ttl_s=settings.cache_ttl_s, most_bytes=settings.cache_mb * MEGABYTE, signer=signer)
     return CachedScorer(scorer, store, LocalStore(settings.cache_local_mb * MEGABYTE))
 
 

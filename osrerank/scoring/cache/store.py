@@ -17,6 +17,7 @@ from prometheus_client import Counter
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from osrerank._redis import open_redis
+from osrerank.scoring.cache.signing import SIGNATURE_BYTES, EntrySigner
 
 PREFIX = b"osrerank:scores:2:"
 """Changes with the form of keys or values."""
@@ -59,12 +60,22 @@ class RemoteStore:
         ttl_s: a score that nobody asks for is gone after so many seconds, at the latest.
         most_bytes: memory that scores may take.
         rest_s: how long Redis is left alone after a failure, in seconds.
+        signer: signs the scores; without one they are believed as they are.
     """
 
-    def __init__(self, redis: str | Any, *, ttl_s: int, most_bytes: float, rest_s: float = REST_S) -> None:
+    def __init__(
+        self,
+        redis: str | Any,
+        *,
+        ttl_s: int,
+        most_bytes: float,
+        rest_s: float = REST_S,
+        signer: EntrySigner | None = None,
+    ) -> None:
+        self._signer = signer or EntrySigner()
         self._redis = connect(redis) if isinstance(redis, str) else redis
         self._ttl_s = ttl_s
-        self._most = max(1, int(most_bytes / 2 / REMOTE_ENTRY_BYTES))
+        self._most = max(1, int(most_bytes / 2 / (REMOTE_ENTRY_BYTES + self._signer.added_bytes)))
         self._breaker = Breaker(rest_s)
         self._writing = Breaker(rest_s)
 
@@ -78,7 +89,7 @@ class RemoteStore:
         answer = self._breaker.attempt(pipeline.execute)
         if not _fits(answer, len(keys)):
             return {}, {}
-        young, old = (_decoded(keys, found) for found in answer or ())
+        young, old = (_decoded(keys, found, self._signer) for found in answer or ())
         fading = {key: value for key, value in old.items() if key not in young}
         return {**young, **fading}, fading
 
@@ -87,7 +98,7 @@ class RemoteStore:
         if not scores:
             return
         pipeline = self._redis.pipeline(transaction=False)
-        pipeline.hset(YOUNG, mapping={key: VALUE.pack(value) for key, value in scores.items()})
+        pipeline.hset(YOUNG, mapping={key: self._signer.seal(key, VALUE.pack(value)) for key, value in scores.items()})
         pipeline.eval(TURN, 2, YOUNG, OLD, self._most, self._ttl_s * 1000)
         self._writing.attempt(lambda: self._breaker.attempt(lambda: self._execute(pipeline)))
 
@@ -160,14 +171,17 @@ def _fits(answer: object, size: int) -> bool:
     )
 
 
-def _decoded(keys: Sequence[bytes], found: Sequence[object]) -> dict[bytes, float]:
-    """Return the scores among the values found, counting what is none."""
+def _decoded(keys: Sequence[bytes], found: Sequence[object], signer: EntrySigner) -> dict[bytes, float]:
+    """Return the scores among the values found that are signed as they must be, counting what is no score."""
     scores = {}
     for key, value in zip(keys, found, strict=True):
         if value is None:
             continue
-        if isinstance(value, bytes) and len(value) == VALUE.size:
-            (score,) = VALUE.unpack(value)
+        if isinstance(value, bytes) and len(value) in (VALUE.size, VALUE.size + SIGNATURE_BYTES):
+            opened = signer.open(key, value, VALUE.size)
+            if opened is None:
+                continue
+            (score,) = VALUE.unpack(opened)
             if score - score == 0:  # finite
                 scores[key] = score
                 continue

@@ -16,7 +16,7 @@ from typing import Literal, Self
 from osrerank.errors import PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.remote.messages import MOST_BYTES
-from osrerank.settings import Settings
+from osrerank.settings import Settings, keys_of
 
 Kind = Literal["request", "reply", "heartbeat"]
 KINDS: tuple[Kind, ...] = ("request", "reply", "heartbeat")
@@ -49,10 +49,7 @@ class Signer:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """Return the signer of the settings' ``workers_key``."""
-        secret = settings.workers_key
-        if secret is None:
-            return cls()
-        return cls([key.strip().encode() for key in secret.get_secret_value().split(",")])
+        return cls(keys_of(settings.workers_key))
 
     def seal(self, kind: Kind, message: bytes) -> bytes:
         """Return a message with its signature."""

@@ -1,0 +1,76 @@
+"""Signatures of cached scores: whoever writes to the Redis without a key can neither make a score nor move one.
+
+HMAC-SHA256 (RFC 2104), cut to 16 bytes, over the entry's key and its value. The entry's key is the digest of model,
+query and document (`osrerank.scoring.cache.scorer.score_keys`), so that a score counts for its own pair alone.
+"""
+
+import hmac
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from prometheus_client import Counter
+
+PURPOSE = b"osrerank scores 1"
+SIGNATURE_BYTES = 16
+LOG_EVERY_S = 60.0
+"""A reason is logged this often at most; all refused entries are counted."""
+REASONS = {
+    "unsigned": "it is not signed: give all processes that share the cache the OSRERANK_CACHE_KEY",
+    "wrong_key": "it is not signed with a known OSRERANK_CACHE_KEY, or it was altered",
+    "no_key": "it is signed, and this process has no OSRERANK_CACHE_KEY",
+}
+
+REFUSED = Counter(
+    "osrerank_score_cache_refused", "Entries of the score cache whose signature is not right, and why.", ["reason"]
+)
+
+logger = logging.getLogger(__name__)
+
+
+class EntrySigner:
+    """Signs the values of entries, and opens those that are signed with a known key.
+
+    Args:
+        keys: the first signs, each of them opens; with none, values are not signed and signed ones are refused.
+    """
+
+    def __init__(self, keys: Sequence[bytes] = ()) -> None:
+        self._keys = [hmac.digest(key, PURPOSE, "sha256") for key in keys]
+        self.added_bytes = SIGNATURE_BYTES if keys else 0
+        self._logged_at: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def seal(self, key: bytes, value: bytes) -> bytes:
+        """Return the value of an entry with its signature."""
+        return value + _signature(self._keys[0], key, value) if self._keys else value
+
+    def open(self, key: bytes, sealed: bytes, size: int) -> bytes | None:
+        """Return an entry's value, of ``size`` bytes; None, counted, where its signature is missing or wrong."""
+        value, signature = sealed[:size], sealed[size:]
+        if not signature:
+            return self._refuse("unsigned") if self._keys else value
+        if not self._keys:
+            return self._refuse("no_key")
+        if any(hmac.compare_digest(signature, _signature(known, key, value)) for known in self._keys):
+            return value
+        return self._refuse("wrong_key")
+
+    def _refuse(self, reason: str) -> None:
+        REFUSED.labels(reason).inc()
+        now = time.monotonic()
+        with self._lock:
+            due = now - self._logged_at.get(reason, -LOG_EVERY_S) >= LOG_EVERY_S
+            if due:
+                self._logged_at[reason] = now
+        if due:
+            logger.warning(
+                "[score-refused] a cached score was refused and is computed: %s; for %g s more are only counted",
+                REASONS[reason],
+                LOG_EVERY_S,
+            )
+
+
+def _signature(secret: bytes, key: bytes, value: bytes) -> bytes:
+    return hmac.digest(secret, key + value, "sha256")[:SIGNATURE_BYTES]

@@ -1,0 +1,141 @@
+"""What whoever writes to Redis can forge: believed without a key, refused with it. Heartbeat, reply, score, state.
+
+Whole forgers, beside real workers, are in tests/integration/test_workers_broker.py.
+"""
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osrerank.errors import PayloadError
+from osrerank.scoring.cache.scorer import CachedScorer, behind_cache, score_keys
+from osrerank.scoring.cache.signing import REFUSED, EntrySigner
+from osrerank.scoring.cache.store import OLD, VALUE, YOUNG, connect
+from osrerank.scoring.remote.messages import Heartbeat, Reply
+from osrerank.scoring.remote.signing import Signer
+from osrerank.scoring.remote.worker_registry import PREFIX, WorkerRegistry, queue_of
+from osrerank.scoring.states.record import PROFILES, Record, TextStates
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+from osrerank.types import Advice, Scores
+
+OURS, OLDER, THEIRS = "the-key-of-our-deployment", "the-key-before-that-one!", "the-key-of-an-attacker!!"
+QUERY, DOCUMENTS, TUPLES = "low", ["low pressure", "wing"], [(0,), (1,)]
+TRUE, FORGED = [1.0, 0.0], 99.0
+with_and_without = pytest.mark.parametrize("key", ["", OURS], ids=["without a key", "with a key"])
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Any]:
+    with connect(redis_url) as client:
+        client.delete(YOUNG, OLD)
+        yield client
+        client.delete(YOUNG, OLD)
+
+
+def cached(redis_url: str, key: str) -> CachedScorer:
+    """A scorer behind the cache in Redis alone, as a deployment with this key has it."""
+    own = {"redis_url": redis_url, "cache_local_mb": 0.0, "cache_key": key or None}
+    return behind_cache(FunctionScorer(), Settings.load(**own))
+
+
+def keys() -> list[bytes]:
+    return score_keys(FunctionScorer().identity, QUERY, DOCUMENTS, TUPLES)
+
+
+def score(redis_url: str, key: str) -> list[float]:
+    scorer = cached(redis_url, key)
+    found: list[float] = scorer.score(QUERY, DOCUMENTS, TUPLES).values.tolist()
+    scorer.disconnect()
+    return found
+
+
+def refused(reason: str) -> float:
+    return REFUSED.labels(reason)._value.get()
+
+
+@with_and_without
+def test_a_heartbeat(redis: Any, key: str) -> None:
+    signer, model = Signer([key.encode()] if key else []), f"model-{secrets.token_hex(4)}"
+    registry = WorkerRegistry(redis, model, signer)
+    queue = queue_of(model, "id")
+    forged = Heartbeat("forger", "h", queue, model, "id", Advice(), True, (), 0.0, 1, 0.0, registry.now_s())
+    redis.set(f"{PREFIX}worker:forger", forged.encode(), ex=5)
+    redis.sadd(f"{PREFIX}workers:{model}", "forger")
+    assert [one.worker for one in registry.heartbeats()] == ([] if key else ["forger"])
+
+
+@with_and_without
+def test_a_reply(key: str) -> None:
+    signer = Signer([key.encode()] if key else [])
+    forged = Reply("chunk", "forger", "id", Scores(np.array([FORGED], dtype=np.float32))).encode()
+    if not key:
+        assert Reply.decode(signer.open("reply", forged)).scores.values.tolist() == [FORGED]
+        return
+    for sealed in (forged, Signer([THEIRS.encode()]).seal("reply", forged), signer.seal("heartbeat", forged)):
+        with pytest.raises(PayloadError):
+            signer.open("reply", sealed)
+
+
+@with_and_without
+@pytest.mark.parametrize("generation", [YOUNG, OLD])
+def test_a_score(redis: Any, redis_url: str, key: str, generation: bytes) -> None:
+    before = refused("unsigned")
+    redis.hset(generation, keys()[0], VALUE.pack(FORGED))
+    assert score(redis_url, key) == (TRUE if key else [FORGED, 0.0])
+    assert refused("unsigned") == before + bool(key)
+    assert score(redis_url, key) == (TRUE if key else [FORGED, 0.0])  # what was computed has replaced the forged one
+    assert refused("unsigned") == before + (bool(key) if generation == YOUNG else 2 * bool(key))
+
+
+def test_a_score_is_kept_signed(redis: Any, redis_url: str) -> None:
+    assert score(redis_url, OURS) == TRUE
+    scorer = cached(redis_url, OURS)
+    assert scorer.score(QUERY, DOCUMENTS, TUPLES).cached == 2
+    scorer.disconnect()
+    assert {len(value) for value in redis.hvals(YOUNG)} == {VALUE.size + 16}
+
+
+def test_a_score_moved_to_another_pair_signed_by_another_or_altered_is_refused(redis: Any, redis_url: str) -> None:
+    first, second = keys()
+    own, other = EntrySigner([OURS.encode()]), EntrySigner([THEIRS.encode()])
+    value = VALUE.pack(FORGED)
+    altered = VALUE.pack(FORGED + 1) + own.seal(first, value)[VALUE.size :]
+    before = refused("wrong_key")
+    for forged in (own.seal(second, value), other.seal(first, value), altered):
+        redis.hset(YOUNG, first, forged)
+        assert score(redis_url, OURS) == TRUE
+    assert refused("wrong_key") == before + 3
+    redis.hset(YOUNG, first, own.seal(first, value))
+    assert score(redis_url, OURS) == [FORGED, 0.0]  # what has the key is believed
+    assert score(redis_url, "") == TRUE  # a process without the key computes it
+
+
+def test_keys_are_changed_while_scores_are_kept(redis: Any, redis_url: str) -> None:
+    score(redis_url, OLDER)
+    for keys_named, from_cache in ((f"{OURS},{OLDER}", 2), (OURS, 0), (OURS, 2)):
+        scorer = cached(redis_url, keys_named)
+        assert scorer.score(QUERY, DOCUMENTS, TUPLES).cached == from_cache
+        scorer.disconnect()
+
+
+def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    signer = EntrySigner([OURS.encode()])
+    for _ in range(5):
+        assert signer.open(b"key", VALUE.pack(FORGED), VALUE.size) is None
+        assert signer.open(b"key", VALUE.pack(FORGED) + bytes(16), VALUE.size) is None
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == 2
+    assert all(line.startswith("[score-refused] a cached score was refused") for line in found)
+    assert "OSRERANK_CACHE_KEY" in found[0]
+
+
+@with_and_without
+def test_a_state(key: str) -> None:
+    rows = np.random.default_rng(1).standard_normal((1, 8, 16), dtype=np.float32)
+    states = TextStates(rows, np.ones(8, dtype=np.uint16), rows[0, 0])
+    forged = Record.of(states, PROFILES["standard"]).write(b"text")
+    assert (Record.read(forged, b"text", key.encode()) is None) is bool(key)
