@@ -1,11 +1,14 @@
-"""What differs between operating systems: forks, and locks on files.
+"""What differs between operating systems: forks, locks on files, and how many cores a process may use.
 
 A forked child inherits neither threads nor usable locks; `renew_after_fork` makes shared objects usable in it.
 """
 
 import errno
+import math
 import os
 import weakref
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from filelock import lock_descriptor
@@ -59,3 +62,47 @@ def try_lock(file: int) -> bool:
             reason = "this Python cannot lock files, so nothing keeps two processes from writing one: use another build"
             raise OsrerankError(reason) from error
         raise
+
+
+def usable_cores(system: Path = Path("/")) -> int:
+    """Return how many cores this process may use, at least one.
+
+    These are the physical cores of its CPU affinity: hyper-threads share the units that compute matrix products. A CPU
+    quota of its control groups, as containers have, bounds them, rounded up.
+
+    Args:
+        system: root of the file system; Linux describes processors and quotas in ``sys`` and ``proc``.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    allowed = os.sched_getaffinity(0)
+    described = system / "sys/devices/system/cpu"
+    cores = {_read(described / f"cpu{cpu}/topology/thread_siblings_list") or f"{cpu}" for cpu in allowed}
+    return max(1, min(len(cores), *(math.ceil(quota) for quota in _quotas(system))))
+
+
+def _quotas(system: Path) -> Iterator[float]:
+    """Yield the CPUs that each control group of this process may use, and the number of all CPUs."""
+    yield os.cpu_count() or 1
+    for line in _read(system / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mounted = system / "sys/fs/cgroup" / controllers
+        for group in (PurePosixPath(path), *PurePosixPath(path).parents):
+            folder = mounted / str(group).lstrip("/")
+            if controllers:  # version 1
+                limits = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+            else:
+                limits = _read(folder / "cpu.max").split()
+            if len(limits) == 2 and all(limit.isdigit() and int(limit) for limit in limits):
+                yield int(limits[0]) / int(limits[1])
+
+
+def _read(file: Path) -> str:
+    """Return a small file's text, "" where it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

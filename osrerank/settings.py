@@ -92,7 +92,7 @@ class Settings(BaseSettings):
         settings_file: TOML file that says what ``rerank=True`` means, in ``[rerank]`` and ``[index."NAME".rerank]``;
             None for ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, where
             there is one.
-        threads: CPU threads for scoring; 0 for as many as this process may use cores.
+        threads: CPU threads for scoring; 0 for as many as this process may use physical cores.
         catalogue: JSON file that lists what `osrerank download` fetches, for a mirror; None for the package's own list.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
     """

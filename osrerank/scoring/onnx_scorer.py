@@ -1,6 +1,5 @@
 """The ONNX backend: the default on CPU, and all that a base install needs."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -10,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from osrerank import _platform
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backend import Backend, Compute
 from osrerank.scoring.card import SEGMENTS, ModelCard, join_keys
@@ -241,8 +241,8 @@ class JoinedBackend:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many sequences to compute at a time: a physical core for each (`osrerank._platform`)."""
+    return _platform.usable_cores()
 
 
 def _precision(directory: Path, card: ModelCard) -> str:

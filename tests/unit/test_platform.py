@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +81,56 @@ def test_without_fcntl_everything_imports_and_one_sentence_says_what_is_missing(
 def test_what_only_posix_has_is_not_needed_to_index_search_and_rerank():
     done = subprocess.run([sys.executable, "-c", WITHOUT_POSIX], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["True ['1']", "1"], done.stderr
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, system: Path, siblings: dict[int, str], **files: str) -> int:
+    """Return the cores of a process that may use such CPUs."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(siblings))
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    made = {f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": of for cpu, of in siblings.items()}
+    made |= {name.replace("__", "/").replace("_DOT_", "."): content for name, content in files.items()}
+    for name, content in made.items():
+        (system / name).parent.mkdir(parents=True, exist_ok=True)
+        (system / name).write_text(f"{content}\n")
+    return _platform.usable_cores(system)
+
+
+FOUR_OF_TWO = {0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}
+SIXTEEN = {cpu: str(cpu) for cpu in range(16)}
+
+
+def test_hyper_threads_are_no_cores(monkeypatch, tmp_path):
+    assert pretend(monkeypatch, tmp_path, FOUR_OF_TWO) == 2
+    assert pretend(monkeypatch, tmp_path, {4: "0,4"}) == 1
+
+
+def test_cpus_that_the_system_does_not_describe_are_cores(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1, 2})
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert _platform.usable_cores(tmp_path) == 3
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        ("0::/", {"cpu_DOT_max": "200000 100000"}, 2),
+        ("0::/", {"cpu_DOT_max": "150000 100000"}, 2),
+        ("0::/", {"cpu_DOT_max": "10000 100000"}, 1),
+        ("0::/", {"cpu_DOT_max": "max 100000"}, 16),
+        ("0::/pod/box", {"pod__cpu_DOT_max": "300000 100000", "pod__box__cpu_DOT_max": "max 100000"}, 3),
+        (
+            "4:cpu,cpuacct:/box",
+            {"cpu,cpuacct__cpu_DOT_cfs_quota_us": "400000", "cpu,cpuacct__cpu_DOT_cfs_period_us": "100000"},
+            4,
+        ),
+        (
+            "4:cpu,cpuacct:/",
+            {"cpu,cpuacct__cpu_DOT_cfs_quota_us": "-1", "cpu,cpuacct__cpu_DOT_cfs_period_us": "100000"},
+            16,
+        ),
+        ("nonsense", {}, 16),
+    ],
+)
+def test_a_quota_bounds_the_cores(monkeypatch, tmp_path, groups, files, cores):
+    placed = {f"sys__fs__cgroup__{name}": content for name, content in files.items()}
+    assert pretend(monkeypatch, tmp_path, SIXTEEN, proc__self__cgroup=groups, **placed) == cores
