@@ -31,9 +31,8 @@ def test_pairs_a_second_by_threads() -> None:
                 taken[threads].append(seconds)
     speeds = {threads: pairs(tasks) / statistics.median(seconds) for threads, seconds in taken.items()}
     for threads, speed in speeds.items():
-        print(
-            f"\n{threads} threads: {speed:.1f} pairs/s, {speed / speeds[1]:.2f} times one; {os.getloadavg()[0]:.0f} load"
-        )
+        load = f"load {os.getloadavg()[0]:.1f}"
+        print(f"\n{threads} threads: {speed:.1f} pairs/s, {speed / speeds[1]:.2f} times one; {load}")
     for scorer in scorers.values():
         scorer.close()
     assert all(speed > 0 for speed in speeds.values())
