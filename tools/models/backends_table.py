@@ -1,9 +1,10 @@
 """Export a random checkpoint of each family and compare the backends with transformers, as a Markdown table.
 
-python -m tools.models.backends_table --shape minilm-l6 --queries 5 --threads 2
+python tools/models/backends_table.py --shape minilm-l6 --queries 5 --threads 2
 
-The columns: the largest difference from transformers' logits, in logits; the mean share of transformers' first ten that
-int8 has in its first ten; pairs a second. `tools.models.families` says how the checkpoints are drawn.
+`families` says how the checkpoints are drawn. The columns: the logits' standard deviation within a query; the largest
+difference from transformers' logits; the mean share of transformers' first ten that int8 has in its first ten; pairs a
+second.
 """
 
 import argparse
@@ -19,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from families import FAMILIES, SHAPES, Text, load, logit, make, sequences
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.checkpoints.self_check import examples
 from osrerank.scoring.onnx_scorer import usable_cores
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scorer
-from tools.models.families import FAMILIES, SHAPES, Text, load, logit, make, sequences
 
 TOP = 10
 CHARACTERS = 500
