@@ -49,13 +49,20 @@ class EntrySigner:
     def open(self, key: bytes, sealed: bytes, size: int) -> bytes | None:
         """Return an entry's value, of ``size`` bytes; None, counted, where its signature is missing or wrong."""
         value, signature = sealed[:size], sealed[size:]
+        reason = self._objection(key, value, signature)
+        if reason:
+            self._refuse(reason)
+            return None
+        return value
+
+    def _objection(self, key: bytes, value: bytes, signature: bytes) -> str:
+        """Return the one of `REASONS` that speaks against a value, or nothing."""
         if not signature:
-            return self._refuse("unsigned") if self._keys else value
+            return "unsigned" if self._keys else ""
         if not self._keys:
-            return self._refuse("no_key")
-        if any(hmac.compare_digest(signature, _signature(known, key, value)) for known in self._keys):
-            return value
-        return self._refuse("wrong_key")
+            return "no_key"
+        is_known = any(hmac.compare_digest(signature, _signature(known, key, value)) for known in self._keys)
+        return "" if is_known else "wrong_key"
 
     def _refuse(self, reason: str) -> None:
         REFUSED.labels(reason).inc()
