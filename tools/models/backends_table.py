@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ TOP = 10
 CHARACTERS = 500
 """Of a document: about a hundred tokens."""
 COLUMNS = ("fp32", "int8", "torch")
-Values = npt.NDArray[np.float64]
+Values = npt.NDArray[np.floating[Any]]
 
 
 class Found(NamedTuple):
