@@ -6,19 +6,20 @@ from functools import partial
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.client import embedded_folder, is_embedded, refuse_settings, refuse_unknown, represent, server_options
+from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, represent, server_options
 from osrerank.msearch import MultiSearchCall
 from osrerank.options.candidates import Candidates
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.found_fields import FoundFields
-from osrerank.retrieval.requests import SideRequest
+from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.states import SideStates
 from osrerank.search.step import Scoring, Step
 from osrerank.search.steps import search_steps
+from osrerank.search.traced import multi_request_span, multi_search_span, request_span, search_span
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.union import vector_query
 from osrerank.service import RerankService
@@ -93,17 +94,19 @@ class AsyncClient(AsyncOpenSearch):
             records=self.ubi_records,
         )
         perform = partial(self._perform, index=index, headers=headers, options=options)
-        return await _performed(steps, perform)
+        with search_span(self, index, rerank, query):
+            return await _performed(steps, perform)
 
     async def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         if isinstance(step, Scoring):
             return await asyncio.to_thread(step.run)
-        if isinstance(step, SideRequest):
-            return await self.transport.perform_request(
-                step.method, step.path, headers=headers, params=dict(step.params), body=step.body
-            )
-        in_url, named = step.call.split_params(options)
-        return await super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
+        with request_span(self, step, index):
+            if isinstance(step, SideRequest):
+                return await self.transport.perform_request(
+                    step.method, step.path, headers=headers, params=dict(step.params), body=step.body
+                )
+            in_url, named = step.call.split_params(options)
+            return await super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
 
     async def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each, as ``Client.msearch``."""
@@ -120,9 +123,11 @@ class AsyncClient(AsyncOpenSearch):
             calibrations=self.calibrations,
         )
         perform = partial(self._perform, index=index, headers=options.get("headers"), options={})
-        call = await _performed(steps, perform)
-        answer = await super().msearch(body=list(call.lines), index=index, **options)
-        return await _performed(call.finish(answer, self.side_states, self.ubi_records), perform)
+        with multi_search_span(self, index):
+            call = await _performed(steps, perform)
+            with multi_request_span(self, index, len(call.lines) // 2):
+                answer = await super().msearch(body=list(call.lines), index=index, **options)
+            return await _performed(call.finish(answer, self.side_states, self.ubi_records), perform)
 
     async def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True

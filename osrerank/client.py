@@ -15,13 +15,14 @@ from osrerank.options.candidates import Candidates
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.found_fields import FoundFields
-from osrerank.retrieval.requests import SideRequest
+from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.states import SideStates
 from osrerank.search.step import Scoring, Step
 from osrerank.search.steps import search_steps, with_fields
+from osrerank.search.traced import multi_request_span, multi_search_span, request_span, search_span
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.union import vector_query
 from osrerank.service import RerankService
@@ -118,17 +119,19 @@ class Client(OpenSearch):
             records=self.ubi_records,
         )
         perform = partial(self._perform, index=index, headers=headers, options=options)
-        return _performed(steps, perform)
+        with search_span(self, index, rerank, query):
+            return _performed(steps, perform)
 
     def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         if isinstance(step, Scoring):
             return step.run()
-        if isinstance(step, SideRequest):
-            return self.transport.perform_request(
-                step.method, step.path, headers=headers, params=dict(step.params), body=step.body
-            )
-        in_url, named = step.call.split_params(options)
-        return super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
+        with request_span(self, step, index):
+            if isinstance(step, SideRequest):
+                return self.transport.perform_request(
+                    step.method, step.path, headers=headers, params=dict(step.params), body=step.body
+                )
+            in_url, named = step.call.split_params(options)
+            return super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each.
@@ -152,9 +155,11 @@ class Client(OpenSearch):
             calibrations=self.calibrations,
         )
         perform = partial(self._perform, index=index, headers=options.get("headers"), options={})
-        call = _performed(steps, perform)
-        answer = super().msearch(body=list(call.lines), index=index, **options)
-        return _performed(call.finish(answer, self.side_states, self.ubi_records), perform)
+        with multi_search_span(self, index):
+            call = _performed(steps, perform)
+            with multi_request_span(self, index, len(call.lines) // 2):
+                answer = super().msearch(body=list(call.lines), index=index, **options)
+            return _performed(call.finish(answer, self.side_states, self.ubi_records), perform)
 
     def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
@@ -339,11 +344,6 @@ def embedded_folder(settings: Settings) -> Path | None:
     """Return the embedded engine's folder; None if the URL is a server's."""
     address = settings.url.get_secret_value()
     return Path(address.removeprefix(EMBEDDED)).expanduser() if address.startswith(EMBEDDED) else None
-
-
-def is_embedded(client: Any) -> bool:
-    """Return whether a client's engine is the embedded one."""
-    return type(client.transport).__module__.startswith("osrerank.embedded.")
 
 
 def server_options(settings: Settings) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from osrerank.search.steps import with_fields
 from osrerank.search.ubi import UbiRecords
 from osrerank.service import RerankService
 from osrerank.thresholds.cut import Thresholds
+from osrerank.tracing.spans import span
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class MultiSearchCall:
         responses = []
         for call, response in zip(self._calls, answer["responses"], strict=True):
             if "error" not in response:
-                reranked = yield from states.around(call, response)
+                with span("osrerank.rerank"):
+                    reranked = yield from states.around(call, response)
                 response = yield from records.after(call, reranked)  # noqa: PLW2901 - the same one, marked
             responses.append(response)
         return {**answer, "responses": responses}

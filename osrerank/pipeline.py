@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 
 from osrerank.errors import MissingDependencyError, ScoringError, WorkerError
+from osrerank.tracing.attributes import tell_report
+from osrerank.tracing.spans import span
 from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, StageReport
 
 logger = logging.getLogger(__name__)
@@ -64,7 +66,9 @@ class Pipeline:
                 continue
             started = time.perf_counter()
             try:
-                ranking = stage.rerank(ranking, deadline=deadline)
+                with span(f"stage {stage.name}", osrerank__stage__depth=stage.depth) as traced:
+                    ranking = stage.rerank(ranking, deadline=deadline)
+                    tell_report(traced, ranking.reports[-1])
             except (ScoringError, WorkerError, MissingDependencyError) as error:
                 if on_failure == "raise":
                     raise

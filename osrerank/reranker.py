@@ -13,6 +13,7 @@ from osrerank.search.ranking import id_of, rank_texts
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.thresholds.cut import cut_at_cliff, probability_of
+from osrerank.tracing.spans import carried
 from osrerank.types import Candidate, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
@@ -120,7 +121,9 @@ class Reranker:
         if len(queries) != len(documents):
             raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            return list(threads.map(lambda one: self.rank(*one, top_k=top_k), zip(queries, documents, strict=True)))
+            asked = zip(queries, documents, strict=True)
+            futures = [threads.submit(carried(self.rank), *one, top_k=top_k) for one in asked]
+            return [future.result() for future in futures]
 
     async def arank(self, query: str, documents: Sequence[Document], *, top_k: int | None = None) -> list[RankedText]:
         """Do as `rank` in a thread, so that the event loop stays free."""

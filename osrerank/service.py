@@ -20,6 +20,7 @@ from osrerank.stages.language_guard import unreadable
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, score_by_passages
 from osrerank.stages.sentences import SentenceStage
+from osrerank.tracing.spans import current, name_of
 from osrerank.types import (
     NEVER,
     Candidate,
@@ -103,6 +104,7 @@ class RerankService:
         except (ModelLoadError, MissingDependencyError, WorkerError) as error:
             if options.on_failure == "raise":
                 raise
+            current().event("osrerank.no_model", error__type=name_of(error))
             logger.warning(
                 "[no-model] there is no model to score with, searches keep their first-pass order: %s", error
             )

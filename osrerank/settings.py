@@ -19,6 +19,7 @@ from pydantic_settings import (
 )
 
 from osrerank.errors import ConfigError
+from osrerank.tracing.spans import Tracing
 
 PREFIX = "OSRERANK_"
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
@@ -95,6 +96,8 @@ class Settings(BaseSettings):
         threads: CPU threads for scoring; 0 for as many as this process may use physical cores.
         catalogue: JSON file that lists what `osrerank download` fetches, for a mirror; None for the package's own list.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
+        tracing: what OpenTelemetry's traces have of us, where this process has a tracer provider: ``on``, ``off``, or
+            ``queries`` for the texts of queries and the reasons in full, too.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -134,6 +137,7 @@ class Settings(BaseSettings):
     rerank_dialect: RerankDialect = "auto"
     rerank_scores: Literal["auto", "probability", "logit"] = "auto"
     rerank_batch: int = Field(default=0, ge=0)
+    tracing: Tracing = "on"
 
     @field_validator("url")
     @classmethod

@@ -8,9 +8,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from osrerank._progress import shown
-from osrerank.client import Client, is_embedded
+from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.response import parse
+from osrerank.retrieval.requests import is_embedded
 from osrerank.scoring.card import Kind
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.states.index import SUFFIX, IndexStore, every_hit

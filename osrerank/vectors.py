@@ -11,10 +11,11 @@ from itertools import islice
 from typing import Any
 
 from osrerank._progress import shown
-from osrerank.client import Client, is_embedded
+from osrerank.client import Client
 from osrerank.errors import ConfigError, OsrerankError, VectorsError
 from osrerank.options.rerank import Rerank
 from osrerank.response import parse
+from osrerank.retrieval.requests import is_embedded
 from osrerank.retrieval.text_fields import USUAL
 from osrerank.retrieval.vector_field import DEFAULT_FIELD, META, DataType, VectorField, refusal_of, takes_bytes
 from osrerank.scoring.states.index import every_hit

@@ -32,3 +32,8 @@ def path_of(index: Any, action: str) -> str:
     """
     names = index if isinstance(index, str) or index is None else ",".join(index)
     return f"/{quote(names, safe=',*')}/{action}" if names else f"/{action}"
+
+
+def is_embedded(client: Any) -> bool:
+    """Return whether a client's engine is the embedded one."""
+    return type(client.transport).__module__.startswith("osrerank.embedded.")

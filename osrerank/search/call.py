@@ -34,6 +34,8 @@ from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.thresholds.cut import Thresholds
+from osrerank.tracing.attributes import tell_outcome
+from osrerank.tracing.spans import current
 from osrerank.types import Deadline, Query, Ranking, RequestStates
 
 logger = logging.getLogger(__name__)
@@ -257,6 +259,7 @@ class SearchCall:
             took_s = time.perf_counter() - started
             count_search(took_s, applied=outcome)
         advise_if_slow(answer, self._options, took_s)
+        tell_outcome(current(), applied=outcome, reason=answer["rerank"]["reason"])
         if outcome is not True:
             logger.info("search not wholly reranked: %s", answer["rerank"]["reason"])
         return answer

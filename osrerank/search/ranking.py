@@ -5,10 +5,13 @@ from typing import Any, Protocol
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
+from osrerank.pipeline import applied
 from osrerank.response import FIRST_PASS, Page, hits_of, squash
 from osrerank.search.call import QUERY_ID, RerankArgument, reranked
+from osrerank.search.traced import rerank_span
 from osrerank.service import RerankService
 from osrerank.thresholds.cut import Thresholds
+from osrerank.tracing.attributes import tell_outcome
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageScore
 
 
@@ -38,7 +41,10 @@ def rank_response(
         return dict(content)
     thresholds = None if options.cutoff is None else Thresholds(cutoff=options.cutoff)
     page = Page(0, len(hits_of(content)), (), options.min_score, options.explain, thresholds)
-    return reranked(reranker, options, content, query, page, deadline=Deadline.after_ms(options.deadline_ms))
+    with rerank_span(reranker, query) as traced:
+        answer = reranked(reranker, options, content, query, page, deadline=Deadline.after_ms(options.deadline_ms))
+        tell_outcome(traced, applied=answer["rerank"]["applied"], reason=answer["rerank"]["reason"])
+    return answer
 
 
 def _here(options: Rerank | None) -> Rerank | None:
@@ -77,7 +83,11 @@ def rank_texts(
     ranking = Ranking(Query(QUERY_ID, query), tuple(candidates))
     if options is None:
         return ranking
-    return reranker.rerank(ranking, options, Deadline.after_ms(options.deadline_ms))
+    with rerank_span(reranker, query) as traced:
+        ranking = reranker.rerank(ranking, options, Deadline.after_ms(options.deadline_ms))
+        reasons = [report.reason for report in ranking.reports if report.reason]
+        tell_outcome(traced, applied=applied(ranking.reports), reason="; ".join(reasons))
+    return ranking
 
 
 def id_of(document: str | Mapping[str, Any], place: int) -> Any:

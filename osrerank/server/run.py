@@ -16,6 +16,7 @@ from osrerank.server.api.limits import Limits
 from osrerank.server.origins import own_names, restrict
 from osrerank.server.page.routes import Comparison, add_page
 from osrerank.service import RerankService
+from osrerank.tracing.export import export_traces
 
 MOST_CONNECTIONS = 2_000
 """Connections at a time; others get 503 at once."""
@@ -98,6 +99,7 @@ def run(
         ConfigError: the address cannot be listened on, or the access log not be written.
     """
     access = access or Access()
+    export_traces(reranker.settings.tracing, "osrerank-server")
     log = None if access.log is None else AccessLog(access.log, texts=access.texts)
     token = reranker.settings.server_token
     app = create_app(reranker, limits, token=None if token is None else token.get_secret_value(), access_log=log)

@@ -7,8 +7,8 @@ import pytest
 from opensearchpy import OpenSearch
 
 from osrerank.cli import main
-from osrerank.client import is_embedded
 from osrerank.formats.trec import read_run
+from osrerank.retrieval.requests import is_embedded
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from osrerank import Client, connect
 from osrerank.cli import cli
-from osrerank.client import is_embedded
 from osrerank.errors import ConfigError, InferenceError, LoaderError, VectorsError
+from osrerank.retrieval.requests import is_embedded
 from osrerank.retrieval.vector_field import VectorField
 from osrerank.scoring.vectors.texts import TextVectors
 from osrerank.vectors import VectorCounts, build_vectors, count_vectors

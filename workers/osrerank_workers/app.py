@@ -13,6 +13,7 @@ from celery import Celery, signals
 from osrerank.errors import OsrerankError
 from osrerank.scoring.remote.broker import celery_app
 from osrerank.settings import Settings
+from osrerank.tracing.export import export_traces
 from osrerank.types import Scorer
 from osrerank_workers.logs import configure_logs
 from osrerank_workers.probes import serve_probes
@@ -75,6 +76,7 @@ def _follow(service: Service, settings: Settings) -> None:
 
     def load(conf: Any, **_rest: Any) -> None:
         configure_logs(settings.log_format)
+        export_traces(settings.tracing, "osrerank-worker")
         _or_exit(lambda: stop_probes.append(serve_probes(settings.probe_port, service.status)))
         _or_exit(service.load)
         conf.task_default_queue = service.queue

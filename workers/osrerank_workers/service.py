@@ -30,6 +30,7 @@ from osrerank.types import NEVER, Deadline, RequestStates, Scorer, Scores
 from osrerank_workers.probes import Status
 from osrerank_workers.queue_metrics import QueueCollector
 from osrerank_workers.replays import Replays
+from osrerank_workers.traced import chunk_span, tell_chunk
 
 logger = logging.getLogger(__name__)
 
@@ -156,12 +157,21 @@ class Service:
         with self._lock:
             self._held.add(chunk)
 
-    def handle(self, chunk: str, message: object) -> None:
-        """Score a chunk and reply; a chunk past its deadline is dropped unscored."""
+    def handle(self, chunk: str, message: object, *, headers: Mapping[str, object] | None = None) -> None:
+        """Score a chunk and reply; a chunk past its deadline is dropped unscored.
+
+        Args:
+            chunk: its id.
+            message: its request.
+            headers: of the task; those of a trace are followed where the message holds.
+        """
         self.hold(chunk)
         started = time.monotonic()
         try:
-            outcome = self._handle(self._request(chunk, message), started)
+            request = self._request(chunk, message)
+            with chunk_span(self.settings.tracing, self.queue, request, headers) as traced:
+                outcome = self._handle(request, started)
+                tell_chunk(traced, outcome)
         except PayloadError as error:
             outcome = "refused"
             count_refusal("request", error)

@@ -12,4 +12,6 @@ def register(app: Celery, service: Service) -> None:
     @app.task(name=TASK, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]
     def score(task: object, *arguments: object) -> None:
         """Score one chunk; refuse anything but exactly one message."""
-        service.handle(str(task.request.id), arguments[0] if len(arguments) == 1 else None)  # type: ignore[attr-defined]
+        request = task.request  # type: ignore[attr-defined]
+        message = arguments[0] if len(arguments) == 1 else None
+        service.handle(str(request.id), message, headers=request.headers)

@@ -12,9 +12,10 @@ from typing import Any
 
 from opensearchpy import NotFoundError
 
-from osrerank.client import Client, is_embedded
+from osrerank.client import Client
 from osrerank.decision.use.clicks import ShownPage
 from osrerank.errors import EvaluationError
+from osrerank.retrieval.requests import is_embedded
 from osrerank.scoring.states.index import every_hit
 from osrerank.search.ubi import EXPERIMENT, FIRST_RANK, SESSION, TEAMS
 

@@ -16,6 +16,8 @@ from urllib3.exceptions import TimeoutError as TooLateError
 
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
 from osrerank.metrics import ENDPOINT_REQUESTS, ENDPOINT_SECONDS
+from osrerank.tracing.attributes import http_span, tell_status
+from osrerank.tracing.spans import headers as trace_headers
 from osrerank.types import Deadline
 
 CONNECTIONS = 32
@@ -130,9 +132,18 @@ class Connection:
             EndpointError: no connection can be made in time, or no answer comes.
             _HungUp: the connection failed in a way that another attempt may not.
         """
+        with http_span(method, url) as traced:
+            answer = self._exchanged(method, url, deadline, content, headers)
+            tell_status(traced, answer[0])
+        return answer
+
+    def _exchanged(
+        self, method: str, url: str, deadline: Deadline, content: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Do what `_send` does, within its span."""
         left_s = min(MOST_S, deadline.remaining_s())
         timeout = urllib3.Timeout(connect=min(CONNECT_S, left_s), read=left_s)
-        sent = {"Content-Type": "application/json", "Accept": "application/json", **headers}
+        sent = {"Content-Type": "application/json", "Accept": "application/json", **headers, **trace_headers()}
         if self._key:
             sent["Authorization"] = f"Bearer {self._key}"
         try:

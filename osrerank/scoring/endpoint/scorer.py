@@ -19,6 +19,7 @@ from osrerank.scoring.endpoint.connection import CONNECTIONS, Connection
 from osrerank.scoring.endpoint.dialects import Asked, Dialect
 from osrerank.scoring.endpoint.target import Target, told_by_info, told_by_models
 from osrerank.scoring.inputs import MOST_CHARACTERS
+from osrerank.tracing.spans import carried
 from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
 
 MOST_BATCH_CHARACTERS = 4 << 20
@@ -146,7 +147,7 @@ class EndpointScorer:
                 raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="osrerank-http")
-            return self._threads.submit(self._scored, dialect, query, batch, deadline)
+            return self._threads.submit(carried(self._scored), dialect, query, batch, deadline)
 
     def _scored(self, dialect: Dialect, query: str, batch: Batch, deadline: Deadline) -> Batch:
         """Score a batch; one that the server refuses for its size, or for a document of it, in halves.

@@ -54,6 +54,7 @@ class PendingChunk:
         unseen_since: since when no worker holds it.
         is_held: whether a worker held it after it was sent last.
         losses: how many workers were lost while they held it.
+        headers: what continues the search's trace.
     """
 
     chunk_id: str
@@ -67,6 +68,7 @@ class PendingChunk:
     unseen_since: float | None = None
     is_held: bool = False
     losses: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
     _call: "_Call | None" = field(default=None, repr=False)
 
     def settle(self, answer: Reply | str) -> None:
@@ -177,6 +179,7 @@ class Delivery:
                 args=(pending.message,),
                 task_id=pending.chunk_id,
                 queue=pending.queue,
+                headers=dict(pending.headers) or None,
                 argsrepr="",  # Celery would put the beginning of the texts there
                 kwargsrepr="",
                 ignore_result=True,

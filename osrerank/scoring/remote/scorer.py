@@ -25,6 +25,7 @@ from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer
 from osrerank.scoring.remote.worker_group import LiveWorkers, WorkerGroup
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
+from osrerank.tracing.spans import headers
 from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
 
 logger = logging.getLogger(__name__)
@@ -274,7 +275,7 @@ class RemoteScorer:
             wants_records=wants_records,
         )
         message = self._signer.seal("request", request.encode())
-        return PendingChunk(name, worker.queue, message, deadline)
+        return PendingChunk(name, worker.queue, message, deadline, headers=headers())
 
     def _open(self) -> None:
         """Open the connections of this process; those inherited over a fork belong to the parent."""

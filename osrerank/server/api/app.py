@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
@@ -25,6 +26,9 @@ from osrerank.server.api.service import Busy, Service
 from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
+
+UNTOLD: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+"""FastAPI's own telemetry, of releases that have one: it tells what is wrong in a body with the body's texts."""
 
 
 def create_app(
@@ -57,13 +61,15 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,  # FastAPI's page takes its files from a server on the internet
         redoc_url=None,
+        telemetry=UNTOLD,
     )
     app.state.service = service
     app.state.started = int(time.time())
     app.include_router(routes.dialects)
     app.include_router(routes.checks)
     add_explorer(app)
-    app.add_middleware(RequestMiddleware, limits=limits, token=token, access_log=access_log)
+    tracing = reranker.settings.tracing
+    app.add_middleware(RequestMiddleware, limits=limits, token=token, access_log=access_log, tracing=tracing)
     app.add_exception_handler(RequestValidationError, _misshapen)
     app.add_exception_handler(HTTPException, _refused_by_framework)
     app.add_exception_handler(OsrerankError, _failed)

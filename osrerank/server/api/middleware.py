@@ -12,6 +12,8 @@ from osrerank.server.api.errors import Refused, body_of, headers_of
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.metrics import REQUESTS, SECONDS
 from osrerank.server.api.numbers import encode
+from osrerank.server.api.traced import server_span, tell_answer
+from osrerank.tracing.spans import Tracing
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -41,12 +43,19 @@ class RequestMiddleware:
         limits: of bodies, each and together.
         token: what ``Authorization: Bearer`` must carry; None lets everybody in.
         access_log: gets a line for each request; None for none.
+        tracing: whether requests are traced.
     """
 
     def __init__(
-        self, application: Application, limits: Limits, token: str | None, access_log: AccessLog | None = None
+        self,
+        application: Application,
+        limits: Limits,
+        token: str | None,
+        access_log: AccessLog | None = None,
+        tracing: Tracing = "on",
     ) -> None:
         self._access_log = access_log
+        self._tracing = tracing
         self._application = application
         self._limits = limits
         self._token = None if token is None else token.encode()
@@ -60,6 +69,16 @@ class RequestMiddleware:
         started = time.perf_counter()
         scope[RECORD] = {}
         answer = _Answer(send, request_id(_header(scope, REQUEST_ID.lower().encode())))
+        with server_span(self._tracing, scope, answer.request_id) as traced:
+            try:
+                await self._answer(scope, receive, answer, started)
+            finally:
+                tell_answer(traced, scope, answer.status)
+
+    async def _answer(
+        self, scope: MutableMapping[str, Any], receive: Receive, answer: "_Answer", started: float
+    ) -> None:
+        """Answer a request, count it and write it down."""
         body = bytearray()
         try:
             self._check_token(scope)

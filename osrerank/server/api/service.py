@@ -15,6 +15,7 @@ from osrerank.server.api.metrics import DOCUMENTS, HELD
 from osrerank.server.api.numbers import separated
 from osrerank.server.api.queue import Task, TaskQueue
 from osrerank.service import RerankService
+from osrerank.tracing.spans import carried, span
 from osrerank.types import Counts, Deadline, Scorer, Scores
 
 RETRY_AFTER_S = 1
@@ -169,7 +170,7 @@ class Service:
         """Return judgements of questions that are scored in tasks of this many tokens; 0 for as many as usual."""
         parts = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
         tasks = [
-            Task(_tokens(part), functools.partial(self._score, part, deadline, cached=cached))
+            Task(_tokens(part), carried(functools.partial(self._score, part, deadline, cached=cached)))
             for some in parts
             for part in some
         ]
@@ -187,7 +188,8 @@ class Service:
             raise DeadlineExceeded("the time given for the request ran out before its turn came")
         asked = len(question.documents)
         try:
-            scores = self.reranker.score(question.query, question.documents, deadline, cached=cached)
+            with span("osrerank.score", gen_ai__operation__name="rerank", gen_ai__rerank__candidate__count=asked):
+                scores = self.reranker.score(question.query, question.documents, deadline, cached=cached)
         except InferenceError as error:
             return error
         if scores.reached < asked:

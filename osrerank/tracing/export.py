@@ -1,0 +1,75 @@
+"""OpenTelemetry's SDK for the processes that are ours, ``osrerank serve`` and ``osrerank worker``, from ``OTEL_*``.
+
+A library leaves this to its application. Resource, sampler, batches and the exporters read their variables themselves.
+"""
+
+import logging
+import os
+from importlib.metadata import entry_points
+from typing import Any
+
+from osrerank.tracing.spans import Tracing
+
+logger = logging.getLogger(__name__)
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+GROUP = "opentelemetry_traces_exporter"
+PACKAGES = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+
+
+def export_traces(how: Tracing, service: str) -> bool:
+    """Set up a tracer provider where ``OTEL_*`` variables ask for traces; return whether there is one.
+
+    Asked for they are by an endpoint, or by ``OTEL_TRACES_EXPORTER``. Where the SDK or the exporter is missing, a line
+    of the log says what to install, and nothing is traced.
+
+    Args:
+        how: the setting ``tracing``.
+        service: the service's name, unless a variable has another.
+    """
+    if how == "off" or not (names := _exporters()):
+        return False
+    try:
+        from opentelemetry import trace  # noqa: PLC0415 - only where traces are asked for
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - likewise
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - likewise
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - likewise
+
+        exporters = [_exporter(name) for name in names]
+    except ImportError as error:
+        logger.warning("[no-traces] OTEL_* variables ask for traces, and %s is missing: %s", error.name, PACKAGES)
+        return False
+    provider = TracerProvider(resource=Resource.create(_named(service)))
+    for exporter in exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)  # it sends what it has when the process ends
+    return True
+
+
+def _exporters() -> list[str]:
+    """Return the names of the exporters that variables ask for."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return []
+    default = "otlp" if any(map(os.environ.get, ENDPOINTS)) else "none"
+    named = os.environ.get("OTEL_TRACES_EXPORTER") or default
+    return [name for part in named.split(",") if (name := part.strip()) not in ("", "none")]
+
+
+def _exporter(name: str) -> Any:
+    """Return an exporter of any installed package, by the name that ``OTEL_TRACES_EXPORTER`` has for it.
+
+    Raises:
+        ImportError: there is none.
+    """
+    if name == "otlp":
+        protocol = next(filter(None, map(os.environ.get, PROTOCOLS)), "http/protobuf")
+        name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+    for found in entry_points(group=GROUP, name=name):
+        return found.load()()
+    raise ImportError(f"there is no exporter {name}", name=f"the exporter {name}")
+
+
+def _named(service: str) -> dict[str, str]:
+    is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return {} if is_named else {"service.name": service}

@@ -1,0 +1,105 @@
+"""What traces cost a search of 100, by where they are on; the scorer and the first pass cost nothing.
+
+make bench TEST_OPTIONS="-k tracing -s"
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.bench.test_overhead import FreeScorer, random, response_of, text
+from tests.servers import ROOT
+
+pytestmark = pytest.mark.bench
+ROUNDS, SEARCHES, DEPTH = 5, 100, 100
+HOW = {
+    "no opentelemetry": "",
+    "imported, no provider": "import opentelemetry.trace",
+    "OSRERANK_TRACING=off": "begin(); os.environ['OSRERANK_TRACING'] = 'off'",
+    "on, not sampled": "begin(ParentBased(ALWAYS_OFF))",
+    "on, all sampled": "begin()",
+}
+BEGIN = """
+import os
+def begin(sampler=None):
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+    class Nowhere(SpanExporter):
+        def export(self, spans): return SpanExportResult.SUCCESS
+    provider = TracerProvider(sampler=sampler)
+    provider.add_span_processor(BatchSpanProcessor(Nowhere()))
+    trace.set_tracer_provider(provider)
+"""
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_spans_alone(how):
+    """What the calls of a search cost: one trace with its first pass and a stage."""
+    printed = _run(how, "spans_alone()")
+    print(f"\nthe spans of a search, {how}: {1000 * float(printed):.1f} us, the median of {ROUNDS} times 1,000")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_tracing(how):
+    printed = _run(how, "searches()")
+    print(f"\na search of {DEPTH}, {how}: {float(printed):.3f} ms, the median of {ROUNDS} times {SEARCHES} searches")
+
+
+def _run(how, measured):
+    sampling = "from opentelemetry.sdk.trace.sampling import *\n" if "ParentBased" in HOW[how] else ""
+    code = f"{BEGIN}\n{sampling}{HOW[how]}\nfrom tests.bench.test_tracing import *\nprint({measured})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout
+
+
+def spans_alone():
+    """Return the median of the milliseconds that the spans of a search take."""
+    from types import SimpleNamespace
+
+    from osrerank.search.step import SearchRequest
+    from osrerank.search.traced import request_span, search_span
+    from osrerank.settings import Settings
+    from osrerank.tracing.attributes import tell_outcome, tell_report
+    from osrerank.tracing.spans import current, span
+    from osrerank.types import StageReport
+
+    hosts = SimpleNamespace(hosts=[{"host": "localhost", "port": 9200}])
+    client = SimpleNamespace(reranker=SimpleNamespace(settings=Settings.load()), transport=hosts)
+    report = StageReport("mono", applied=True, model="osrerank/mono", candidates=DEPTH)
+
+    def once():
+        with search_span(client, "notes", True, "water"):
+            with request_span(client, SearchRequest(None), "notes"):
+                pass
+            with span("stage mono", osrerank__stage__depth=DEPTH) as traced:
+                tell_report(traced, report)
+            tell_outcome(current(), applied=True, reason=None)
+
+    return statistics.median([_mean_ms(once, 1_000) for _ in range(ROUNDS + 1)][1:])
+
+
+def searches():
+    """Return the median of the milliseconds of a search, each a mean."""
+    from osrerank import connect
+    from osrerank.testing import CannedTransport
+
+    rng = random.Random(0)
+    answer = response_of([text(rng) for _ in range(DEPTH)])
+    client = connect("http://localhost:9", scorer=FreeScorer(), transport_class=CannedTransport, answer=answer)
+    options = {"depth": DEPTH, "fields": ["text"]}
+
+    def once():
+        assert client.search("word1", index="i", size=DEPTH, rerank=options)["rerank"]["applied"] is True
+
+    return statistics.median([_mean_ms(once, SEARCHES) for _ in range(ROUNDS + 1)][1:])
+
+
+def _mean_ms(once, times):
+    started = time.perf_counter()
+    for _ in range(times):
+        once()
+    return (time.perf_counter() - started) * 1000 / times

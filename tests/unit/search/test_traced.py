@@ -1,0 +1,146 @@
+"""A search as a trace: each client, each way in, and what a trace tells of a search that was not wholly reranked."""
+
+import asyncio
+
+import opensearchpy
+import pytest
+from opentelemetry import trace
+
+from osrerank import Reranker, connect, wrap
+from osrerank.aio import connect_async
+from osrerank.errors import InferenceError
+from osrerank.testing import CannedTransport, FunctionScorer
+from tests.rankings import response_of
+from tests.tracing import one, recording, told, tree
+
+TEXTS = ["salt and water", "a secret", "water"]
+FIELDS = {"fields": ["text"], "query_fields": ["text"]}
+SEARCH = ["osrerank.search", [["search notes", []], ["stage mono", []]]]
+
+
+def client_for(scorer=None, **options):
+    options = {"transport_class": CannedTransport, "answer": response_of(TEXTS), **options}
+    return connect("http://localhost:9", scorer=scorer or FunctionScorer(), rerank=FIELDS, **options)
+
+
+@pytest.fixture
+def traced():
+    with recording() as exporter:
+        yield exporter
+
+
+def test_a_search_is_a_trace_of_its_first_pass_and_its_stages(traced):
+    answer = client_for().search("salt", index="notes", rerank=True)
+    assert answer["rerank"]["applied"] is True
+    found = told(traced)
+    assert tree(found) == [SEARCH]
+    assert one(found, "osrerank.search").attributes == {"osrerank.index": "notes", "osrerank.applied": "true"}
+    first = one(found, "search notes")
+    assert first.kind == "CLIENT"
+    assert first.attributes["db.system.name"] == "opensearch"
+    assert first.attributes["db.operation.name"] == "search"
+    assert first.attributes["db.collection.name"] == "notes"
+    stage = one(found, "stage mono").attributes
+    assert stage["gen_ai.operation.name"] == "rerank"
+    assert stage["gen_ai.request.model"] == "testing/function"
+    assert stage["gen_ai.rerank.candidate.count"] == 3
+    assert stage["osrerank.stage.inferences"] == 3
+    assert not any(span.is_error or span.events for span in found)
+    assert "salt" not in str(found)  # the query, or a document
+
+
+def test_a_search_without_reranking_is_not_ours_to_trace(traced):
+    client_for().search("salt", index="notes")
+    assert told(traced) == []
+
+
+def test_a_search_belongs_to_the_applications_span(traced):
+    with trace.get_tracer("application").start_as_current_span("request"):
+        client_for().search("salt", index="notes", rerank=True)
+    assert tree(told(traced)) == [["request", [SEARCH]]]
+
+
+def test_a_client_that_wraps_another_is_traced(traced):
+    plain = opensearchpy.OpenSearch(transport_class=CannedTransport, answer=response_of(TEXTS))
+    wrap(plain, scorer=FunctionScorer(), rerank=FIELDS).search("salt", index="notes", rerank=True)
+    assert tree(told(traced)) == [SEARCH]
+
+
+def test_fields_that_must_be_found_are_a_request_of_the_search(traced):
+    client = connect(
+        "http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport, answer=response_of(TEXTS)
+    )
+    client.search({"match": {"text": "salt"}}, index="notes", rerank=True)
+    assert next(name for name, _ in tree(told(traced))[0][1]) == "get_mapping notes"
+
+
+def test_each_search_of_several_has_a_span(traced):
+    answer = {"took": 3, "responses": [response_of(TEXTS), response_of([])]}
+    query = {"query": {"match": {"text": "salt"}}}
+    client_for(answer=answer).msearch(body=[{"index": "notes"}, query, {"index": "notes"}, query], rerank=True)
+    found = told(traced)
+    reranked = [["osrerank.rerank", [["stage mono", []]]], ["osrerank.rerank", []]]
+    assert tree(found) == [["osrerank.msearch", [["msearch", []], *reranked]]]
+    assert one(found, "msearch").attributes["db.operation.batch.size"] == 2
+    applied = [span.attributes["osrerank.applied"] for span in found if span.name == "osrerank.rerank"]
+    assert applied == ["true", "false"]
+
+
+def test_a_stage_that_fails_is_an_error_in_a_search_that_is_none(traced):
+    client_for(FunctionScorer(broken=True)).search("salt", index="notes", rerank=True)
+    found = told(traced)
+    stage, search = one(found, "stage mono"), one(found, "osrerank.search")
+    assert stage.is_error
+    assert stage.attributes["error.type"] == "osrerank.errors.InferenceError"
+    assert not search.is_error
+    assert search.attributes["osrerank.applied"] == "false"
+    assert search.events["osrerank.degraded"]["osrerank.reason"].startswith("mono: ")
+
+
+def test_a_search_that_raises_is_an_error(traced):
+    client = client_for(FunctionScorer(broken=True))
+    with pytest.raises(InferenceError):
+        client.search("salt", index="notes", rerank={"on_failure": "raise"})
+    assert one(told(traced), "osrerank.search").attributes["error.type"] == "osrerank.errors.InferenceError"
+
+
+def test_a_search_that_is_partly_reranked_says_so(traced):
+    client_for(FunctionScorer(unscorable=frozenset({"a secret"}))).search("salt", index="notes", rerank=True)
+    found = told(traced)
+    assert one(found, "stage mono").attributes["osrerank.stage.failed"] == 1
+    assert one(found, "osrerank.search").attributes["osrerank.applied"] == "partial"
+    assert "osrerank.degraded" in one(found, "osrerank.search").events
+    assert "secret" not in str(found)
+
+
+def test_queries_are_told_only_where_that_is_asked_for(traced, monkeypatch):
+    monkeypatch.setenv("OSRERANK_TRACING", "queries")
+    client_for().search("salt", index="notes", rerank=True)
+    assert one(told(traced), "osrerank.search").attributes["osrerank.query"] == "salt"
+
+
+def test_tracing_can_be_turned_off(traced, monkeypatch):
+    monkeypatch.setenv("OSRERANK_TRACING", "off")
+    client_for().search("salt", index="notes", rerank=True)
+    assert told(traced) == []
+
+
+def test_texts_from_anywhere_are_a_trace_in_whichever_thread_they_are_ranked(traced):
+    ranker = Reranker(scorer=FunctionScorer())
+    with trace.get_tracer("application").start_as_current_span("request"):
+        ranker.rank_many(["salt", "water"], [TEXTS, TEXTS])
+    assert tree(told(traced)) == [["request", [["osrerank.rerank", [["stage mono", []]]]] * 2]]
+
+
+def test_the_asynchronous_client_keeps_searches_at_the_same_time_apart(traced, tmp_path):
+    async def searches():
+        client = connect_async(f"embedded:{tmp_path}", scorer=FunctionScorer(), rerank=FIELDS)
+        lines = [line for text in TEXTS for line in ({"index": {}}, {"text": text})]
+        await client.bulk(index="notes", body=lines, refresh=True)
+        await asyncio.gather(*(client.search("water", index="notes", rerank=True) for _ in range(3)))
+        await client.close()
+
+    asyncio.run(searches())
+    found = told(traced)
+    assert tree(found) == [SEARCH] * 3
+    assert one(found[:1], "search notes").attributes["db.system.name"] == "osrerank.embedded"
