@@ -1,6 +1,6 @@
 """Prometheus metrics of clients and workers, in the default registry."""
 
-from prometheus_client import Counter, Histogram, start_http_server
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 SEARCHES = Counter("osrerank_searches_total", "Searches with reranking, by outcome.", ["applied"])
 RERANK_SECONDS = Histogram(
@@ -41,6 +41,10 @@ ROUND_TRIP_SECONDS = Histogram(
     buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 BROKER_FAILURES = Counter("osrerank_broker_failures_total", "Times that a client did not reach the broker.")
+BROKER_AWAY = Gauge(
+    "osrerank_broker_away", "1 while a client keeps its searches from a broker that does not answer, else 0.", ["model"]
+)
+WORKERS = Gauge("osrerank_workers", "Workers that took chunks when a client last looked for them.", ["model"])
 MESSAGES_REFUSED = Counter(
     "osrerank_messages_refused_total",
     "Messages between clients and workers that were refused: request, reply or heartbeat, and why.",

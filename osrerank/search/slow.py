@@ -1,21 +1,16 @@
 """One log line about searches that are slow because of scoring: which option would help."""
 
 import logging
-import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
+from osrerank._seldom import Seldom
 from osrerank.options.rerank import Rerank
 
 logger = logging.getLogger(__name__)
 
 SLOW_S = 1.0
-EVERY_S = 60.0
-"""Time between two such lines of a process."""
-
-_lock = threading.Lock()
-_last_s = -EVERY_S
+due = Seldom()
 
 
 def advise_if_slow(answer: Mapping[str, Any], options: Rerank, rerank_s: float) -> None:
@@ -29,7 +24,7 @@ def advise_if_slow(answer: Mapping[str, Any], options: Rerank, rerank_s: float) 
     marks = answer["rerank"]
     took_s = rerank_s + marks["first_pass_took_ms"] / 1000
     scoring = max(marks["stages"], key=lambda stage: float(stage["took_ms"]), default=None)
-    if took_s <= SLOW_S or scoring is None or scoring["took_ms"] / 1000 <= took_s / 2 or not _is_due():
+    if took_s <= SLOW_S or scoring is None or scoring["took_ms"] / 1000 <= took_s / 2 or not due.is_due():
         return
     logger.warning(
         "[slow-search] a search took %.1f s, %.1f s of them in the stage %s: "
@@ -53,13 +48,3 @@ def _advice(scoring: Mapping[str, Any], options: Rerank) -> str:
         ways.append("deadline_ms bounds it")
     ways.append("workers or a GPU (backend) do it faster")
     return ", ".join(ways)
-
-
-def _is_due() -> bool:
-    global _last_s  # noqa: PLW0603 - of the process, as its log is
-    now_s = time.monotonic()
-    with _lock:
-        if now_s - _last_s < EVERY_S:
-            return False
-        _last_s = now_s
-        return True

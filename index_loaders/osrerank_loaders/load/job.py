@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchWarning, RequestError
 
-from osrerank.client import Client, is_embedded
+from osrerank.client import Client
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
 from osrerank.formats.sources import STDIN, Meter, files_of, open_sources
+from osrerank.retrieval.requests import is_embedded
 from osrerank_loaders.collections.base import Loader, Record, read_records
 from osrerank_loaders.load.bulk import Batch, BulkOptions, Outcome, Rejection, send_all
 from osrerank_loaders.load.duplicates import name_duplicates

@@ -8,11 +8,10 @@ Messages are not encrypted.
 
 import hmac
 import logging
-import threading
-import time
 from collections.abc import Sequence
 from typing import Literal, Self
 
+from osrerank._seldom import Seldom
 from osrerank.errors import PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.remote.messages import MOST_BYTES
@@ -82,25 +81,13 @@ class Signer:
         return message
 
 
-class _Refusals:
-    """Counts refused messages, and logs one of each kind and reason in a while."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._logged_at: dict[tuple[Kind, str], float] = {}
-
-    def count(self, kind: Kind, error: PayloadError) -> None:
-        MESSAGES_REFUSED.labels(kind, error.reason).inc()
-        now = time.monotonic()
-        with self._lock:
-            due = now - self._logged_at.get((kind, error.reason), -LOG_EVERY_S) >= LOG_EVERY_S
-            if due:
-                self._logged_at[kind, error.reason] = now
-        if due:
-            logger.warning(
-                "[message-refused] a %s was refused: %s; for %g s more are only counted", kind, error, LOG_EVERY_S
-            )
+_due = Seldom(LOG_EVERY_S)
 
 
-count_refusal = _Refusals().count
-"""Counts a refused message by kind and reason, and logs it unless one like it was logged within a minute."""
+def count_refusal(kind: Kind, error: PayloadError) -> None:
+    """Count a refused message by kind and reason, and log it unless one like it was logged within a minute."""
+    MESSAGES_REFUSED.labels(kind, error.reason).inc()
+    if _due.is_due((kind, error.reason)):
+        logger.warning(
+            "[message-refused] a %s was refused: %s; for %g s more are only counted", kind, error, LOG_EVERY_S
+        )

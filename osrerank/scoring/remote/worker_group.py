@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from redis import RedisError
 
 from osrerank.errors import WorkerError
-from osrerank.metrics import BROKER_FAILURES
+from osrerank.metrics import BROKER_AWAY, BROKER_FAILURES, WORKERS
 from osrerank.scoring.remote.breaker import Attempt, Breaker
 from osrerank.scoring.remote.broker import CONNECT_S, PLAIN_ANSWER_S, no_broker
 from osrerank.scoring.remote.messages import Heartbeat
@@ -116,6 +116,7 @@ class LiveWorkers:
 
     def _note(self, error: Exception, *, probed: bool = False) -> None:
         BROKER_FAILURES.inc()
+        BROKER_AWAY.labels(self._name).set(1)
         self._failure = no_broker(error)
         if not self._breaker.is_open:
             self._away_since = time.monotonic()
@@ -148,6 +149,8 @@ class LiveWorkers:
         heartbeats = [heartbeat for heartbeat in self._registry.heartbeats() if heartbeat.taking]
         before = self._known
         self._looked_at = time.monotonic()
+        BROKER_AWAY.labels(self._name).set(0)
+        WORKERS.labels(self._name).set(len(heartbeats))
         if not heartbeats:
             self._known = None
             return

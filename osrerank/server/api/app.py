@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
@@ -13,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from osrerank._seldom import Seldom
 from osrerank.errors import OsrerankError
 from osrerank.server.api import routes
 from osrerank.server.api.access_log import AccessLog
@@ -26,6 +28,7 @@ from osrerank.server.api.service import Busy, Service
 from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
+due = Seldom()
 
 UNTOLD: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """FastAPI's own telemetry, of releases that have one: it tells what is wrong in a body with the body's texts."""
@@ -96,13 +99,19 @@ async def _refused_by_framework(_http: HttpRequest, error: Exception) -> Respons
 
 async def _failed(http: HttpRequest, error: Exception) -> Response:
     status = status_of(error)
-    if status >= 500 and http.url.path != "/ready":  # its probes come all the time
-        logger.warning("a request was answered with %d: %s", status, error)
+    if http.url.path == "/ready":  # its probes come all the time
+        if due.is_due("not-ready"):
+            logger.warning("[not-ready] requests cannot be answered now: %s; not told again for a minute", error)
+    elif status >= 500:
+        logger.warning("[request-failed] a request was answered with %d: %s", status, error)
+    elif status == HTTPStatus.TOO_MANY_REQUESTS and due.is_due("overloaded"):
+        logger.warning("[overloaded] a request was refused: %s; for a minute more are only counted", error)
     headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Busy) else None
     return _fault(status, str(error), headers)
 
 
-async def _broken(_http: HttpRequest, _error: Exception) -> Response:
+async def _broken(_http: HttpRequest, error: Exception) -> Response:
+    logger.error("[server-defect] a request met a defect of ours: %s; its traceback follows", type(error).__name__)
     return _fault(500, "the server has a defect; its log has the traceback")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from osrerank import connect
+from osrerank._seldom import Seldom
 from osrerank.options.rerank import Rerank
 from osrerank.search import slow
 from osrerank.testing import CannedTransport, FunctionScorer
@@ -16,7 +17,7 @@ STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "inferences": 80,
 
 @pytest.fixture(autouse=True)
 def due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow, "_last_s", -slow.EVERY_S)
+    monkeypatch.setattr(slow, "due", Seldom())
 
 
 def answer(first_pass_ms: float = 100, **stage: Any) -> dict[str, Any]:

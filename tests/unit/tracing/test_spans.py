@@ -5,12 +5,11 @@ import sys
 import threading
 
 import pytest
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 from osrerank.tracing import spans
 from osrerank.tracing.attributes import operation_of, reason_of
 from tests.servers import ROOT
-from tests.tracing import one, recording, told, tree
+from tests.tracing import ALWAYS_OFF, ParentBased, one, recording, told, tree
 
 PARENT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "baggage": "user=alice"}
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError, PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.remote import signing
@@ -55,8 +56,9 @@ def test_what_is_no_message_is_refused_before_it_is_hashed(message):
     assert refused.value.reason == "malformed"
 
 
-def test_refusals_are_counted_and_logged_once_a_minute(caplog):
-    count = signing._Refusals().count
+def test_refusals_are_counted_and_logged_once_a_minute(caplog, monkeypatch):
+    monkeypatch.setattr(signing, "_due", Seldom())
+    count = signing.count_refusal
     before = MESSAGES_REFUSED.labels("reply", "unsigned")._value.get()
     for _ in range(5):
         count("reply", PayloadError("a message is not signed", reason="unsigned"))

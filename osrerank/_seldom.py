@@ -1,0 +1,31 @@
+"""Log lines about what may happen at every search: one of each kind in a while."""
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+
+EVERY_S = 60.0
+
+
+class Seldom:
+    """Says when a line is due; safe to use from many threads.
+
+    Args:
+        every_s: time between two lines of a kind, in seconds.
+        clock: returns seconds, for tests.
+    """
+
+    def __init__(self, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every_s = every_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: dict[Hashable, float] = {}
+
+    def is_due(self, kind: Hashable = None) -> bool:
+        """Return whether to log a line of this kind now; whoever is told so, does."""
+        now_s = self._clock()
+        with self._lock:
+            if now_s - self._last.get(kind, -self._every_s) < self._every_s:
+                return False
+            self._last[kind] = now_s
+            return True

@@ -1,0 +1,278 @@
+"""A client, ``osrerank serve`` and ``osrerank worker`` in three processes: one trace, and the metrics asked for.
+
+The queries of the dashboard and of the alert rules are compared with what the processes show.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+from prometheus_client import REGISTRY, generate_latest, start_http_server
+from prometheus_client.parser import text_string_to_metric_families
+
+from osrerank import connect
+from osrerank.testing import CannedTransport
+from tests import servers
+from tests.rankings import response_of
+from tests.servers import ROOT, free_port
+from tests.tracing import Collector, one, recording, told
+from tests.workers import PATHS, TINY, worker_group
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+WORKER_METRICS = free_port()
+OBSERVABILITY = ROOT / "docker" / "observability"
+KEY = "a key of the tests of traces"
+TEXTS = ["salt and water", "a secret", "water"]
+
+
+@pytest.fixture(scope="module")
+def collector():
+    with Collector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def variables(collector):
+    return {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100", "OSRERANK_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory, variables):
+    """A Redis with a worker whose messages are signed."""
+    folder = tmp_path_factory.mktemp("workers")
+    options = {"environment": variables, "key": KEY, "options": ("--metrics-port", str(WORKER_METRICS))}
+    with servers.redis(folder) as url, worker_group(url, folder, **options):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, variables, broker):
+    """The address of a rerank server whose texts go to that worker."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "workers", "serve", "--port", str(port)]
+    environment = {**os.environ, **variables, "PYTHONPATH": PATHS, "OSRERANK_BROKER_URL": broker}
+    environment |= {"OSRERANK_WORKERS_KEY": KEY}
+    with (tmp_path_factory.mktemp("serve") / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, cwd=ROOT, env=environment)
+    try:
+        give_up = time.monotonic() + 60
+        while not is_ready(address):
+            assert process.poll() is None
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def is_ready(address):
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/ready", timeout=30) as answer:
+        return answer.status == 200
+    return False
+
+
+def test_a_search_through_a_server_and_a_worker_is_one_trace(server, collector, monkeypatch):
+    monkeypatch.setenv("OSRERANK_RERANK_URL", server)
+    monkeypatch.setenv("OSRERANK_RERANK_DIALECT", "osrerank")
+    options = {"transport_class": CannedTransport, "answer": response_of(TEXTS), "backend": "http", "model": TINY}
+    with recording() as exporter, contextlib.closing(connect("http://localhost:9", **options)) as client:
+        answer = client.search("salt", index="notes", rerank={"fields": ["text"], "blend": "replace"})
+    assert answer["rerank"]["applied"] is True
+    own = told(exporter)
+    sent = [span for span in own if span.name == "POST"]
+    stage = one(own, "stage mono")
+    assert {span.parent for span in sent} == {stage.span}
+    assert sent[0].attributes["http.response.status_code"] == 200
+    foreign = [span for span in collector.wait_for("POST /", "osrerank.score", "process ") if span.trace == stage.trace]
+    request, score, chunk = one(foreign, "POST /"), one(foreign, "osrerank.score"), one(foreign, "process ")
+    assert (request.parent, score.parent, chunk.parent) == (sent[0].span, request.span, score.span)
+    assert (request.service, chunk.service) == ("osrerank-server", "osrerank-worker")
+    assert (request.kind, chunk.kind) == ("SERVER", "CONSUMER")
+    assert request.attributes["http.route"] in request.name
+    assert chunk.attributes["messaging.operation.type"] == "process"
+    assert chunk.attributes["osrerank.chunk.outcome"] == "scored"
+    assert chunk.attributes["osrerank.chunk.pairs"] == 3
+    assert not any(text in str([*own, *foreign]) for text in ("salt", "secret"))
+
+
+def test_a_worker_goes_on_with_the_trace_of_a_client(broker, collector, monkeypatch):
+    monkeypatch.setenv("OSRERANK_BROKER_URL", broker)
+    monkeypatch.setenv("OSRERANK_WORKERS_KEY", KEY)
+    options = {"transport_class": CannedTransport, "answer": response_of(TEXTS), "backend": "workers", "model": TINY}
+    with recording() as exporter, contextlib.closing(connect("http://localhost:9", **options)) as client:
+        client.search("water", index="notes", rerank={"fields": ["text"]})
+    stage = one(told(exporter), "stage mono")
+    give_up = time.monotonic() + 30
+    while not (found := [span for span in collector.spans if span.trace == stage.trace]):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    assert {span.parent for span in found} == {stage.span}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "is_error"), [(b"{", 400, False), (b'{"query": "salt", "documents": 3}', 422, False)]
+)
+def test_a_request_that_is_refused_is_told_without_its_body(server, collector, body, status, is_error):
+    header = f"00-{status:032x}-00000000000000aa-01"
+    headers = {"Content-Type": "application/json", "traceparent": header}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(f"{server}/v1/rerank", body, headers), timeout=30)
+    assert refused.value.code == status
+    assert json.loads(refused.value.read())["message"]
+    give_up = time.monotonic() + 30
+    while not (found := [span for span in collector.spans if span.trace == f"{status:032x}"]):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    (span,) = found
+    assert span.name == "POST /v1/rerank"
+    assert span.attributes["http.response.status_code"] == status
+    assert span.is_error is is_error
+    assert span.events == {}
+    assert "salt" not in str(span)
+
+
+def test_a_server_without_the_sdk_says_what_to_install(monkeypatch, caplog):
+    from osrerank.tracing.export import export_traces
+
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "unknown")
+    assert export_traces("on", "osrerank-server") is False
+    assert "[no-traces]" in caplog.text
+    assert "pip install opentelemetry-sdk" in caplog.text
+    caplog.clear()
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert export_traces("on", "osrerank-server") is False
+    assert caplog.text == ""
+
+
+def queries():
+    """Return the queries of the dashboard and the rules, by the panel's title or the alert's name."""
+    panels = json.loads((OBSERVABILITY / "dashboard.json").read_text("utf-8"))["panels"]
+    found = {f"{panel['title']} {target['refId']}": target["expr"] for panel in panels for target in panel["targets"]}
+    rules = (OBSERVABILITY / "alerts.yaml").read_text("utf-8")
+    return found | dict(re.findall(r"- alert: (\w+)\n +expr: >-\n +(.+)\n", rules))
+
+
+def scraped(address):
+    with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
+        return answer.read().decode()
+
+
+@functools.cache
+def searched(server, broker):
+    """Return the metrics of a client that has searched through the workers, of the server and of the worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSRERANK_BROKER_URL", broker)
+        patch.setenv("OSRERANK_WORKERS_KEY", KEY)
+        answer = response_of(TEXTS)
+        options = {"transport_class": CannedTransport, "answer": answer, "redis_url": broker, "model": TINY}
+        with contextlib.closing(connect("http://localhost:9", backend="workers", **options)) as client:
+            assert client.search("water", index="notes", rerank={"fields": ["text"]})["rerank"]["applied"] is True
+    return generate_latest().decode(), scraped(server), scraped(f"http://127.0.0.1:{WORKER_METRICS}")
+
+
+def labels_of(name, samples):
+    """Return the labels that a metric's samples have, or may have."""
+    found = {label for sample in samples if sample.name == name for label in sample.labels}
+    definition = REGISTRY._names_to_collectors.get(name)
+    return found | set(getattr(definition, "_labelnames", ())) | {"instance", "job"}
+
+
+@pytest.mark.parametrize("place", queries())
+def test_a_query_asks_for_metrics_and_labels_that_there_are(server, broker, place):
+    texts = searched(server, broker)
+    families = [family for text in texts for family in text_string_to_metric_families(text)]
+    samples = [sample for family in families for sample in family.samples]
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+    there = {f"{family.name}{suffix}" for family in families for suffix in suffixes.get(family.type, ())}
+    query = queries()[place]
+    asked = re.findall(r"\b(osrerank_\w+)(?:\{([^}]*)\})?", query)
+    assert asked
+    assert {name for name, _ in asked} <= there
+    for name, matchers in asked:
+        assert set(re.findall(r"(\w+)(?:=~|!=|!~|=)", matchers)) <= labels_of(name, samples)
+    by = {label.strip() for some in re.findall(r"by \(([^)]*)\)", query) for label in some.split(",")}
+    assert by <= set().union(*(labels_of(name, samples) for name, _ in asked))
+
+
+def test_each_alert_says_what_to_do():
+    rules = (OBSERVABILITY / "alerts.yaml").read_text("utf-8")
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8").split("\n## Alerts")[1].split("\n## ")[0]
+    assert re.findall(r"^### (\w+)$", page, re.MULTILINE) == alerts
+    assert re.findall(r"operations\.md#(\w+)", rules) == [alert.lower() for alert in alerts]
+
+
+def promtool(*arguments):
+    binary = shutil.which("promtool")
+    if binary is None:
+        servers.missing("promtool: apt-get install prometheus")
+    done = subprocess.run([binary, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_alerts_come_when_they_should():
+    promtool("check", "rules", str(OBSERVABILITY / "alerts.yaml"))
+    promtool("test", "rules", str(ROOT / "tests" / "data" / "observability" / "alerts_test.yaml"))
+
+
+@pytest.mark.slow
+def test_prometheus_evaluates_each_query(server, broker, tmp_path):
+    binary = shutil.which("prometheus")
+    if binary is None:
+        servers.missing("Prometheus: apt-get install prometheus")
+    searched(server, broker)
+    own, port = free_port(), free_port()
+    metrics_server, _ = start_http_server(own, addr="127.0.0.1")
+    targets = [f"127.0.0.1:{own}", server.removeprefix("http://"), f"127.0.0.1:{WORKER_METRICS}"]
+    configuration = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(OBSERVABILITY / "alerts.yaml")],
+        "scrape_configs": [{"job_name": "osrerank", "static_configs": [{"targets": targets}]}],
+    }
+    (tmp_path / "prometheus.yml").write_text(json.dumps(configuration))  # JSON is YAML
+    options = {"config.file": tmp_path / "prometheus.yml", "storage.tsdb.path": tmp_path / "data"}
+    options["web.listen-address"] = f"127.0.0.1:{port}"
+    command = [binary, *(f"--{name}={value}" for name, value in options.items())]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        assert_evaluated(f"http://127.0.0.1:{port}", len(targets))
+    finally:
+        process.terminate()
+        process.wait(30)
+        metrics_server.shutdown()
+        metrics_server.server_close()
+
+
+def assert_evaluated(prometheus, targets):
+    give_up = time.monotonic() + 60
+    while len(evaluated(prometheus, "count_over_time(up[1m]) > 3")) < targets:
+        assert time.monotonic() < give_up
+        time.sleep(0.5)
+    assert [sample["value"][1] for sample in evaluated(prometheus, "up")] == ["1"] * targets
+    for place, query in queries().items():
+        assert evaluated(prometheus, query.replace("$__rate_interval", "1m")) is not None, place
+    selectors = {one for query in queries().values() for one in re.findall(r"\bosrerank_\w+", query)}
+    rare = {"osrerank_messages_refused_total", "osrerank_endpoint_requests_total"}  # none has been, perhaps
+    assert [one for one in sorted(selectors - rare) if not evaluated(prometheus, one)] == []
+
+
+def evaluated(prometheus, query):
+    """Return the samples of a query; None where Prometheus cannot evaluate it."""
+    address = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=10) as answer:
+        return json.loads(answer.read())["data"]["result"]
+    return () if "up" in query else None

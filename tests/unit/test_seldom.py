@@ -1,0 +1,13 @@
+"""Lines that are due once in a while."""
+
+from osrerank._seldom import Seldom
+
+
+def test_a_kind_is_due_again_after_a_while():
+    now = [0.0]
+    due = Seldom(60.0, lambda: now[0])
+    assert [due.is_due("a"), due.is_due("a"), due.is_due(("a", 1))] == [True, False, True]
+    now[0] = 59.9
+    assert not due.is_due("a")
+    now[0] = 60.0
+    assert due.is_due("a")
