@@ -45,6 +45,7 @@ def pipeline() -> None:
     "--connections", default=30, show_default=True, type=click.IntRange(1), help="Open connections of each node."
 )
 @click.option("--default-for", metavar="INDEX", help="Send every search on INDEX through the pipeline.")
+@click.option("--template", metavar="NAME", help="Make a search template that searches and reranks by a text alone.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask before settings are changed.")
 @click.pass_context
@@ -130,4 +131,5 @@ def _wish(options: dict[str, Any]) -> Any:
         None if token is None else token.get_secret_value(),
         options["default_for"],
         CallBounds(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections"))),
+        options["template"],
     )

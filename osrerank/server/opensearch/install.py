@@ -17,6 +17,7 @@ from osrerank.errors import ConfigError, InstallError
 from osrerank.options.rerank import STRICT
 from osrerank.server.opensearch.cluster import Change, check_plugins, explained, joined, needed_changes, put, restored
 from osrerank.server.opensearch.ml_commons import CallBounds, Models
+from osrerank.server.opensearch.templates import Templates, template_of
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 MARK = "Reranks with osrerank. Made, and to be removed, by osrerank pipeline. Before: "
@@ -36,6 +37,7 @@ class Wish:
         token: the server's bearer token.
         default_for: an index whose searches all go through the pipeline.
         bounds: of the cluster's calls to the server.
+        template: a search template that goes through the pipeline.
     """
 
     server: str
@@ -45,6 +47,7 @@ class Wish:
     token: str | None = field(default=None, repr=False)
     default_for: str | None = None
     bounds: CallBounds = field(default_factory=CallBounds)
+    template: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +57,25 @@ class Before:
     Attributes:
         settings: the cluster settings.
         defaults: index -> its default pipeline before; None where it had none.
+        templates: search templates that it made.
     """
 
     settings: tuple[Change, ...] = ()
     defaults: Mapping[str, str | None] = field(default_factory=dict)
+    templates: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, description: str) -> Self:
         """Read a pipeline's description."""
         content = json.loads(description.removeprefix(MARK))
         settings = (Change(name, before, after, tuple(added)) for name, before, after, added in content["settings"])
-        return cls(tuple(settings), content["defaults"])
+        return cls(tuple(settings), content["defaults"], tuple(content.get("templates", ())))
 
     def describe(self) -> str:
         """Return a pipeline's description."""
         settings = [[one.name, one.before, one.after, one.added] for one in self.settings]
-        return MARK + json.dumps({"settings": settings, "defaults": dict(self.defaults)})
+        content = {"settings": settings, "defaults": dict(self.defaults), "templates": list(self.templates)}
+        return MARK + json.dumps(content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Installation:
         model_id: of its model; None if the installation is incomplete.
         fields: fields whose texts are sent.
         oversample: how many times the page's size is reranked.
-        drifted: names of its search pipelines that are missing, changed, or of an older osrerank.
+        drifted: its search pipelines and templates that are missing, changed, or of an older osrerank.
     """
 
     before: Before
@@ -117,6 +123,7 @@ class Installer:
         self._name = name
         self._strict = f"{name}{STRICT}"
         self._models = Models(client, name)
+        self._templates = Templates(client)
 
     def plan(self, wish: Wish) -> list[str]:
         """Return what installing would change, a sentence each, without changing anything.
@@ -133,6 +140,7 @@ class Installer:
         if found is None or (found.fields, found.oversample, found.drifted) != wanted:
             names = f"search pipelines {self._name} and {self._strict}"
             steps.append(f"{names}: each {_summary(wish.fields, wish.oversample)}")
+        steps += [f"search template {name}" for name in self._without_template(wish, found)]
         steps += [f"default pipeline of {index}" for index in self._without_default(wish)]
         return steps
 
@@ -146,12 +154,14 @@ class Installer:
         found = self.find()
         changes = needed_changes(self._client, wish.server)
         earlier = Before() if found is None else found.before
-        before = Before(joined(earlier.settings, changes), {**self._without_default(wish), **earlier.defaults})
+        templates = (*earlier.templates, *self._without_template(wish, found))
+        defaults = {**self._without_default(wish), **earlier.defaults}
+        before = Before(joined(earlier.settings, changes), defaults, templates)
         try:
             self._install(wish, found, before, changes)
         except InstallError:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
-                self._take_back(found, changes)
+                self._take_back(found, changes, before)
             raise
 
     def _install(self, wish: Wish, found: Installation | None, before: Before, changes: list[Change]) -> None:
@@ -168,13 +178,15 @@ class Installer:
         for index in self._without_default(wish):
             self._set_default(index, self._name)
 
-    def _take_back(self, found: Installation | None, changes: list[Change]) -> None:
+    def _take_back(self, found: Installation | None, changes: list[Change], tried: Before) -> None:
         """Undo an installation, back to the one before it, or to none."""
         if found is None:
             self.remove()
             return
         self._models.remove(keep=found.model_id)
         put(self._client, restored(self._client, changes))
+        for name in set(tried.templates) - set(found.before.templates):
+            self._templates.remove(name)
         self._put(found.before.describe(), found)
 
     def find(self) -> Installation | None:
@@ -202,7 +214,10 @@ class Installer:
         )
         there = {self._name: pipeline, self._strict: strict or {}}
         wanted = {self._name: _processors(found), self._strict: _processors(found, strict=True)}
-        return replace(found, drifted=tuple(name for name in there if not _has(there[name], wanted[name])))
+        drifted = [name for name in there if not _has(there[name], wanted[name])]
+        template = template_of(found.fields, _processors(found))
+        drifted += [name for name in found.before.templates if not self._templates.has(name, template)]
+        return replace(found, drifted=tuple(drifted))
 
     def status(self) -> dict[str, Any]:
         """Return what is installed and whether it works."""
@@ -219,6 +234,7 @@ class Installer:
             "fields": list(found.fields),
             "oversample": found.oversample,
             "default_for": self._indexes(),
+            "templates": list(found.before.templates),
             "settings": [str(change) for change in found.before.settings],
             "drifted": [f"{name} {DRIFTED}" for name in found.drifted],
             "failure": self._failure(found.model_id),
@@ -238,6 +254,7 @@ class Installer:
             earlier = found.before.defaults.get(index)
             self._set_default(index, earlier)
             done.append(f"default pipeline of {index}: {earlier or 'none'}")
+        done += [f"removed search template {one}" for one in found.before.templates if self._templates.remove(one)]
         done += [f"removed {one}" for one in self._models.remove()]
         values = restored(self._client, self._unshared(found.before.settings))
         put(self._client, values)
@@ -290,7 +307,7 @@ class Installer:
         return None
 
     def _put(self, description: str, found: Installation | None) -> None:
-        """Put both pipelines; of an installation that is incomplete only the description."""
+        """Put both pipelines and the templates; of an installation that is incomplete only the description."""
         bodies = {self._name: {"description": description}}
         if found is not None and found.model_id is not None:
             bodies[self._name] |= _processors(found)
@@ -298,10 +315,24 @@ class Installer:
         with explained("put the search pipeline"):
             for name, body in bodies.items():
                 self._client.transport.perform_request("PUT", f"/_search/pipeline/{name}", body=body)
+        if found is not None and found.model_id is not None:
+            for name in found.before.templates:
+                self._templates.put(name, template_of(found.fields, _processors(found)))
 
     def _indexes(self) -> list[str]:
         """Return the indexes that have this pipeline as their default."""
         return [index for index, pipeline in self._defaults("_all").items() if pipeline == self._name]
+
+    def _without_template(self, wish: Wish, found: Installation | None) -> list[str]:
+        """Return the template that is wished for and not there yet.
+
+        Raises:
+            InstallError: another template has that name.
+        """
+        if wish.template is None or (found is not None and wish.template in found.before.templates):
+            return []
+        self._templates.check(wish.template)
+        return [wish.template]
 
     def _without_default(self, wish: Wish) -> dict[str, str | None]:
         """Return the indexes that lack the pipeline as their default, with their current one."""

@@ -1,0 +1,171 @@
+"""The cluster's own rerank pipeline as time goes by: templates, another key, an older osrerank, a restarted node."""
+
+import contextlib
+
+import pytest
+from opensearchpy import NotFoundError, OpenSearch
+
+from osrerank.errors import InstallError
+from osrerank.server.opensearch.install import MARK, Installer, Wish
+from osrerank.server.opensearch.ml_commons import Models
+from osrerank.testing import FunctionScorer
+from tests.http_server import running
+from tests.servers import free_port, missing, opensearch_home, start_opensearch
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+INDEX, NAME, TEMPLATE = "kept-up", "kept-up", "kept-up-template"
+MEMORY = "plugins.ml_commons.native_memory_threshold"  # remote models need none, and the machine may be full
+TEXTS = ["plague plague plague", 'the "black" plague of the city, and very many other words beside it']
+QUERY = 'the "black" plague \\ city\n{{size}}'
+
+
+@pytest.fixture(scope="module")
+def cluster(opensearch_url):
+    with contextlib.closing(OpenSearch(opensearch_url)) as client:
+        prepare(client)
+        yield client
+        client.indices.delete(index=INDEX)
+        client.cluster.put_settings(body={"transient": {MEMORY: None}})
+
+
+def prepare(client):
+    client.cluster.put_settings(body={"persistent": {MEMORY: 100}})
+    lines = [line for at, text in enumerate(TEXTS) for line in ({"index": {"_id": str(at)}}, {"text": text})]
+    client.bulk(index=INDEX, body=lines, refresh=True)
+
+
+@pytest.fixture
+def installer(cluster):
+    installer = Installer(cluster, NAME)
+    installer.remove()
+    yield installer
+    installer.remove()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running(FunctionScorer(lambda _query, text: -float(len(text)))) as url:
+        yield url
+
+
+def by_template(client, **params):
+    """Return the hits of a caller who sends a text alone: the shortest first where they are reranked."""
+    body = {"id": TEMPLATE, "params": {"query": QUERY, **params}}
+    return [hit["_id"] for hit in client.search_template(index=INDEX, body=body)["hits"]["hits"]]
+
+
+def templates(client):
+    with contextlib.suppress(NotFoundError):
+        return client.get_script(id=TEMPLATE)["script"]["source"]
+    return None
+
+
+def test_a_template_reranks_without_a_default(cluster, server, installer):
+    first_pass = cluster.search(index=INDEX, body={"query": {"match": {"text": QUERY}}})
+    assert [hit["_id"] for hit in first_pass["hits"]["hits"]] == ["1", "0"]
+    wish = Wish(server, NAME, template=TEMPLATE)
+    assert f"search template {TEMPLATE}" in installer.plan(wish)
+    installer.install(wish)
+    assert by_template(cluster) == ["0", "1"]
+    assert by_template(cluster, size=1) == ["1"]  # OpenSearch's processor sees the hits of the page alone
+    assert by_template(cluster, size=1, **{"from": 1}) == ["0"]
+    lines = [{"index": INDEX}, {"id": TEMPLATE, "params": {"query": QUERY}}]
+    (answer,) = cluster.msearch_template(body=lines)["responses"]
+    assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["0", "1"]
+    assert installer.status()["templates"] == [TEMPLATE]
+    assert installer.plan(Wish(server, NAME)) == []
+    assert "search template" in " ".join(installer.remove())
+    assert templates(cluster) is None
+
+
+def test_a_template_without_its_server_has_the_first_pass(cluster, installer):
+    with running(FunctionScorer(lambda _query, text: -float(len(text)))) as url:
+        installer.install(Wish(url, NAME, template=TEMPLATE))
+        assert by_template(cluster) == ["0", "1"]
+    assert by_template(cluster) == ["1", "0"]
+
+
+def test_a_template_of_somebody_else_is_left_alone(cluster, server, installer):
+    theirs = {"script": {"lang": "mustache", "source": '{"query":{"match_all":{}}}'}}
+    cluster.put_script(id=TEMPLATE, body=theirs)
+    try:
+        for act in (installer.plan, installer.install):
+            with pytest.raises(InstallError, match=f"the search template {TEMPLATE} is not osrerank's"):
+                act(Wish(server, NAME, template=TEMPLATE))
+        assert installer.find() is None
+        assert templates(cluster) == theirs["script"]["source"]
+    finally:
+        cluster.delete_script(id=TEMPLATE)
+
+
+def test_a_template_follows_the_pipeline_it_belongs_to(cluster, server, installer):
+    installer.install(Wish(server, NAME, template=TEMPLATE))
+    before = templates(cluster)
+    cluster.delete_script(id=TEMPLATE)
+    assert installer.status()["drifted"][0].startswith(TEMPLATE)
+    installer.install(Wish(server, NAME))
+    assert (templates(cluster), installer.status()["drifted"]) == (before, [])
+    Models(cluster, NAME).remove()
+    installer.install(Wish(server, NAME))  # another model, whose id the template has, too
+    assert templates(cluster) != before
+    assert by_template(cluster) == ["0", "1"]
+
+
+@pytest.mark.slow
+def test_another_address_and_another_key_take_the_place_of_the_first(cluster, installer):
+    first, second = "first key of the server", "second key of the server"
+    scorer = FunctionScorer(lambda _query, text: -float(len(text)))
+    with running(scorer, token=first) as url:
+        installer.install(Wish(url, NAME, token=first, template=TEMPLATE))
+        assert by_template(cluster) == ["0", "1"]
+    with running(scorer, token=second) as url:
+        assert installer.status()["failure"]
+        installer.install(Wish(url, NAME, token=second))
+        assert (installer.status()["server"], installer.status()["failure"]) == (url, None)
+        assert by_template(cluster) == ["0", "1"]
+        port = int(url.rpartition(":")[2])
+    with running(scorer, token=first, port=port) as url:  # the same address: the key alone is another one
+        assert installer.status()["failure"]
+        assert installer.plan(Wish(url, NAME, token=first)) != []
+        installer.install(Wish(url, NAME, token=first))
+        assert installer.plan(Wish(url, NAME, token=first)) == []
+        assert by_template(cluster) == ["0", "1"]
+
+
+def test_what_an_older_osrerank_installed_is_found_and_mended(cluster, server, installer):
+    """It made one pipeline without ``ignore_failure``, no bounds of the connector, and no list of templates."""
+    installer.install(Wish(server, NAME))
+    whole = cluster.transport.perform_request("GET", f"/_search/pipeline/{NAME}")[NAME]
+    model_id = whole["response_processors"][0]["rerank"]["ml_opensearch"]["model_id"]
+    older = {
+        "description": MARK + '{"settings": [], "defaults": {}}',
+        "response_processors": [
+            {"rerank": {"ml_opensearch": {"model_id": model_id}, "context": {"document_fields": ["text"]}}}
+        ],
+    }
+    cluster.transport.perform_request("PUT", f"/_search/pipeline/{NAME}", body=older)
+    cluster.transport.perform_request("DELETE", f"/_search/pipeline/{NAME}-strict")
+    found = installer.status()
+    assert (found["failure"], found["templates"]) == (None, [])
+    assert [one.split()[0] for one in found["drifted"]] == [NAME, f"{NAME}-strict"]
+    installer.install(Wish(server, NAME, template=TEMPLATE))
+    assert installer.status()["drifted"] == []
+    assert by_template(cluster) == ["0", "1"]
+
+
+@pytest.mark.slow
+def test_a_restarted_node_goes_on(server, tmp_path):
+    home = opensearch_home()
+    if home is None:
+        missing("a folder of OpenSearch's distribution: set TEST_OPENSEARCH_HOME")
+    port = free_port()
+    with start_opensearch(home, tmp_path, port=port) as (url, _process), contextlib.closing(OpenSearch(url)) as client:
+        prepare(client)
+        Installer(client, NAME).install(Wish(server, NAME, template=TEMPLATE))
+        assert by_template(client) == ["0", "1"]
+    with start_opensearch(home, tmp_path, port=port) as (url, _process), contextlib.closing(OpenSearch(url)) as client:
+        client.cluster.health(wait_for_status="yellow", timeout=60)
+        found = Installer(client, NAME).status()
+        assert (found["installed"], found["failure"], found["drifted"]) == (True, None, [])
+        assert by_template(client) == ["0", "1"]
+        assert Installer(client, NAME).plan(Wish(server, NAME)) == []
