@@ -105,9 +105,7 @@ class RerankService:
             if options.on_failure == "raise":
                 raise
             current().event("osrerank.no_model", error__type=name_of(error))
-            logger.warning(
-                "[no-model] there is no model to score with, searches keep their first-pass order: %s", error
-            )
+            logger.warning("[no-model] there is no model to score with, searches keep their first pass: %s", error)
             return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
         return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
 
