@@ -6,11 +6,11 @@ query and document (`osrerank.scoring.cache.scorer.score_keys`), so that a score
 
 import hmac
 import logging
-import threading
-import time
 from collections.abc import Sequence
 
 from prometheus_client import Counter
+
+from osrerank._seldom import Seldom
 
 PURPOSE = b"osrerank scores 1"
 SIGNATURE_BYTES = 16
@@ -39,8 +39,7 @@ class EntrySigner:
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
         self._keys = [hmac.digest(key, PURPOSE, "sha256") for key in keys]
         self.added_bytes = SIGNATURE_BYTES if keys else 0
-        self._logged_at: dict[str, float] = {}
-        self._lock = threading.Lock()
+        self._due = Seldom(LOG_EVERY_S)
 
     def seal(self, key: bytes, value: bytes) -> bytes:
         """Return the value of an entry with its signature."""
@@ -66,12 +65,7 @@ class EntrySigner:
 
     def _refuse(self, reason: str) -> None:
         REFUSED.labels(reason).inc()
-        now = time.monotonic()
-        with self._lock:
-            due = now - self._logged_at.get(reason, -LOG_EVERY_S) >= LOG_EVERY_S
-            if due:
-                self._logged_at[reason] = now
-        if due:
+        if self._due.is_due(reason):
             logger.warning(
                 "[score-refused] a cached score was refused and is computed: %s; for %g s more are only counted",
                 REASONS[reason],
