@@ -95,13 +95,20 @@ def test_multiple_and_asynchronous_searches_are_recorded(client: Client, engine_
 
     async def search() -> Any:
         async with connect_async(engine_url, scorer=LONGEST) as asynchronous:
-            return await asynchronous.search(index=index_name, body=body_with({}), rerank=True)
+            drawn: Any = {"interleave": {"with": {"pipeline": "none"}, "key": "s1", "name": "bm25"}}
+            return [
+                await asynchronous.search(index=index_name, body=body_with({}), rerank=one) for one in (True, drawn)
+            ]
 
     if engine_url.startswith("embedded:"):
         client.close()
-    made = asyncio.run(search())["ext"]["ubi"]["query_id"]
+    plain, interleaved = asyncio.run(search())
     with connect(engine_url) as other:
-        assert made in {one["query_id"] for one in records(other)}
+        attributes = {one["query_id"]: one["query_attributes"] for one in records(other)}
+    assert "osrerank_teams" not in attributes[plain["ext"]["ubi"]["query_id"]]
+    teams = interleaved["rerank"]["interleave"]["teams"]
+    assert attributes[interleaved["ext"]["ubi"]["query_id"]]["osrerank_teams"] == teams
+    assert set(teams) == {"A", "B"}
 
 
 def test_a_field_may_stand_for_a_hit(client: Client, index_name: str) -> None:
