@@ -31,6 +31,7 @@ class ShownPage:
         first_rank: of the page, from 1.
         teams: ``A`` or ``B`` for each document of an interleaved page; empty for another page.
         experiment: its name.
+        client: whose the sessions are, where it is known; it is in no file.
     """
 
     query: str
@@ -40,6 +41,7 @@ class ShownPage:
     first_rank: int = 1
     teams: str = ""
     experiment: str = ""
+    client: str = ""
 
     def __post_init__(self) -> None:
         if self.teams and (len(self.teams) != len(self.doc_ids) or not set(self.teams) <= {"A", "B"}):

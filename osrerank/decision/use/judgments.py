@@ -21,8 +21,8 @@ class Evidence:
 
     Attributes:
         impressions: of a document for a query, at least.
-        sessions: that asked a query, at least: what one person alone typed is left out. A page without a session is
-            one of its own.
+        sessions: that asked a query, at least: what one person alone typed is left out. Sessions of one client count
+            as one, and so do all pages without a session, because they may be the same person's.
         clicks: on a query's pages, at least.
     """
 
@@ -93,12 +93,12 @@ def judge(pages: Sequence[ShownPage], model: Model = "pbm", evidence: Evidence |
     return JudgmentList(tuple(queries), ratings, (len(by_query) - len(queries), thin), learnt)
 
 
-def _asked(pages: Iterable[ShownPage]) -> tuple[dict[str, str], dict[str, set[object]]]:
+def _asked(pages: Iterable[ShownPage]) -> tuple[dict[str, str], dict[str, set[str]]]:
     """Return folded query -> its text as it was typed first, and -> the sessions that asked it."""
     texts: dict[str, str] = {}
-    sessions: defaultdict[str, set[object]] = defaultdict(set)
-    for number, page in enumerate(pages):
+    sessions: defaultdict[str, set[str]] = defaultdict(set)
+    for page in pages:
         query = folded(page.query)
         texts.setdefault(query, " ".join(page.query.split()))
-        sessions[query].add(page.session or number)
+        sessions[query].add(page.client or page.session)
     return texts, sessions

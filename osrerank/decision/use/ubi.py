@@ -129,6 +129,7 @@ def _page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
         _first_rank(record),
         teams if len(teams) == len(doc_ids) else "",
         str(attributes.get(EXPERIMENT) or ""),
+        str(record.get("client_id") or ""),
     )
 
 
