@@ -11,11 +11,14 @@ import click
 from osrerank.cli.options import DURATION, MODEL_SETTINGS, client_of, wants_json
 from osrerank.cli.settings_file import refuse_existing, settings_text, write_index_settings
 from osrerank.client import connect
+from osrerank.options.pairs import Pairs
 from osrerank.options.passages import Passages
+from osrerank.options.rerank import MONO_DUO
 from osrerank.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
-    from osrerank.decision.advice.advise import Advice, Wanted
+    from osrerank.decision.advice.advise import Advice
+    from osrerank.decision.advice.tried import Wanted
     from osrerank.types import Qrels, Query
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -48,11 +51,11 @@ def advise(context: click.Context, /, **options: Any) -> None:
     osrerank --model osrerank/mono advise --index articles --queries queries.tsv --compare osrerank/mono-small
 
     Every query of a sample is searched once, with the index's own options. A paired t-test says whether reranking as it
-    is now helps or hurts, or how many more queries would decide it. Depth, weight of the first pass, model and passages
-    are chosen by cross-validation among those that are fast enough, so that the promise is of queries that were not
-    seen. The best goes to the settings file, which `connect` reads.
+    is now helps or hurts, or how many more queries would decide it. Depth, weight of the first pass, model, passages,
+    pairs and sentences are chosen by cross-validation among those that are fast enough, so that the promise is of
+    queries that were not seen. The best goes to the settings file, which `connect` reads.
     """
-    from osrerank.decision.advice.advise import Wanted  # noqa: PLC0415 - numpy
+    from osrerank.decision.advice.tried import Wanted  # noqa: PLC0415 - numpy
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - likewise
     from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - likewise
 
@@ -103,6 +106,8 @@ def _settings(advice: "Advice", output: Path | None) -> str:
         table["passages"] = {
             name: value for name, value in asdict(advice.options.passages).items() if value is not None
         }
+    if table["pipeline"] == MONO_DUO and advice.options.pairs != Pairs():
+        table["pairs"] = asdict(advice.options.pairs)
     if output is None:
         return settings_text(notes, {}, {advice.index: table})
     return write_index_settings(output, notes, advice.index, table)
@@ -110,7 +115,7 @@ def _settings(advice: "Advice", output: Path | None) -> str:
 
 def _write(advice: "Advice", qrels: "Qrels | None", settings: str, options: dict[str, Any]) -> None:
     """Write the report and the pool, where they are asked for."""
-    from osrerank.decision.advice.advise import order_of  # noqa: PLC0415 - see advise
+    from osrerank.decision.advice.choose import order_of  # noqa: PLC0415 - see advise
     from osrerank.decision.advice.orders import write_pool  # noqa: PLC0415 - likewise
     from osrerank.decision.advice.report import report  # noqa: PLC0415 - likewise
     from osrerank.formats.files import write_atomically  # noqa: PLC0415 - likewise

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osrerank.client import Client
-from osrerank.decision.advice.choose import DEPTHS, WEIGHTS, Choice, Setting, choose, grid, measured
+from osrerank.decision.advice.choose import WEIGHTS, Choice, Setting, choose, measured, order_of
 from osrerank.decision.advice.costs import (
     Cost,
     StatesPrice,
@@ -16,67 +16,20 @@ from osrerank.decision.advice.costs import (
     memory_bytes,
     states_price,
 )
+from osrerank.decision.advice.more import is_long, settings_of, try_more
 from osrerank.decision.advice.orders import Difference, difference, judged_share
 from osrerank.decision.advice.recall import recall_by_source
 from osrerank.decision.advice.sample import Found, percentiles, sampling_options, search_sample
-from osrerank.decision.advice.verdict import ALPHA, Floats, Verdict, judge
+from osrerank.decision.advice.tried import Tried, Wanted
+from osrerank.decision.advice.verdict import Floats, Verdict, judge
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.sources import SourceRecall
 from osrerank.options.passages import Passages
-from osrerank.options.rerank import Rerank
+from osrerank.options.rerank import MONO_DUO, Rerank
 from osrerank.types import Qrels, Query
 
-LONG_SHARE = 0.05
-"""Share of long hits from which on the passages setting is tried."""
 SEARCHING = 0.6
 """Share of the time for searching the sample; the rest is for timing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is asked of the advice.
-
-    Attributes:
-        measure: by ir-measures' names.
-        p95_ms: limit of a search's 95th percentile; None for none.
-        sample: queries at most.
-        budget_s: seconds for searching and timing.
-        searches_per_s: for which cores are given.
-        depths: to try.
-        alpha: p-values below it decide.
-        seed: of the sample.
-    """
-
-    measure: str = "nDCG@10"
-    p95_ms: float | None = None
-    sample: int = 200
-    budget_s: float = 300.0
-    searches_per_s: float = 10.0
-    depths: tuple[int, ...] = DEPTHS
-    alpha: float = ALPHA
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A model with a passages setting: its sample, and what searches cost.
-
-    Attributes:
-        model: its name.
-        passages: as a settings file has the option.
-        found: the sample.
-        costs: of each depth; 0 is the first pass.
-        first_p50_ms, first_p95_ms: of the sample's searches, at the greatest depth, most with new documents.
-        encoded: documents whose states these computed.
-    """
-
-    model: str
-    passages: str
-    found: tuple[Found, ...]
-    costs: Mapping[int, Cost]
-    first_p50_ms: float
-    first_p95_ms: float
-    encoded: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +54,7 @@ class Advice:
         change: how the current setting changes the first pass's order.
         agreement: of each other model with the current one, both by themselves.
         recall: of the sources of candidates; empty without judgments.
+        left_out: what was not tried, and why.
     """
 
     index: str
@@ -120,6 +74,7 @@ class Advice:
     change: Difference | None = None
     agreement: Mapping[str, Difference] = field(default_factory=dict)
     recall: tuple[SourceRecall, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def best(self) -> Setting:
@@ -128,7 +83,7 @@ class Advice:
 
     def tried_with(self, setting: Setting) -> Tried:
         """Return the sample that a setting's scores are in."""
-        return next(one for one in self.tried if (one.model, one.passages) == setting.scores)
+        return next(one for one in self.tried if one.scores == setting.scores)
 
     @property
     def cost(self) -> Cost:
@@ -184,11 +139,14 @@ def advise(
         EvaluationError: there are too few judged queries, or none found anything.
     """
     chosen = sampled(queries, qrels, wanted)
+    until_s = time.monotonic() + wanted.budget_s
     tried = _tried(clients, index, chosen, wanted, advance)
     if not any(one.candidates for one in tried[0].found):
         raise EvaluationError(f"no query of the sample found anything in {index}: are they queries of this index?")
     first_name, first = next(iter(clients.items()))
     current = current_setting(first, index, first_name, tried[0].passages)
+    more, left_out = try_more(first, index, tried[0], current, wanted, until_s=until_s, is_judged=qrels is not None)
+    tried += more
     advice = Advice(
         index,
         wanted,
@@ -199,9 +157,10 @@ def advise(
         len(chosen),
         memory_bytes(),
         None,
-        change=_change(tried[0].found, current),
         agreement=_agreement(tried, current),
+        left_out=tuple(left_out),
     )
+    advice = replace(advice, change=_change(advice.tried_with(current).found, current))
     if qrels is not None:
         weight = current.weight if current.blend == "linear" else 0.0
         advice = with_judgments(advice, qrels, (weight, *WEIGHTS))
@@ -235,7 +194,7 @@ def with_judgments(advice: Advice, qrels: Qrels, weights: Sequence[float]) -> Ad
     Raises:
         EvaluationError: there are too few queries, or no such measure.
     """
-    wanted, found = advice.wanted, advice.tried[0].found
+    wanted, found = advice.wanted, advice.tried_with(advice.current).found
     least = min(len(one.found) for one in advice.tried)  # where time was short, the queries that all models answered
     tried = [replace(one, found=one.found[:least]) for one in advice.tried]
     before = measured(found[:least], qrels, wanted.measure, None)
@@ -243,7 +202,7 @@ def with_judgments(advice: Advice, qrels: Qrels, weights: Sequence[float]) -> Ad
     values = {
         setting: measured(one.found, qrels, wanted.measure, setting)
         for one in tried
-        for setting in grid(one.model, one.passages, fast_enough(one.costs, None), weights)
+        for setting in settings_of(one, advice.current, weights)
     }
     fast = {one: values[one] for one in values if one.depth in fast_enough(advice.tried_with(one).costs, wanted.p95_ms)}
     query_ids = [one.query.query_id for one in found[:least]]
@@ -263,17 +222,13 @@ def with_judgments(advice: Advice, qrels: Qrels, weights: Sequence[float]) -> Ad
     )
 
 
-def order_of(found: Found, setting: Setting) -> list[str]:
-    """Return the ids of a query's hits in the order of a setting."""
-    return found.ranked(setting.depth, setting.blend, setting.weight)
-
-
 def current_setting(client: Client, index: str, model: str, passages: str) -> Setting:
     """Return the options of an index as a setting: what ``rerank=True`` does now."""
-    options = replace(client.options_of(index), pipeline="mono")
-    blend = client.reranker.identity(options)["blend"]
+    options = client.options_of(index)
+    blend = client.reranker.identity(replace(options, pipeline="mono"))["blend"]
     method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
-    return Setting(model, passages, options.least_depth, str(method), float(weight))
+    pairs = options.duo_depth if options.pipeline == MONO_DUO and options.duo_depth > 1 else 0
+    return Setting(model, passages, options.least_depth, str(method), float(weight), pairs)
 
 
 def _tried(
@@ -287,7 +242,7 @@ def _tried(
         remaining_s = max(0.0, until_s - time.monotonic()) / (len(clients) - place)
         one = _try(client, index, name, base, queries, wanted, remaining_s, advance)
         tried.append(one)
-        if _is_long(one.found) and not isinstance(base.passages, Passages):
+        if is_long(one.found) and not isinstance(base.passages, Passages):
             other = "off" if client.reranker.scorer(cached=False).advice.passages else "maxp"
             changed = replace(base, passages=Passages.of(other))
             if one.passages != other:
@@ -322,11 +277,6 @@ def _written(options: Rerank) -> str:
     return options.passages or "off"
 
 
-def _is_long(found: Sequence[Found]) -> bool:
-    hits = sum(len(one.candidates) for one in found)
-    return hits > 0 and sum(one.long for one in found) / hits > LONG_SHARE
-
-
 def _change(found: Sequence[Found], current: Setting) -> Difference | None:
     return difference([one.first_pass() for one in found], [order_of(one, current) for one in found])
 
@@ -335,6 +285,8 @@ def _agreement(tried: Sequence[Tried], current: Setting) -> dict[str, Difference
     """Return how much the other models' orders differ from the current one's, of the queries that both answered."""
     agreement = {}
     for one in tried[1:]:
+        if one.duo_depth or one.by_sentences:
+            continue
         count = min(len(one.found), len(tried[0].found))
         orders = [
             [sample.ranked(current.depth, "replace", 0.0) for sample in other.found[:count]]

@@ -11,7 +11,8 @@ from osrerank.decision.advice.sample import Found
 from osrerank.decision.advice.verdict import TOLERANCE, Floats, Outcome, Verdict, interval, judge, student
 from osrerank.evaluation.folds import block_folds
 from osrerank.evaluation.measures import Averaging, evaluate
-from osrerank.evaluation.tune import DECIMALS, Fold, cross_validate
+from osrerank.evaluation.tune import DECIMALS, Fold, Weights, cross_validate
+from osrerank.options.rerank import MONO_DUO
 from osrerank.types import Qrels, Run, ScoredDocument
 
 DEPTHS = (10, 20, 50, 100)
@@ -21,6 +22,10 @@ FOLDS = 5
 SAMPLES, SEED = 1_000, 0
 """Of the randomisation test."""
 Places = npt.NDArray[np.intp]
+Scores = tuple[str, str, int, bool]
+"""What scores depend on: model, passages, candidates compared in pairs, and whether they are those of sentences."""
+PAPERS = Weights(0.2, 0.5, 0.3)
+"""Weights of sentences that the option has by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class Setting:
         depth: candidates that are reranked.
         blend: ``replace``, ``linear``, ``weighted`` or ``rrf``.
         weight: of the first pass in the blend.
+        duo_depth: candidates that are compared in pairs; 0 for none.
+        sentences: weights of the best sentences and the first pass, in place of passages and blend; None for these.
     """
 
     model: str
@@ -40,20 +47,29 @@ class Setting:
     depth: int
     blend: str
     weight: float
+    duo_depth: int = 0
+    sentences: Weights | None = None
 
     def __str__(self) -> str:
+        if (one := self.sentences) is not None:
+            weights = ", ".join(f"{weight:g}" for weight in one.sentences)
+            return f"depth {self.depth}, sentences {weights} with {one.a:g} of the first pass, model {self.model}"
         blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
-        return f"depth {self.depth}, {blend}, model {self.model}, passages {self.passages}"
+        pairs = f", pairs of the first {self.duo_depth}" if self.duo_depth else ""
+        return f"depth {self.depth}, {blend}{pairs}, model {self.model}, passages {self.passages}"
 
     @property
-    def scores(self) -> tuple[str, str]:
-        """What the scores depend on: model and passages."""
-        return self.model, self.passages
+    def scores(self) -> Scores:
+        """What the scores depend on."""
+        return self.model, self.passages, self.duo_depth, self.sentences is not None
 
     def options(self) -> dict[str, Any]:
         """Return the options of a search, as a settings file has them."""
+        if (one := self.sentences) is not None:
+            return {"pipeline": "mono", "depth": self.depth, "sentences": {"a": one.a, "weights": list(one.sentences)}}
         weight = {} if self.blend in ("replace", "rrf") else {"blend_weight": self.weight}
-        return {"pipeline": "mono", "depth": self.depth, "blend": self.blend, **weight, "passages": self.passages}
+        pairs = {"pipeline": MONO_DUO, "duo_depth": self.duo_depth} if self.duo_depth else {"pipeline": "mono"}
+        return {**pairs, "depth": self.depth, "blend": self.blend, **weight, "passages": self.passages}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +111,15 @@ def grid(model: str, passages: str, depths: Sequence[int], weights: Sequence[flo
     return [Setting(model, passages, depth, *blend) for depth in sorted(depths) for blend in (*blends, ("rrf", 0.0))]
 
 
+def order_of(found: Found, setting: Setting) -> list[str]:
+    """Return the ids of a query's hits in the order of a setting."""
+    if found.order:
+        return list(found.order)
+    if found.sentences is not None:
+        return found.by_sentences(setting.depth, setting.sentences or PAPERS)
+    return found.ranked(setting.depth, setting.blend, setting.weight)
+
+
 def measured(found: Sequence[Found], qrels: Qrels, measure: str, setting: Setting | None) -> Floats:
     """Return a measure's values of a setting, or of the first pass, in the order of the queries.
 
@@ -102,10 +127,7 @@ def measured(found: Sequence[Found], qrels: Qrels, measure: str, setting: Settin
         EvaluationError: there is no such measure.
     """
     rankings = {
-        one.query.query_id: _documents(
-            one.first_pass() if setting is None else one.ranked(setting.depth, setting.blend, setting.weight)
-        )
-        for one in found
+        one.query.query_id: _documents(one.first_pass() if setting is None else order_of(one, setting)) for one in found
     }
     judged = Qrels({query_id: qrels.judgments[query_id] for query_id in rankings})
     values = evaluate(judged, Run(rankings), [measure], Averaging(complete=True)).per_query

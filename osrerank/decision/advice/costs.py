@@ -77,13 +77,14 @@ def measure_costs(
         budget_s: seconds for all of them.
     """
     part_s = budget_s / (len(depths) + 1)
-    costs = {0: _measured(client, index, queries, replace(options, pipeline=NO_STAGES), part_s)}
+    costs = {0: measured_cost(client, index, queries, replace(options, pipeline=NO_STAGES), part_s)}
     return costs | {
-        depth: _measured(client, index, queries, replace(options, depth=depth), part_s) for depth in sorted(depths)
+        depth: measured_cost(client, index, queries, replace(options, depth=depth), part_s) for depth in sorted(depths)
     }
 
 
-def _measured(client: Client, index: str, queries: Sequence[Query], options: Rerank, budget_s: float) -> Cost:
+def measured_cost(client: Client, index: str, queries: Sequence[Query], options: Rerank, budget_s: float) -> Cost:
+    """Time searches with the options: forty, or as many as the time allows, but at least five."""
     until_s = time.monotonic() + budget_s
     took_ms: list[float] = []
     began_cpu_s = time.process_time()

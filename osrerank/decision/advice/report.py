@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 
-from osrerank.decision.advice.advise import Advice, Tried, order_of
-from osrerank.decision.advice.choose import Setting
+from osrerank.decision.advice.advise import Advice
+from osrerank.decision.advice.choose import Scores, Setting, order_of
 from osrerank.decision.advice.sample import Found
+from osrerank.decision.advice.tried import Tried
 from osrerank.decision.advice.words import examples, headline, lines
 from osrerank.decision.charts import Axis, Draw, chart, dots, key, line
 from osrerank.decision.page import figure, figures, heading, page, paragraph, rows
@@ -63,7 +65,7 @@ def _plots(advice: Advice) -> list[str]:
 
 def _by_time(advice: Advice) -> str:
     """Return the best mean of each depth against the 95th percentile, a line for each model and passages setting."""
-    curves = {_name(one): _curve(advice, one) for one in advice.tried}
+    curves = {str(one): _curve(advice, one) for one in advice.tried}
     curves = {name: points for name, points in curves.items() if points}
     before = _mean(advice)
     values = [y for points in curves.values() for _, y, _ in points] + [before]
@@ -84,7 +86,7 @@ def _by_time(advice: Advice) -> str:
 def _curve(advice: Advice, tried: Tried) -> list[tuple[float, float, str]]:
     best: dict[int, tuple[float, Setting]] = {}
     for setting, values in advice.values.items():
-        if setting.scores == (tried.model, tried.passages):
+        if setting.scores == tried.scores:
             here = float(values.mean()), setting
             best[setting.depth] = max(best.get(setting.depth, here), here, key=_first)
     return [
@@ -100,7 +102,7 @@ def _first(pair: tuple[float, Setting]) -> float:
 
 def _by_weight(advice: Advice) -> str:
     """Return the mean against the weight of the first pass, at the best setting's depth."""
-    best = advice.best
+    best = replace(advice.best, duo_depth=0, sentences=None)
     points = sorted(
         (setting.weight, float(values.mean()), f"{setting}: {values.mean():.4f}")
         for setting, values in advice.values.items()
@@ -145,13 +147,9 @@ def _mean(advice: Advice) -> float:
     return float(advice.before.mean()) if advice.before is not None else 0.0
 
 
-def _name(tried: Tried) -> str:
-    return f"{tried.model}, passages {tried.passages}"
-
-
 def _settings(advice: Advice) -> str:
     """Return the table of the best blend of each depth, and of what is set now."""
-    best: dict[tuple[tuple[str, str], int], tuple[float, Setting]] = {}
+    best: dict[tuple[Scores, int], tuple[float, Setting]] = {}
     for setting, values in advice.values.items():
         place = setting.scores, setting.depth
         here = float(values.mean()), setting
@@ -170,7 +168,7 @@ def _costs(advice: Advice) -> str:
     rate = advice.wanted.searches_per_s
     cells = [
         [
-            "first pass alone" if depth == 0 else f"{_name(tried)}, depth {depth}",
+            "first pass alone" if depth == 0 else f"{tried}, depth {depth}",
             f"{cost.p50_ms:.1f}",
             f"{cost.p95_ms:.1f}",
             f"{cost.cores(rate):.2f}",

@@ -10,7 +10,9 @@ import numpy as np
 from osrerank.client import Client
 from osrerank.decision.advice.verdict import LEAST_QUERIES
 from osrerank.errors import ConfigError
-from osrerank.options.rerank import NO_STAGES, Rerank
+from osrerank.evaluation.records import Record
+from osrerank.evaluation.tune import Evidence, Weights
+from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
 from osrerank.response import FIRST_PASS, parse_hit, squash, text_of
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
@@ -31,6 +33,8 @@ class Found:
         took_ms: wall time of the search, at the greatest depth.
         encoded: documents whose states were computed.
         long: how many hits have long texts.
+        order: as the search returned it, where pairs were compared; otherwise empty.
+        sentences: the values of the hits' best sentences, in first-pass order; None of a search by whole texts.
     """
 
     query: Query
@@ -39,6 +43,8 @@ class Found:
     took_ms: float
     encoded: int
     long: int
+    order: tuple[str, ...] = ()
+    sentences: Evidence | None = None
 
     def first_pass(self) -> list[str]:
         """Return the ids in first-pass order."""
@@ -62,15 +68,24 @@ class Found:
         blended = BlendStage(method, weight, depth).rerank(Ranking(self.query, tuple(order)))
         return [one.doc_id for one in blended.candidates]
 
+    def by_sentences(self, depth: int, weights: Weights) -> list[str]:
+        """Return the ids in the order that a search by sentences would have them in."""
+        assert self.sentences is not None  # a search by sentences
+        one = self.sentences
+        block = Evidence(one.query_id, one.doc_ids[:depth], one.first_pass[:depth], one.best[:depth])
+        return [*(block.doc_ids[place] for place in block.order(weights)), *one.doc_ids[depth:]]
+
 
 def sampling_options(options: Rerank, depth: int) -> Rerank:
     """Return options under which a search shows the model's scores of as many candidates, and nothing else.
 
     Raises:
-        ConfigError: the options rerank by something else than one model over documents or passages.
+        ConfigError: the options rerank by sentences, in OpenSearch, or by a pipeline of one's own.
     """
     if not isinstance(options.pipeline, str) or options.sentences is not None or options.search_pipeline is not None:
-        reason = "advice is about one model over documents or passages: leave out sentences, via and your own pipeline"
+        reason = (
+            "advice begins with one model over documents or passages: leave out sentences, via and your own pipeline"
+        )
         raise ConfigError(reason, setting="rerank", source="settings file")
     return replace(
         options,
@@ -97,6 +112,7 @@ def search_sample(
     options: Rerank,
     *,
     budget_s: float,
+    size: int | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Found]:
     """Search queries until the time is spent, but ten at least.
@@ -109,6 +125,7 @@ def search_sample(
         queries: to search.
         options: as `sampling_options` returns them.
         budget_s: seconds after which no more searches begin.
+        size: hits of a search; None for those that are reranked.
         advance: called after each query.
     """
     client.reranker.warm_up(options)
@@ -118,7 +135,7 @@ def search_sample(
         if len(found) >= LEAST_QUERIES and time.monotonic() >= until_s:
             break
         began = time.perf_counter()
-        response = client.search(query.text, index=index, size=options.least_depth, rerank=options)
+        response = client.search(query.text, index=index, size=size or options.least_depth, rerank=options)
         found.append(_found(query, response, options, (time.perf_counter() - began) * 1000))
         advance()
     return found
@@ -141,7 +158,25 @@ def _found(query: Query, response: Mapping[str, Any], options: Rerank, took_ms: 
         took_ms,
         sum(stage.get("encoded", 0) for stage in stages),
         sum(len(text.split()) > LONG_WORDS for text in texts.values()),
+        tuple(hit["_id"] for hit in hits) if options.pipeline == MONO_DUO else (),
+        None if options.sentences is None else _sentences(query, candidates, hits, options.sentences.scores),
     )
+
+
+def _sentences(
+    query: Query, candidates: Sequence[Candidate], hits: Sequence[Mapping[str, Any]], scores: str
+) -> Evidence:
+    """Return the values of the hits' best sentences, read as from a run's side file."""
+    marks = {hit["_id"]: hit.get("_rerank", {}) for hit in hits}
+    found = [
+        {
+            "doc_id": one.doc_id,
+            FIRST_PASS: {"score": one.first_pass_score, "rank": one.rank},
+            "stages": marks[one.doc_id],
+        }
+        for one in candidates
+    ]
+    return Evidence.of(Record(query.query_id, {"candidates": found}), scores=scores)
 
 
 def _candidate(hit: Mapping[str, Any], text: str) -> Candidate:

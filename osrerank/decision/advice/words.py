@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from osrerank.bench.machine import machine
-from osrerank.decision.advice.advise import Advice, order_of
-from osrerank.decision.advice.choose import Setting
+from osrerank.decision.advice.advise import Advice
+from osrerank.decision.advice.choose import Setting, order_of
 from osrerank.decision.advice.orders import TOP, Difference, queries_for
 from osrerank.decision.advice.verdict import Verdict
 
@@ -124,6 +124,7 @@ def recall_line(advice: Advice) -> str:
 def _notes(advice: Advice) -> Iterator[str]:
     if said := recall_line(advice):
         yield said
+    yield from (f"not tried: {one}" for one in advice.left_out)
     if advice.queries < advice.asked:
         yield f"time was short: {advice.queries} of {advice.asked} queries were searched; --budget-s gives more"
     before, after = advice.judged
@@ -188,6 +189,7 @@ def as_json(advice: Advice) -> dict[str, Any]:
         "change": advice.change.as_json() if advice.change else None,
         "recall": [one.as_json() for one in advice.recall],
         "agreement": {name: one.as_json() for name, one in advice.agreement.items()},
+        "left_out": list(advice.left_out),
         "gains": [_example(advice, place) for place in gaining],
         "losses": [_example(advice, place) for place in losing],
         "machine": machine(),

@@ -13,10 +13,11 @@ from click.testing import CliRunner, Result
 
 from osrerank import Client, connect
 from osrerank.cli import cli
-from osrerank.decision.advice.advise import Advice, Wanted, advise, order_of, with_judgments
-from osrerank.decision.advice.choose import WEIGHTS
+from osrerank.decision.advice.advise import Advice, advise, with_judgments
+from osrerank.decision.advice.choose import WEIGHTS, order_of
 from osrerank.decision.advice.orders import difference
 from osrerank.decision.advice.report import report
+from osrerank.decision.advice.tried import Wanted
 from osrerank.decision.advice.words import as_json, headline, lines, recall_line
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.formats.candidates import read_candidates

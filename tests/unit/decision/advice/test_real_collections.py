@@ -17,8 +17,9 @@ from opensearchpy import helpers
 
 from osrerank import connect
 from osrerank.cli import cli
-from osrerank.decision.advice.advise import Wanted, advise
+from osrerank.decision.advice.advise import advise
 from osrerank.decision.advice.choose import Setting, choose
+from osrerank.decision.advice.tried import Wanted
 from osrerank.decision.advice.verdict import ALPHA, Floats
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels

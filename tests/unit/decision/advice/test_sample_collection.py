@@ -10,8 +10,9 @@ import pytest
 
 from osrerank import Client, connect
 from osrerank.cli.demo import INDEX, Sample, index_sample
-from osrerank.decision.advice.advise import Wanted, advise
+from osrerank.decision.advice.advise import advise
 from osrerank.decision.advice.choose import measured
+from osrerank.decision.advice.tried import Wanted
 from osrerank.types import Qrels, Query
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
