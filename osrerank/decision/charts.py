@@ -5,18 +5,23 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 460.0, 300.0
-LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 12.0, 44.0
+LEFT, RIGHT, TOP, BOTTOM = 60.0, 12.0, 12.0, 44.0
+LINE = 18.0
+"""Height of a line of the key."""
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --quiet: #59636e; --line: #d1d9e0; --ground: #ffffff;
-  --field: #f6f8fa; --one: #0a66a8; --two: #b8480b; --good: #116f38; --bad: #b3261e; }
+  --field: #f6f8fa; --one: #0a66a8; --two: #b8480b; --three: #7638a8; --four: #0b6e63;
+  --good: #116f38; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --quiet: #9da7b1; --line: #3a424c; --ground: #12161c;
-  --field: #1a2028; --one: #63b3f0; --two: #f0955c; --good: #5fcf8a; --bad: #ff8b80; } }
+  --field: #1a2028; --one: #63b3f0; --two: #f0955c; --three: #cb9ff5; --four: #52cfc0;
+  --good: #5fcf8a; --bad: #ff8b80; } }
 svg { display: block; width: 100%; max-width: 460px; height: auto; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--ink); } svg .axis { stroke: var(--line); fill: none; } svg .tick { fill: var(--quiet); }
 svg .one { stroke: var(--one); fill: var(--one); } svg .two { stroke: var(--two); fill: var(--two); }
+svg .three { stroke: var(--three); fill: var(--three); } svg .four { stroke: var(--four); fill: var(--four); }
 svg .quiet { stroke: var(--quiet); fill: var(--quiet); } svg .open { fill: none; }
 svg text.quiet { stroke: none; fill: var(--quiet); }
-svg text.one { stroke: none; fill: var(--one); } svg text.two { stroke: none; fill: var(--two); }
+svg text.one, svg text.two, svg text.three, svg text.four { stroke: none; }
 """
 
 
@@ -58,12 +63,20 @@ class Frame:
         return LEFT + width * self.x.share(x), HEIGHT - BOTTOM - height * self.y.share(y)
 
 
-def chart(title: str, x: Axis, y: Axis, *drawn: Draw) -> str:
-    """Return a diagram; `line`, `dots` and `spans` draw in it."""
+def chart(title: str, x: Axis, y: Axis, *drawn: Draw, names: Sequence[tuple[str, str]] = ()) -> str:
+    """Return a diagram; `line`, `dots` and `spans` draw in it.
+
+    Args:
+        title: for those who do not see it.
+        x: the axis from left to right.
+        y: the axis upwards.
+        drawn: what is drawn.
+        names: what the colours mean, below it: ``(kind, name)`` for each.
+    """
     frame = Frame(x, y)
     body = "".join(draw(frame) for draw in drawn)
-    box = f'viewBox="0 0 {WIDTH:g} {HEIGHT:g}" xmlns="http://www.w3.org/2000/svg"'
-    return f'<svg {box} role="img" aria-label="{escape(title)}">{_axes(frame)}{body}</svg>'
+    box = f'viewBox="0 0 {WIDTH:g} {HEIGHT + LINE * len(names):g}" xmlns="http://www.w3.org/2000/svg"'
+    return f'<svg {box} role="img" aria-label="{escape(title)}">{_axes(frame)}{body}{_key(names)}</svg>'
 
 
 def line(points: Sequence[tuple[float, float]], kind: str = "one", *, is_dashed: bool = False) -> Draw:
@@ -104,19 +117,11 @@ def spans(values: Sequence[tuple[float, float, float]], kind: str = "one") -> Dr
     return draw
 
 
-def key(names: Sequence[tuple[str, str]], *, is_right: bool = False) -> Draw:
-    """Return what names the colours: ``(kind, name)`` for each."""
-
-    def draw(_frame: Frame) -> str:
-        left, anchor = (WIDTH - RIGHT - 6, "end") if is_right else (LEFT + 10, "start")
-        base = HEIGHT - BOTTOM - 12 - 16 * (len(names) - 1) if is_right else TOP + 14
-        start = f'x="{left:g}" text-anchor="{anchor}"'
-        return "".join(
-            f'<text class="{kind}" {start} y="{base + 16 * place:g}">● {escape(name)}</text>'
-            for place, (kind, name) in enumerate(names)
-        )
-
-    return draw
+def _key(names: Sequence[tuple[str, str]]) -> str:
+    return "".join(
+        f'<text class="{kind}" x="{LEFT:g}" y="{HEIGHT + LINE * (place + 0.75):g}">● {escape(name)}</text>'
+        for place, (kind, name) in enumerate(names)
+    )
 
 
 def _axes(frame: Frame) -> str:

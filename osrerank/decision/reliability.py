@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from osrerank.decision.calibrate import Fitted
-from osrerank.decision.charts import Axis, chart, dots, key, line
+from osrerank.decision.charts import Axis, chart, dots, line
 from osrerank.decision.fitting import Bin
 from osrerank.decision.page import drawing, figure, figures, heading, page, paragraph, rows
 from osrerank.errors import ConfigError
@@ -43,7 +43,7 @@ def reliability_diagram(fitted: Fitted) -> str:
         points = [(one.said, one.measured, _said(one)) for one in bins if one.hits]
         drawn += [line([point[:2] for point in points], kind), dots(points, kind)]
     names = [("two", "the model's own"), ("one", "calibrated, on held-out queries")]
-    return chart("Reliability diagram", *axes, *drawn, key(names))
+    return chart("Reliability diagram", *axes, *drawn, names=names)
 
 
 def _said(one: Bin) -> str:

@@ -10,11 +10,11 @@ from osrerank.decision.advice.choose import Scores, Setting, order_of
 from osrerank.decision.advice.sample import Found
 from osrerank.decision.advice.tried import Tried
 from osrerank.decision.advice.words import examples, headline, lines
-from osrerank.decision.charts import Axis, Draw, chart, dots, key, line
+from osrerank.decision.charts import Axis, Draw, chart, dots, line
 from osrerank.decision.page import figure, figures, heading, page, paragraph, rows
 from osrerank.types import Qrels
 
-KINDS = ("one", "two", "quiet")
+KINDS = ("one", "two", "three", "four")
 TONES = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 HITS = 5
 SNIPPET = 140
@@ -49,9 +49,10 @@ def _question(advice: Advice) -> str:
         "hurts": "No: rerank=True as it is now is worse than the first pass.",
         "undecided": "Open: these queries do not tell rerank=True as it is now from the first pass.",
     }
-    outcome = advice.choice.verdict.outcome if advice.choice else ""
-    also = {"helps": "helps", "hurts": "hurts", "undecided": "is undecided", "": "is none: none is fast enough"}
-    return f"{sayings[advice.verdict.outcome]} The best setting that was found {also[outcome]}."
+    if advice.choice is None:
+        return f"{sayings[advice.verdict.outcome]} No setting is fast enough."
+    also = {"helps": "helps", "hurts": "hurts", "undecided": "is undecided"}[advice.choice.verdict.outcome]
+    return f"{sayings[advice.verdict.outcome]} The best setting that was found {also}."
 
 
 def _plots(advice: Advice) -> list[str]:
@@ -72,15 +73,16 @@ def _by_time(advice: Advice) -> str:
     times = [x for points in curves.values() for x, _, _ in points] + [advice.tried[0].costs[0].p95_ms]
     if advice.wanted.p95_ms:
         times.append(advice.wanted.p95_ms)
-    x, y = _axis("95th percentile of a search (ms)", 0, max(times) * 1.05), _axis(advice.wanted.measure, *_span(values))
+    level = "first pass (dashed), limit (upright)" if advice.wanted.p95_ms else "first pass (dashed)"
+    names = [*zip(KINDS * len(curves), curves, strict=False), ("quiet", level)]
+    x = _axis("95th percentile of a search (ms)", 0, max(times) * 1.05)
+    y = _axis(advice.wanted.measure, *_span(values))
     drawn: list[Draw] = [line([(x.low, before), (x.high, before)], "quiet", is_dashed=True)]
     if advice.wanted.p95_ms:
         drawn.append(line([(advice.wanted.p95_ms, y.low), (advice.wanted.p95_ms, y.high)], "quiet"))
     for kind, points in zip(KINDS * len(curves), curves.values(), strict=False):
         drawn += [line([point[:2] for point in points], kind), dots(points, kind)]
-    level = "first pass (dashed), limit (upright)" if advice.wanted.p95_ms else "first pass (dashed)"
-    names = [*zip(KINDS * len(curves), curves, strict=False), ("quiet", level)]
-    return chart("Quality by time", x, y, *drawn, key(names, is_right=True))
+    return chart("Quality by time", x, y, *drawn, names=names)
 
 
 def _curve(advice: Advice, tried: Tried) -> list[tuple[float, float, str]]:
@@ -113,7 +115,7 @@ def _by_weight(advice: Advice) -> str:
     y = _axis(advice.wanted.measure, *_span([before, *(point[1] for point in points)]))
     level = line([(x.low, before), (x.high, before)], "quiet", is_dashed=True)
     drawn = [level, line([point[:2] for point in points]), dots(points)]
-    return chart("Quality by weight", x, y, *drawn, key([("quiet", "first pass (dashed)")], is_right=True))
+    return chart("Quality by weight", x, y, *drawn, names=[("quiet", "first pass (dashed)")])
 
 
 def _by_query(advice: Advice) -> str:
@@ -123,10 +125,11 @@ def _by_query(advice: Advice) -> str:
     points = [(float(place), value) for place, value in enumerate(differences, start=1)]
     reach = max(0.05, *(abs(value) for value in differences))
     x, y = _axis("Queries, sorted", 0, len(points)), _axis("Difference", -reach, reach)
-    gains = [(*point, f"{point[1]:+.4f}") for point in points if point[1] >= 0]
-    losses = [(*point, f"{point[1]:+.4f}") for point in points if point[1] < 0]
-    level = line([(0, 0), (x.high, 0)], "quiet")
-    return chart("Differences of the queries", x, y, level, dots(gains, "one", 2), dots(losses, "two", 2))
+    drawn = [line([(0, 0), (x.high, 0)], "quiet")]
+    for kind, sign in (("one", 1), ("quiet", 0), ("two", -1)):
+        here = [(*point, f"{point[1]:+.4f}") for point in points if (point[1] > 0) - (point[1] < 0) == sign]
+        drawn.append(dots(here, kind, 2))
+    return chart("Differences of the queries", x, y, *drawn)
 
 
 def _axis(label: str, low: float, high: float) -> Axis:
@@ -140,7 +143,7 @@ def _axis(label: str, low: float, high: float) -> Axis:
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
     room = max(0.02, (max(values) - min(values)) * 0.15)
-    return max(0.0, min(values) - 2 * room), min(1.0, max(values) + room)
+    return max(0.0, min(values) - room), min(1.0, max(values) + room)
 
 
 def _mean(advice: Advice) -> float:
