@@ -21,7 +21,8 @@ figure { margin: 0; } figcaption { font-weight: 600; margin-bottom: 4px; }
 details { border: 1px solid var(--line); border-radius: 6px; padding: 8px 12px; margin: 8px 0;
   background: var(--field); }
 summary { cursor: pointer; } code { background: var(--field); padding: 1px 4px; border-radius: 4px; }
-@media (max-width: 600px) { table { font-size: .8rem; } th, td { padding-right: 8px; } }
+@media (max-width: 600px) { table { font-size: .8rem; } th, td { padding-right: 8px; }
+  th:last-child, td:last-child { padding-right: 0; } }
 pre { background: var(--field); padding: 10px 12px; border-radius: 6px; overflow-x: auto; }
 """
 

@@ -181,7 +181,7 @@ def _costs(advice: Advice) -> str:
         for depth, cost in sorted(tried.costs.items())
         if depth or place == 0
     ]
-    columns = ("", "p50 ms", "p95 ms", f"cores for {rate:g} searches/s", "searches timed")
+    columns = ("", "p50 ms", "p95 ms", f"cores for {rate:g} searches/s", "timed")
     note = "One search at a time, without the score cache, with documents' states where the model has them."
     return rows(columns, cells) + paragraph(note, "quiet")
 
