@@ -17,6 +17,7 @@ class Varlen:
 
     def __init__(self) -> None:
         self.calls: list[dict[str, int]] = []
+        self.windows: list[tuple[int, int]] = []
 
     def varlen_attn(
         self,
@@ -30,6 +31,7 @@ class Varlen:
         *,
         return_aux: AuxRequest | None = None,
         scale: float | None = None,
+        window_size: tuple[int, int] = (-1, -1),
     ) -> Tensor | tuple[Tensor, Tensor]:
         lengths = [offsets.diff().tolist() for offsets in (cu_seq_q, cu_seq_k)]
         check(query, cu_seq_q, max_q)
@@ -39,8 +41,10 @@ class Varlen:
         assert query.shape[1:] == key.shape[1:]
         assert len(cu_seq_q) == len(cu_seq_k)
         self.calls.append({"sequences": len(lengths[0]), "rows": sum(lengths[0]), "columns": sum(lengths[1])})
+        assert window_size == (-1, -1) or lengths[0] == lengths[1]
+        self.windows.append(window_size)
         pieces = [
-            attend(*parts, scale or query.shape[2] ** -0.5)
+            attend(*parts, scale or query.shape[2] ** -0.5, window_size)
             for parts in zip(query.split(lengths[0]), key.split(lengths[1]), value.split(lengths[1]), strict=True)
         ]
         context = torch.cat([piece[0] for piece in pieces]).to(query.dtype)
@@ -58,7 +62,12 @@ def check(states: Tensor, offsets: Tensor, longest: int) -> None:
     assert offsets.diff().max().item() == longest
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, window: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
     """Return a sequence's context ``(rows, heads, width)`` and log-sum-exp ``(heads, rows)``."""
     logits = torch.einsum("qhd,khd->hqk", query.double(), key.double()) * scale
+    if window != (-1, -1):
+        after = torch.arange(len(key)) - torch.arange(len(query))[:, None]
+        logits.masked_fill_((after < -window[0]) | (after > window[1]), -torch.inf)
     return torch.einsum("hqk,khd->qhd", logits.softmax(dim=2), value.double()), logits.logsumexp(dim=2)

@@ -225,6 +225,7 @@ class ModelCard:
         joining: how the layout ``joined`` joins query and document; other layouts ignore it.
         provenance: base model, training data, recipe, licence, measures.
         languages: see `Advice`.
+        query_prefix: stands before every query in the layout ``standard``, whose ``max_query_tokens`` do not count it.
     """
 
     name: str
@@ -243,6 +244,7 @@ class ModelCard:
     joining: Joining = field(default_factory=Joining)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     languages: tuple[str, ...] = ()
+    query_prefix: str = ""
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -252,6 +254,8 @@ class ModelCard:
         if not 3 < self.max_query_tokens < self.max_tokens + (bound == "at most"):
             reason = f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and {bound} max_tokens"
             raise ValueError(f"{reason}, which is {self.max_tokens}")
+        if self.query_prefix and self.layout != "standard":
+            raise ValueError(f"query_prefix is for the layout standard, this one is {self.layout}")
         if self.layout == "joined" and self.head != "cosine":
             raise ValueError(f"head is {self.head!r}; in the layout joined it is cosine")
         _ = self.advice  # checks its numbers
@@ -291,6 +295,8 @@ class ModelCard:
                 content |= {"joining": self.joining.to_json()} if self.layout == "joined" else {}
             elif name == "languages":
                 content |= {"languages": list(self.languages)} if self.languages else {}
+            elif name == "query_prefix":
+                content |= {"query_prefix": self.query_prefix} if self.query_prefix else {}
             elif name != "calibration":
                 content[name] = getattr(self, name)
         return {**content, "calibration": {"scale": self.calibration.scale, "offset": self.calibration.offset}}

@@ -102,13 +102,16 @@ class InputBuilder:
         self._is_joined = card.layout == "joined"
         has_own_cls = self._is_joined or card.layout == "cross-bias"
         self._template = template(tokenizer, own_cls=has_own_cls)
-        self._query_prefix = card.joining.query_prefix if self._is_joined else ""
+        self._query_prefix = card.joining.query_prefix if self._is_joined else card.query_prefix
         self._document_prefix = card.joining.document_prefix if self._is_joined else ""
         if card.kind == "duo":
             first, second = (1, 2) if has_own_cls or card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
-        self._query_pieces = card.max_query_tokens - 2
+        before = tokenizer.encode(card.query_prefix, add_special_tokens=False).ids
+        self._query_pieces = card.max_query_tokens - 2 + len(before)
         self.max_tokens = card.max_tokens
+        if before and self.max_tokens <= self._template.specials() + self._query_pieces:
+            raise ValueError(f"the card's query_prefix has {len(before)} pieces, and leaves a document no room")
         self._is_duo = card.kind == "duo"
         self.length_rule = length_rule or card.length_rule
 
@@ -131,7 +134,10 @@ class InputBuilder:
             raise ModelLoadError(reason, model=card.name, path=str(file)) from error
 
     def query(self, text: str) -> Pieces:
-        """Return the query's pieces, its prefix among them, at most 62 for the usual 64 tokens."""
+        """Return the query's pieces, its prefix among them, at most 62 for the usual 64 tokens.
+
+        A prefix that the card has for the layout ``standard`` comes on top of them.
+        """
         return self._pieces([self._query_prefix + text], self._query_pieces)[0]
 
     def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:

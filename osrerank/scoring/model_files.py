@@ -8,6 +8,7 @@ from typing import Any
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, CrossBias, Head, Joining, ModelCard, join_keys
+from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE, CrossEncoder, read_cross_encoder
 
 CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
@@ -25,6 +26,10 @@ WEIGHTS = (
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
 """What to fetch from a hub repository: the first list that it has, so that not every precision is downloaded."""
+MOST_TOKENS = 512
+"""Most tokens of a sequence where a model is of the families that were trained with so many."""
+LONG = ("modernbert",)
+"""Families that were trained with longer ones, by ``model_type``."""
 FIXED_SCALES = "osrerank.fixed_scales"
 """In the metadata of a graph whose activations have scales fixed at export (`osrerank.export.fixed_scales`)."""
 
@@ -90,16 +95,29 @@ def weight_files(directory: Path) -> list[str]:
     return sorted(file.name for file in directory.glob("*.safetensors"))
 
 
+def modular(directory: Path) -> CrossEncoder | None:
+    """Return what sentence-transformers' files say of a cross-encoder; None where there are none.
+
+    Raises:
+        ModelLoadError: one asks for what is not known; the message names the file and the field.
+    """
+    return read_cross_encoder(directory, read_json)
+
+
 def parameter_files(directory: Path) -> list[str]:
     """Return what a network's weights are read from: its safetensors, else the graph of its card, fp32 before int8.
 
-    A joined model whose joined layers have weights of their own has those in the graphs that join, the other files.
+    A modular cross-encoder has more safetensors in its modules' folders. A joined model whose joined layers have
+    weights of their own has those in the graphs that join, the other files.
 
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
     """
     found = weight_files(directory)
-    if found or not (directory / CARD_FILE).exists():
+    if found:
+        described = modular(directory)
+        return [*found, *(described.weights if described else ())]
+    if not (directory / CARD_FILE).exists():
         return found
     card = read_card(directory)
     precision = next((name for name in ("fp32", "int8") if name in card.onnx), "")
@@ -141,12 +159,14 @@ def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
         for precision, names in ONNX_FILES.items()
         if (name := next((name for name in names if (directory / name).exists()), None))
     }
-    segment_rows = int(config.get("type_vocab_size", 0))
+    described = modular(directory)
+    has_own_head = described is not None and described.head is not None
     return {
-        "head": _head(config),
-        "max_tokens": _max_tokens(config),
-        "segment_rows": segment_rows,
-        "onnx": found,
+        "head": _head_of(described.labels) if described and has_own_head else _head(config),
+        "max_tokens": _max_tokens(config, directory, described),
+        "segment_rows": int(config.get("type_vocab_size", 0)),
+        "query_prefix": described.query_prefix if described else "",
+        "onnx": {} if has_own_head else found,  # others' graphs of it end with the encoder
     }
 
 
@@ -169,7 +189,10 @@ def _head(config: Mapping[str, Any]) -> Head:
         if architecture.endswith("ForPreTraining"):
             fix = "if it was trained as a reranker with that head: osrerank export MODEL OUTPUT --head next-sentence"
         raise ValueError(f"architectures names {architecture}; {wanted}; {fix}")
-    labels = len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2))
+    return _head_of(len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2)))
+
+
+def _head_of(labels: int) -> Head:
     if labels not in {1, 2}:
         raise ValueError(
             f"the classifier has {labels} labels; a reranking model has 1 (a logit) or 2 (the second is relevant)"
@@ -177,8 +200,18 @@ def _head(config: Mapping[str, Any]) -> Head:
     return "logit1" if labels == 1 else "logits2"
 
 
-def _max_tokens(config: Mapping[str, Any]) -> int:
-    """Return the room for tokens; RoBERTa's kin count positions from the padding id on."""
-    positions = int(config.get("max_position_embeddings", 512))
-    offset = int(config.get("pad_token_id") or 0) + 1 if "roberta" in str(config.get("model_type")) else 0
-    return min(512, positions - offset)
+def _max_tokens(config: Mapping[str, Any], directory: Path, described: CrossEncoder | None) -> int:
+    """Return the room for tokens; RoBERTa's kin count positions from the padding id on.
+
+    A limit in a cross-encoder's files is the model's own, and so is the tokenizer's of a family of long sequences.
+    """
+    kind = str(config.get("model_type"))
+    positions = int(config.get("max_position_embeddings", MOST_TOKENS))
+    room = positions - (int(config.get("pad_token_id") or 0) + 1 if "roberta" in kind else 0)
+    settings = directory / TOKENIZER_SETTINGS_FILE
+    if described is not None and described.max_tokens is not None:
+        return min(room, described.max_tokens)
+    if kind in LONG:
+        limit = read_json(settings).get("model_max_length") if settings.exists() else None
+        return min(room, int(limit or room))
+    return min(MOST_TOKENS, room)

@@ -1,4 +1,4 @@
-"""The torch backend: our own forward pass for BERT and RoBERTa, transformers' for the others."""
+"""The torch backend: our own forward pass for BERT, RoBERTa and ModernBERT, transformers' for the others."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,8 @@ from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadErr
 from osrerank.scoring.backend import Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model_files import CONFIG_FILE, padding_id, parameter_files, read_card, read_json
+from osrerank.scoring.model_files import CONFIG_FILE, modular, padding_id, parameter_files, read_card, read_json
+from osrerank.scoring.modular.head import Head
 
 if TYPE_CHECKING:
     from osrerank.scoring.networks.engine import Engine  # imports torch
@@ -147,15 +148,15 @@ def _load_engine(
     )
 
     config = read_json(directory / CONFIG_FILE)
-    dtype = DTYPES[precision]
-    obstacle = load.obstacle(config, card)
+    dtype, head = DTYPES[precision], head_of(directory)
+    obstacle = load.obstacle(config, card, head)
     if obstacle:
         network = load_network(directory, card).to(dtype)
         return PaddedEngine(network, device, padding_id(directory)), f"transformers ({obstacle})"
     width = config["hidden_size"] // config["num_attention_heads"]
-    attend, reason = attention.choose_attention(device, dtype, width)
+    attend, reason = attention.choose_attention(device, dtype, width, windowed=load.is_windowed(config))
     try:
-        own = load.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype)
+        own = load.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype, head=head)
     except KeyError as error:
         raise _lacking(directory, card, str(error.args[0])) from error
     except (ModelLoadError, MissingDependencyError):
@@ -177,15 +178,26 @@ def load_network(directory: Path, card: ModelCard) -> Any:
         ModelLoadError: the weights cannot be read or are not the config's.
     """
     try:
-        return _standard(directory, card) if card.layout == "standard" else _bi_encoder(directory, card)
-    except ModelLoadError:
+        if card.layout != "standard":
+            return _bi_encoder(directory, card)
+        head = head_of(directory)
+        return _standard(directory, card) if head is None else _modular(directory, card, head)
+    except (ModelLoadError, MissingDependencyError):
         raise
     except Exception as error:
         raise _unreadable(directory, card, error) from error
 
 
+def head_of(directory: Path) -> Head | None:
+    """Return the head of a modular cross-encoder; None where the directory's config names the model's head."""
+    described = modular(directory)
+    return described.head if described else None
+
+
 def read_weights(directory: Path) -> Mapping[str, Any]:
     """Return all tensors of the directory's safetensors, or of the graph that it has instead (`parameter_files`).
+
+    Those of a cross-encoder's modules have the module's folder before their names.
 
     Raises:
         ModelLoadError: there is only a graph, and osrerank did not export it.
@@ -195,7 +207,11 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
     if files and files[0].endswith(".onnx"):
         return _read_graphs(directory, *files)
     safetensors: Any = require("safetensors.torch", extra="torch")
-    return {name: tensor for file in files for name, tensor in safetensors.load_file(directory / file).items()}
+    return {
+        ".".join((*Path(file).parent.parts, name)): tensor
+        for file in files
+        for name, tensor in safetensors.load_file(directory / file).items()
+    }
 
 
 def _read_graphs(directory: Path, graph: str, *joins: str) -> Mapping[str, Any]:
@@ -242,6 +258,23 @@ def _standard(directory: Path, card: ModelCard) -> Any:
     if loading["missing_keys"]:
         raise _lacking(directory, card, ", ".join(sorted(loading["missing_keys"])[:3]))
     return Classifier(network)
+
+
+def _modular(directory: Path, card: ModelCard, head: Head) -> Any:
+    """Return a transformers encoder with a head of modules, all of their weights read from the files."""
+    from osrerank.scoring.networks.classifier import ModularClassifier  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.networks.heads import HeadNetwork  # noqa: PLC0415 - likewise
+
+    transformers: Any = require("transformers", extra="torch")
+    network, loading = transformers.AutoModel.from_pretrained(
+        directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
+    )
+    if missing := [name for name in loading["missing_keys"] if not name.startswith("pooler.")]:
+        raise _lacking(directory, card, ", ".join(sorted(missing)[:3]))
+    try:
+        return ModularClassifier(network, HeadNetwork(head, read_weights(directory))).eval()
+    except KeyError as error:
+        raise _lacking(directory, card, str(error.args[0])) from error
 
 
 def _lacking(directory: Path, card: ModelCard, names: str) -> ModelLoadError:

@@ -5,9 +5,13 @@ Two ways compute the same thing. ``VarlenAttention`` is PyTorch's packed flash a
 attention and works everywhere: on the CPU, in fp32, on older GPUs and with older PyTorch.
 
 All states are ``(tokens, heads, width)``, log-sum-exps ``(heads, tokens)`` in fp32, as the kernel gives them.
+
+Within a window, each row sees so many places to either side in its own sequence. Both ways then cost what the window
+costs: the padded one computes blocks of packed tokens, each with what lies beside it.
 """
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +28,8 @@ FLASH_CAPABILITY = (8, 0)
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 FLASH_WIDTHS = range(8, 257, 8)
 """Head widths that the flash kernel supports."""
+WINDOWS_ON_GRID = 4
+"""A grid whose longest sequence has at most so many windows is faster with a mask than blocks are."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,11 @@ class Bounds:
         is_token = np.arange(self.longest) < self.lengths[:, None]
         return torch.from_numpy(np.flatnonzero(is_token)).to(self.offsets.device)
 
+    @cached_property
+    def numbers(self) -> Tensor:
+        """The number of each token's sequence: int64 ``(tokens,)``."""
+        return torch.from_numpy(np.repeat(np.arange(len(self.lengths)), self.lengths)).to(self.offsets.device)
+
     def spread(self, states: Tensor) -> Tensor:
         """Return packed states as a padded grid ``(n, heads, longest, width)``, zero on padding."""
         if self.mask is not None:
@@ -77,8 +88,19 @@ class Attention(Protocol):
     packed: bool
     """Whether it costs what the sequences' own lengths cost, or what the longest one makes of all."""
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds) -> Tensor:
-        """Return the context of each row ``(tokens, heads, width)``."""
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds, *, window: int | None = None
+    ) -> Tensor:
+        """Return the context of each row ``(tokens, heads, width)``.
+
+        Args:
+            query: of the rows.
+            key: of the columns.
+            value: likewise.
+            rows: where the rows' sequences lie.
+            columns: where the columns' do.
+            window: how many places to either side a row sees; rows and columns are then the same. None for all.
+        """
 
     def with_lse(
         self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds
@@ -100,8 +122,12 @@ class VarlenAttention:
         self._attend: Callable[..., Any] = module.varlen_attn
         self._lse = module.AuxRequest(lse=True)
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds) -> Tensor:
-        context: Tensor = self._attend(query, key, value, rows.offsets, columns.offsets, rows.longest, columns.longest)
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds, *, window: int | None = None
+    ) -> Tensor:
+        limit = {} if window is None or _sees_all(window, rows) else {"window_size": (window, window)}
+        bounds = (rows.offsets, columns.offsets, rows.longest, columns.longest)
+        context: Tensor = self._attend(query, key, value, *bounds, **limit)
         return context
 
     def with_lse(
@@ -121,9 +147,18 @@ class PaddedAttention:
     name = "padded"
     packed = False
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds) -> Tensor:
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds, *, window: int | None = None
+    ) -> Tensor:
+        mask = columns.mask
+        if window is not None and not _sees_all(window, rows):
+            if rows.longest > WINDOWS_ON_GRID * window:
+                return _in_blocks(query, key, value, rows, window)
+            places = torch.arange(rows.longest, device=query.device)
+            near = (places[:, None] - places).abs() <= window
+            mask = near[None, None] if mask is None else mask & near
         grid = functional.scaled_dot_product_attention(
-            rows.spread(query), columns.spread(key), columns.spread(value), attn_mask=columns.mask
+            rows.spread(query), columns.spread(key), columns.spread(value), attn_mask=mask
         )
         return rows.gather(grid)
 
@@ -161,12 +196,53 @@ def merged(within: tuple[Tensor, Tensor], *between: tuple[Tensor, Tensor, float]
     return context.to(within[0].dtype)
 
 
-def choose_attention(device: torch.device, dtype: torch.dtype, width: int) -> tuple[Attention, str]:
-    """Return the fastest attention for this device, type and head width, and why it is not the packed one."""
+def choose_attention(
+    device: torch.device, dtype: torch.dtype, width: int, *, windowed: bool = False
+) -> tuple[Attention, str]:
+    """Return the fastest attention for this device, type and head width, and why it is not the packed one.
+
+    Args:
+        device: where it computes.
+        dtype: of the states.
+        width: of a head.
+        windowed: whether rows see a window alone in some layers.
+    """
     reason = _obstacle(device, dtype, width)
     if reason:
         return PaddedAttention(), reason
-    return VarlenAttention(importlib.import_module("torch.nn.attention.varlen")), ""
+    module = importlib.import_module("torch.nn.attention.varlen")
+    if windowed and "window_size" not in inspect.signature(module.varlen_attn).parameters:
+        return PaddedAttention(), f"packed attention within a window needs a later PyTorch than {torch.__version__}"
+    return VarlenAttention(module), ""
+
+
+def _sees_all(window: int, rows: Bounds) -> bool:
+    """Return whether every row sees its whole sequence."""
+    return rows.longest <= window + 1
+
+
+def _in_blocks(query: Tensor, key: Tensor, value: Tensor, rows: Bounds, window: int) -> Tensor:
+    """Return the context within a window, for two windows of packed tokens at a time.
+
+    A block sees what it has and a window before and behind it, whichever sequences that is; a mask keeps it to its own.
+    """
+    tokens, size = len(query), 2 * window
+    blocks = -(-tokens // size)
+    spare = blocks * size - tokens
+    columns = size + 2 * window
+    around = (window, window + spare)
+    asked = functional.pad(query, (0, 0, 0, 0, 0, spare)).view(blocks, size, *query.shape[1:]).transpose(1, 2)
+    seen = [
+        functional.pad(states, (0, 0, 0, 0, *around)).unfold(0, columns, size).transpose(2, 3)
+        for states in (key, value)
+    ]  # each (blocks, heads, columns, width)
+    own = functional.pad(rows.numbers, (0, spare), value=-1).view(blocks, size, 1)
+    theirs = functional.pad(rows.numbers, around, value=-1).unfold(0, columns, size).unsqueeze(1)
+    places = torch.arange(columns, device=query.device)
+    near = (places - window - places[:size, None]).abs() <= window  # (size, columns)
+    mask = ((own == theirs) & near).unsqueeze(1)
+    context = functional.scaled_dot_product_attention(asked, *seen, attn_mask=mask)
+    return context.transpose(1, 2).reshape(blocks * size, *query.shape[1:])[:tokens]
 
 
 def _obstacle(device: torch.device, dtype: torch.dtype, width: int) -> str:

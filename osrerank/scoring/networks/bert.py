@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch.nn import functional
 from osrerank.errors import InferenceError
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.networks.attention import Attention, Bounds
+from osrerank.scoring.networks.heads import HeadNetwork
 from osrerank.scoring.networks.packing import Numbers, Packed, offsets, pack
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -149,6 +150,21 @@ class Encoder(nn.Module):
         normed: Tensor = self.norm(self.word(ids) + self.position(positions) + self.segment(segments))
         return normed
 
+    def states(self, rows: Sequence[Tensor], whole: Bounds, attention: Attention) -> Tensor:
+        """As `ClassifierEncoder.states`."""
+        states = self.embed(*rows)
+        for layer in self.stack:
+            states = layer(states, partial(attention, rows=whole, columns=whole))
+        return states
+
+    def first_states(self, rows: Sequence[Tensor], whole: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
+        """As `ClassifierEncoder.first_states`: the last layer computes no other rows."""
+        states = self.embed(*rows)
+        *layers, last = self.stack
+        for layer in layers:
+            states = layer(states, partial(attention, rows=whole, columns=whole))
+        return last.rows(states, whole.offsets[:-1], partial(attention, rows=firsts, columns=whole))
+
     def rows(self, packed: Packed) -> list[Numbers]:
         """Return the rows of the tables that tokens, positions and segments have, each ``(tokens,)``.
 
@@ -165,23 +181,30 @@ class Encoder(nn.Module):
         rows = [packed.ids, packed.positions + np.int32(self.first_position), segments]
         tables = (self.word, self.position, self.segment)
         for name, values, table in zip(("token", "position", "segment"), rows, tables, strict=True):
-            if values.min() < 0 or values.max() >= table.num_embeddings:
-                reason = f"a {name} id is {values.max()}, and the model has {table.num_embeddings} rows for them"
-                raise InferenceError(f"{reason}; check that tokenizer.json and config.json are the model's own")
+            check_rows(name, values, table.num_embeddings)
         return rows
+
+
+def check_rows(name: str, values: Numbers, rows: int) -> None:
+    """Refuse ids that a table has no row for.
+
+    Raises:
+        InferenceError: one is below 0, or ``rows`` or more.
+    """
+    if values.min() < 0 or values.max() >= rows:
+        reason = f"a {name} id is {values.max()}, and the model has {rows} rows for them"
+        raise InferenceError(f"{reason}; check that tokenizer.json and config.json are the model's own")
 
 
 class PackedNetwork(nn.Module, ABC):
     """A network that computes packed batches.
 
     Args:
-        encoder: what the sequences go through.
         attention: how rows look at columns.
     """
 
-    def __init__(self, encoder: Encoder, attention: Attention) -> None:
+    def __init__(self, attention: Attention) -> None:
         super().__init__()
-        self.encoder = encoder
         self.attention = attention
 
     @abstractmethod
@@ -202,20 +225,45 @@ class PackedNetwork(nn.Module, ABC):
         """
 
 
+class ClassifierEncoder(Protocol):
+    """An encoder whose states a head reads."""
+
+    def rows(self, packed: Packed) -> list[Numbers]:
+        """Return the rows of its tables, as `Encoder.rows` does."""
+
+    def states(self, rows: Sequence[Tensor], whole: Bounds, attention: Attention) -> Tensor:
+        """Return the last states ``(tokens, hidden)``.
+
+        Args:
+            rows: what `rows` made, on the device.
+            whole: where the sequences lie.
+            attention: how rows look at columns.
+        """
+
+    def first_states(self, rows: Sequence[Tensor], whole: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
+        """Return those of each sequence's first token ``(n, hidden)``.
+
+        Args:
+            rows: what `rows` made, on the device.
+            whole: where the sequences lie.
+            firsts: n sequences of one token.
+            attention: how rows look at columns.
+        """
+
+
 class PackedClassifier(PackedNetwork):
-    """The standard layout: an encoder, the [CLS] rows of its last layer, and a head of two matrices.
+    """The standard layout: an encoder and a head.
 
     Args:
         encoder: the encoder.
         attention: how rows look at columns.
-        labels: outputs of the head.
+        head: reads the encoder's states.
     """
 
-    def __init__(self, encoder: Encoder, attention: Attention, labels: int) -> None:
-        super().__init__(encoder, attention)
-        hidden = encoder.word.embedding_dim
-        self.pooler = nn.Linear(hidden, hidden)
-        self.classifier = nn.Linear(hidden, labels)
+    def __init__(self, encoder: ClassifierEncoder, attention: Attention, head: HeadNetwork) -> None:
+        super().__init__(attention)
+        self.encoder = encoder
+        self.head = head
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
         packed = pack(sequences)
@@ -223,13 +271,9 @@ class PackedClassifier(PackedNetwork):
         return [*self.encoder.rows(packed), offsets(packed.lengths), firsts, packed.lengths]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        ids, positions, segments, whole_offsets, first_offsets, *_ = inputs
+        *rows, whole_offsets, first_offsets, _ = inputs
         whole, firsts = Bounds(whole_offsets, lengths), Bounds(first_offsets, np.ones_like(lengths))
-        states = self.encoder.embed(ids, positions, segments)
-        *layers, last = self.encoder.stack
-        for layer in layers:
-            states = layer(states, partial(self.attention, rows=whole, columns=whole))
-        attend = partial(self.attention, rows=firsts, columns=whole)
-        cls = last.rows(states, whole_offsets[:-1], attend).float()  # (n, hidden)
-        logits: Tensor = self.classifier(torch.tanh(self.pooler(cls)))
-        return logits
+        if self.head.reads_first_alone:
+            return self.head(self.encoder.first_states(rows, whole, firsts, self.attention).float())
+        states = self.encoder.states(rows, whole, self.attention).float()
+        return self.head(self.head.pooled(states, whole))

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from osrerank.scoring.inputs import Batch, Tokens, padded
-from osrerank.scoring.networks.bert import PackedNetwork
-from osrerank.scoring.networks.classifier import Classifier
+from osrerank.scoring.networks.bert import Layer, PackedNetwork
+from osrerank.scoring.networks.classifier import Classifier, ModularClassifier
+from osrerank.scoring.networks.modern_bert.encoder import ModernBertLayer
 from osrerank.scoring.networks.packing import Numbers
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -49,7 +50,7 @@ class PackedEngine:
 
 
 class PaddedEngine:
-    """A transformers classifier, for architectures that our own forward pass does not support.
+    """A network of transformers, for architectures that our own forward pass does not support.
 
     Args:
         network: what computes; moved to the device.
@@ -59,7 +60,7 @@ class PaddedEngine:
 
     packed = False
 
-    def __init__(self, network: Classifier, device: torch.device, pad_id: int) -> None:
+    def __init__(self, network: Classifier | ModularClassifier, device: torch.device, pad_id: int) -> None:
         self._network = network.to(device).eval()
         self._device = device
         self._pad_id = pad_id
@@ -106,5 +107,6 @@ def choose_precision(name: str, device: torch.device) -> str:
 
 def compile_layers(network: PackedNetwork) -> None:
     """Let ``torch.compile`` fuse what each layer does around its attention; the first batches are slow."""
-    for layer in network.encoder.stack:
-        layer.finish = torch.compile(layer.finish, dynamic=True)  # type: ignore[method-assign]
+    for layer in network.modules():
+        if isinstance(layer, Layer | ModernBertLayer):
+            layer.finish = torch.compile(layer.finish, dynamic=True)  # type: ignore[method-assign]

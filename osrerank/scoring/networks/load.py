@@ -7,22 +7,40 @@ import torch
 from torch import Tensor
 
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.modular.head import Head, Step
 from osrerank.scoring.networks.attention import Attention
-from osrerank.scoring.networks.bert import ACTIVATIONS, FAMILIES, Encoder, PackedClassifier, PackedNetwork
-from osrerank.scoring.networks.bert_weights import PARTS, encoder_weights, plain_names
+from osrerank.scoring.networks.bert import (
+    ACTIVATIONS,
+    FAMILIES,
+    ClassifierEncoder,
+    Encoder,
+    PackedClassifier,
+    PackedNetwork,
+)
+from osrerank.scoring.networks.bert_weights import encoder_weights, plain_names
+from osrerank.scoring.networks.heads import HeadNetwork
+from osrerank.scoring.networks.modern_bert import encoder as modern_bert
+from osrerank.scoring.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.networks.packed_bi_encoders import PackedCrossBias, PackedJoined
 
 
-def obstacle(config: Mapping[str, Any], card: ModelCard) -> str:
-    """Return why this module cannot compute a model, or nothing."""
+def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
+    """Return why this module cannot compute a model, or nothing.
+
+    Args:
+        config: ``config.json``.
+        card: the layout.
+        head: of a modular cross-encoder; None where the config names the head.
+    """
     kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
     architecture = next(iter(config.get("architectures") or ["nothing"]))
     is_standard, joining = card.layout == "standard", card.joining
     is_relative = config.get("position_embedding_type", "absolute") != "absolute"
+    known = kind in FAMILIES or kind == modern_shape.MODEL_TYPE
     reasons = {
-        f"model_type is {kind}": kind not in FAMILIES,
+        f"model_type is {kind}": not known,
         f"the layout is {card.layout}, model_type {kind}": not is_standard and kind != "bert",
-        f"architecture is {architecture}": is_standard and architecture not in _classifiers(kind),
+        f"architecture is {architecture}": is_standard and head is None and architecture not in _classifiers(kind),
         "one row of the query looks at the document in several layers": (
             card.layout == "joined" and joining.layers > 1 and joining.rows == "cls"
         ),
@@ -31,10 +49,18 @@ def obstacle(config: Mapping[str, Any], card: ModelCard) -> str:
         f"hidden_act is {activation}": activation not in ACTIVATIONS,
         "its positions are relative, or it is a decoder": is_relative or config.get("is_decoder", False),
     }
-    return next((reason for reason, applies in reasons.items() if applies), "")
+    found = next((reason for reason, applies in reasons.items() if applies), "")
+    return found or (modern_shape.obstacle(config) if kind == modern_shape.MODEL_TYPE else "")
+
+
+def is_windowed(config: Mapping[str, Any]) -> bool:
+    """Return whether some layers look at a window alone."""
+    return config.get("model_type") == modern_shape.MODEL_TYPE
 
 
 def _classifiers(kind: Any) -> Mapping[str, str]:
+    if kind == modern_shape.MODEL_TYPE:
+        return {modern_shape.CLASSIFIER: "classifier"}
     return FAMILIES[kind].classifiers if kind in FAMILIES else {}
 
 
@@ -45,6 +71,7 @@ def load_packed(
     *,
     attention: Attention,
     dtype: torch.dtype,
+    head: Head | None = None,
 ) -> PackedNetwork:
     """Return a network with a checkpoint's weights, in evaluation mode; the encoder in ``dtype``, the head in fp32.
 
@@ -54,10 +81,15 @@ def load_packed(
         card: the layout.
         attention: how rows look at columns.
         dtype: of the encoder, except that the embeddings of a model that pools documents stay fp32.
+        head: of a modular cross-encoder; None where the config names the head.
 
     Raises:
         KeyError: a weight is missing.
     """
+    if config["model_type"] == modern_shape.MODEL_TYPE:
+        encoder = _modern_bert(weights, config, dtype)
+        network = HeadNetwork(head or modern_shape.classifier_head(config), weights)
+        return PackedClassifier(encoder, attention, network).eval()
     family = FAMILIES[config["model_type"]]
     plain = plain_names(weights, family.prefix)
     first_position = int(config["pad_token_id"]) + 1 if family.counts_from_padding else 0
@@ -71,8 +103,14 @@ def load_packed(
         return PackedCrossBias(encoder, attention, card.cross_bias, kind=card.kind).eval()
     if card.layout == "joined":
         return PackedJoined(encoder, attention, card.joining).eval()
-    second = family.classifiers[config["architectures"][0]]
-    network = PackedClassifier(encoder, attention, labels=len(plain[f"{second}.weight"]))
-    for ours, theirs in ((network.pooler, family.pooler), (network.classifier, second)):
-        ours.load_state_dict({part: plain[f"{theirs}.{part}"] for part in PARTS})
-    return network.eval()
+    if head is None:
+        second = family.classifiers[config["architectures"][0]]
+        head = Head((Step("dense", family.pooler, "tanh"), Step("dense", second)))
+    return PackedClassifier(encoder, attention, HeadNetwork(head, plain)).eval()
+
+
+def _modern_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype) -> ClassifierEncoder:
+    shape = modern_shape.Shape.from_config(config)
+    encoder = modern_bert.ModernBertEncoder(shape, int(config.get("max_position_embeddings", 8192)))
+    encoder.load_state_dict(modern_bert.encoder_weights(weights, encoder))
+    return encoder.to(dtype)

@@ -35,7 +35,8 @@ class PackedCrossBias(PackedNetwork):
     """
 
     def __init__(self, encoder: Encoder, attention: Attention, bias: CrossBias, *, kind: Kind = "mono") -> None:
-        super().__init__(encoder, attention)
+        super().__init__(attention)
+        self.encoder = encoder
         self.bias = bias
         self.segments = SEGMENTS[kind]
 
@@ -114,7 +115,8 @@ class PackedJoined(PackedNetwork):
     """
 
     def __init__(self, encoder: Encoder, attention: Attention, joining: Joining) -> None:
-        super().__init__(encoder, attention)
+        super().__init__(attention)
+        self.encoder = encoder
         self.joining = joining
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:

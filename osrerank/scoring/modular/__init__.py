@@ -1,0 +1,1 @@
+"""sentence-transformers' modular cross-encoders: what their files say, without torch."""

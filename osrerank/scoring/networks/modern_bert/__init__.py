@@ -1,0 +1,1 @@
+"""ModernBERT: what its config says, and its forward pass over packed tokens."""
