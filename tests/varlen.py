@@ -62,9 +62,7 @@ def check(states: Tensor, offsets: Tensor, longest: int) -> None:
     assert offsets.diff().max().item() == longest
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, window: tuple[int, int]
-) -> tuple[Tensor, Tensor]:
+def attend(query: Tensor, key: Tensor, value: Tensor, scale: float, window: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return a sequence's context ``(rows, heads, width)`` and log-sum-exp ``(heads, rows)``."""
     logits = torch.einsum("qhd,khd->hqk", query.double(), key.double()) * scale
     if window != (-1, -1):

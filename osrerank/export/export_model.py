@@ -2,45 +2,35 @@
 
 import json
 import logging
-import random
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from tokenizers import Tokenizer
-
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.calibration import fit_scorer, read_labelled
-from osrerank.export.graph import build_graph, can_build
-from osrerank.export.quantise import Recipe, quantise
+from osrerank.export.quantise import Recipe
+from osrerank.export.write_graphs import GRAPHS, join_files, write_graphs
 from osrerank.formats.trec import read_qrels
-from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, join_keys, with_pool_factor
+from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, with_pool_factor
 from osrerank.scoring.checkpoints.convert import NOTICES, Head, usable
 from osrerank.scoring.checkpoints.self_check import checked
-from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, apart
 from osrerank.scoring.model_files import (
     CARD_FILE,
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
+    modular,
     read_card,
     read_json,
     tokenizer_file,
     weight_files,
 )
 from osrerank.scoring.registry import load_scorer
-
-OPSET = 17
-EXAMPLES = {"words": 32, "marks": 16}
-"""Sequences that show which channels are outliers and how large the others become."""
-GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +56,8 @@ class ExportOptions:
         precision: ``fp32`` or ``int8``.
         recipe: how int8 is made.
         first_pass_weight: logits that the best first-pass score adds in a blend; for the card.
-        padded: whether the graph takes padded batches, for other programs; otherwise BERTs get the faster graph of
-            `osrerank.export.graph`.
+        padded: whether the graph takes padded batches, for other programs; otherwise BERTs and ModernBERTs get the
+            faster graphs of `osrerank.export.graph` and `osrerank.export.modern_bert_graph`.
         keep_weights: whether to copy the safetensors, for the torch backend.
         head: what the head is, where the source's files do not say: ``logit1``, ``logits2`` or ``next-sentence``.
         self_check: whether a model of the layout ``standard`` that osrerank did not make must put paragraphs that
@@ -127,7 +117,7 @@ def export_model(
     card = with_pool_factor(_card(source, output.name, options), options.pool_factor)
     with new_directory(output) as folder, _with_segments(source, output, card, options) as ready:
         _copy_descriptions(ready, folder, options)
-        _write_graph(ready, folder, card, options)
+        write_graphs(ready, folder, card, precision=options.precision, recipe=options.recipe, padded=options.padded)
         write_card(folder, card)
         if calibrate is not None:
             card = replace(card, calibration=_calibration(folder, *calibrate))
@@ -205,7 +195,7 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
         card = read_card(source, name=options.name or name)
         if options.kind == "duo" and card.kind == "mono":
             card = _compared(card, options)
-        onnx |= _join_files(card, options.precision)
+        onnx |= join_files(card, options.precision)
         weight = options.first_pass_weight or card.first_pass_weight
         return replace(card, onnx=onnx, first_pass_weight=weight, provenance=options.provenance or card.provenance)
     config = read_json(source / CONFIG_FILE)
@@ -225,12 +215,6 @@ def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
         first_pass_weight=options.first_pass_weight,
         provenance=options.provenance,
     )
-
-
-def _join_files(card: ModelCard, precision: str) -> dict[str, str]:
-    """Return the files of the graphs that join, by their keys in a card."""
-    ending = {"fp32": "", "int8": "_int8"}[precision]
-    return {key: f"onnx/{key.removeprefix(f'{precision}-')}{ending}.onnx" for key in join_keys(card, precision)}
 
 
 def _compared(card: ModelCard, options: ExportOptions) -> ModelCard:
@@ -258,7 +242,10 @@ def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> No
     )
     shutil.copyfile(source / CONFIG_FILE, folder / CONFIG_FILE)
     kept = weight_files(source) if options.keep_weights else []
-    for name in [*kept, *(name for name in NOTICES if (source / name).exists())]:
+    described = modular(source) if kept else None
+    modules = [*described.descriptions, *described.weights] if described else []
+    for name in [*kept, *modules, *(name for name in NOTICES if (source / name).exists())]:
+        (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source / name, folder / name)
     if options.keep_weights and not kept:
         _write_weights(source, folder)
@@ -270,99 +257,3 @@ def _write_weights(source: Path, folder: Path) -> None:
 
     safetensors: Any = require("safetensors.torch", extra="torch")
     safetensors.save_file(read_weights(source), folder / WEIGHTS_FILE, metadata={"format": "pt"})
-
-
-def _write_graph(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
-    target = folder / GRAPHS[options.precision]
-    target.parent.mkdir()
-    if card.layout == "joined":
-        _write_joined(source, folder, card, options)
-        return
-    if options.precision == "fp32":
-        _write_fp32(source, target, card, padded=options.padded)
-        return
-    with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
-        fp32 = Path(parent) / "model.onnx"
-        _write_fp32(source, fp32, card, padded=options.padded)
-        quantise(fp32, target, options.recipe, list(_examples(folder, card)))
-
-
-def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
-    """Yield sequences of random words from the vocabulary, then of its numbers and punctuation.
-
-    The size of activations hardly depends on the text; only texts of pure punctuation differ.
-    """
-    builder = InputBuilder.load(folder, card)
-    vocabulary = Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
-    words = sorted(word for word in vocabulary if word.isalpha())
-    marks = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
-    rng = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets
-    for pool, count in ((words, EXAMPLES["words"]), (marks or words, EXAMPLES["marks"])):
-        for _ in range(count):
-            query = builder.query(" ".join(rng.choices(words, k=8)))
-            texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
-            first, second = builder.documents(texts, query)
-            whole = builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
-            yield from apart(whole) if card.layout == "joined" else [whole]
-
-
-def _write_joined(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
-    """Write the encoder graph and, where layers are joined, the graphs that join."""
-    from osrerank.export.contexts_graph import GRAPHS as JOINING  # noqa: PLC0415 - for one layout
-    from osrerank.export.joined_graph import build_encoder  # noqa: PLC0415 - likewise
-    from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
-
-    onnx, config = require("onnx", extra="onnx"), read_json(source / CONFIG_FILE)
-    if options.padded or not can_build(config):
-        reason = f"{source}: the layout joined has graphs for a BERT with GELU, without padding; leave --padded out"
-        raise ConfigError(reason, setting="padded", source="argument")
-    weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
-    target = folder / GRAPHS[options.precision]
-    encoder = build_encoder(weights, config, card)
-    if options.precision == "fp32":
-        onnx.save(encoder, target)
-    else:
-        with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
-            onnx.save(encoder, Path(parent) / "model.onnx")
-            quantise(Path(parent) / "model.onnx", target, options.recipe, list(_examples(folder, card)))
-    for key, file in _join_files(card, options.precision).items():
-        graph = JOINING[key.removeprefix(f"{options.precision}-")]
-        onnx.save(graph(weights, config, card, int8=options.precision == "int8").build(), folder / file)
-
-
-def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Build a BERT's graph, or trace the network if the graph must take padding or the family is another."""
-    from osrerank.scoring.torch_scorer import load_network, read_weights  # noqa: PLC0415 - imports torch
-
-    network = load_network(source, card)
-    config = read_json(source / CONFIG_FILE)
-    if padded or not can_build(config):
-        write_onnx(network, target)
-        return
-    tensors = read_weights(source) if card.layout == "cross-bias" else network.network.state_dict()
-    weights = {name: tensor.float().numpy() for name, tensor in tensors.items()}
-    require("onnx", extra="onnx").save(build_graph(weights, config, card), target)
-
-
-def write_onnx(network: Any, target: Path) -> None:
-    """Trace a module that takes `Batch`'s fields; numbers of rows and tokens stay variable."""
-    torch: Any = require("torch", extra="onnx")
-    names = list(Batch.__slots__)
-    rows = np.ones((2, 8), dtype=np.int64)
-    mask, segments = rows.copy(), rows.copy()
-    mask[1, 6:] = 0
-    segments[:, :4] = 0
-    example = tuple(torch.from_numpy(array) for array in (rows, mask, segments))
-    axes = {0: "n", 1: "tokens"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer warns about every branch, and about its own age
-        torch.onnx.export(
-            network,
-            example,
-            str(target),
-            input_names=names,
-            output_names=["logits"],
-            dynamic_axes={**dict.fromkeys(names, axes), "logits": {0: "n"}},
-            opset_version=OPSET,
-            dynamo=False,
-        )

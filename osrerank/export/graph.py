@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
+from osrerank.export.head_graph import RUNTIME, add_head
 from osrerank.scoring.card import BEYOND, BLOCKED, CLOSED, SLACK, ModelCard
 from osrerank.scoring.inputs import Batch
+from osrerank.scoring.modular.head import Head, Step
 
 OPSET = 18
 IR_VERSION = 9
-RUNTIME = "com.microsoft"
-"""Domain of ONNX Runtime's own operators."""
 INPUTS = Batch.__slots__
 PLACES = "places"
 """Input of places, int64, as `INPUTS` are."""
@@ -42,7 +42,7 @@ def can_build(config: Mapping[str, Any]) -> bool:
     )
 
 
-def build_graph(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
+def build_graph(weights: Weights, config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> Any:
     """Return the model as an ``onnx.ModelProto`` in fp32.
 
     Its inputs are ``input_ids`` and ``token_type_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. A
@@ -53,13 +53,14 @@ def build_graph(weights: Weights, config: Mapping[str, Any], card: ModelCard) ->
         weights: by their transformers names, with or without the prefix ``bert.``.
         config: the model's ``config.json``; see `can_build`.
         card: head and layout.
+        head: of a modular cross-encoder; None for a classifier's own.
 
     Raises:
         KeyError: a weight is missing.
     """
     named = {name.removeprefix("bert."): array for name, array in weights.items()}
     built = BertGraph(named, config, card)
-    logits = built.cosine() if card.layout == "cross-bias" else built.classified()
+    logits = built.cosine() if card.layout == "cross-bias" else built.classified(head)
     inputs = INPUTS if card.cross_bias.pools else [name for name in INPUTS if name != "attention_mask"]
     labels = 2 if card.head in {"logits2", "next-sentence"} else 1
     return built.graph.model(dict.fromkeys(inputs, TOKENS), {"logits": (logits, ("n", labels))})
@@ -71,6 +72,7 @@ class Graph:
 
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
+    made: int = 0
 
     def constant(self, name: str, array: Array) -> str:
         """Keep an array under a name, once."""
@@ -88,7 +90,8 @@ class Graph:
     ) -> list[str]:
         """Add a node with several outputs."""
         onnx = require("onnx", extra="onnx")
-        name = name or f"{operator}.{len(self.nodes)}"
+        name = name or f"{operator}.{self.made}"
+        self.made += 1
         made = [f"{name}.{index}" for index in range(outputs)]
         self.nodes.append(onnx.helper.make_node(operator, inputs, made, name=name, domain=domain, **attributes))
         return made
@@ -135,14 +138,15 @@ class BertGraph:
         self._card = card
         self._is_token = ""
 
-    def classified(self) -> str:
+    def classified(self, head: Head | None) -> str:
         """Return the logits of a classifier ``(n, labels)``."""
+        last = "cls.seq_relationship" if self._card.head == "next-sentence" else "classifier"
+        head = head or Head((Step("dense", "pooler.dense", "tanh"), Step("dense", last)))
         states = self._embedded(self._positions(), self._table("token_type", "token_type_ids"))
         for layer in range(self._layers - 1):
             states = self._layer(states, layer)
-        first = self._layer(states, self._layers - 1, only_first=True)
-        pooled = self.graph.add("Tanh", [self._dense(self._squeezed(first), "pooler.dense")])
-        return self._dense(pooled, "cls.seq_relationship" if self._card.head == "next-sentence" else "classifier")
+        states = self._layer(states, self._layers - 1, only_first=head.pooling == ("cls",))
+        return add_head(self.graph, states, head, self._weights)
 
     def cosine(self) -> str:
         """Return t * cosine of the mean states of query and document ``(n, 1)``, of `scoring.networks.cross_bias`.
@@ -351,13 +355,6 @@ class BertGraph:
     def _product(self, states: str, ours: str, theirs: Sequence[str]) -> str:
         matrix = np.concatenate([self._weights[f"{name}.weight"] for name in theirs]).T
         return self.graph.add("MatMul", [states, self.graph.constant(f"{ours}.weight", matrix)], ours)
-
-    def _dense(self, row: str, name: str) -> str:
-        """Return a small product that is never quantised ``(n, outputs)``."""
-        constants = [
-            self.graph.constant(f"{name}.{part}", self._weights[f"{name}.{part}"]) for part in ("weight", "bias")
-        ]
-        return self.graph.add("Gemm", [row, *constants], transB=1)
 
     def _first(self, states: str) -> str:
         """Return the states of [CLS] ``(n, 1, hidden)``."""

@@ -97,7 +97,9 @@ def test_blocks_see_what_a_mask_lets_through(window: int) -> None:
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     states = torch.randn(3, int(lengths.sum()), 2, 8, generator=torch.Generator().manual_seed(1))
     rows = Bounds(offsets, lengths)
-    found, expected = (way(*states, rows, rows, window=window) for way in (PaddedAttention(), VarlenAttention(Varlen())))
+    found, expected = (
+        way(*states, rows, rows, window=window) for way in (PaddedAttention(), VarlenAttention(Varlen()))
+    )
     torch.testing.assert_close(found, expected)
 
 

@@ -199,7 +199,9 @@ def _modules(file: Path, read: Read) -> list[tuple[str, str]]:
         kind = named.rpartition(".")[2]
         known = ("Transformer",) if place == 0 else ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
         if not named.startswith(LIBRARY) or kind not in known:
-            reason = f"module {place} has the type {named}; there it must be sentence-transformers' {' or '.join(known)}"
+            reason = (
+                f"module {place} has the type {named}; there it must be sentence-transformers' {' or '.join(known)}"
+            )
             raise _refused(file, f"{reason}, and osrerank runs no other code")
         if (place == 0 and folder) or Path(folder).name != folder:
             reason = f"module {place} has the path {folder!r}; a Transformer's is empty, another's names a folder here"

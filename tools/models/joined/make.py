@@ -21,7 +21,8 @@ from typing import Any
 
 from osrerank.adapt.adapt import AdaptOptions, adapt
 from osrerank.export.calibration import fit_scorer
-from osrerank.export.export_model import GRAPHS, ExportOptions, export_model, write_card
+from osrerank.export.export_model import ExportOptions, export_model, write_card
+from osrerank.export.write_graphs import GRAPHS
 from osrerank.scoring.card import Calibration
 from osrerank.scoring.model_files import CARD_FILE, TOKENIZER_FILE, read_card, read_json
 from osrerank.scoring.registry import load_scorer

@@ -1,0 +1,58 @@
+"""What follows an encoder, as nodes of a graph for sequences of one length: `osrerank.scoring.modular.head`."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.scoring.modular.head import Head, Mode, Step
+
+if TYPE_CHECKING:
+    from osrerank.export.graph import Graph
+
+OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
+RUNTIME = "com.microsoft"
+"""Domain of ONNX Runtime's own operators; Gelu is one of them."""
+
+
+def add_head(graph: "Graph", states: str, head: Head, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
+    """Return the logits ``(n, labels)``.
+
+    Args:
+        graph: gets the nodes.
+        states: ``(n, tokens, hidden)``; of a head that reads [CLS] alone, that row is enough.
+        head: what it is.
+        weights: its steps', by name.
+
+    Raises:
+        KeyError: a weight is missing.
+    """
+    pooled = [_pooled(graph, states, mode) for mode in head.pooling]
+    vector = pooled[0] if len(pooled) == 1 else graph.add("Concat", pooled, axis=1)
+    for step in head.steps:
+        vector = _step(graph, vector, step, weights)
+    return vector
+
+
+def _pooled(graph: "Graph", states: str, mode: Mode) -> str:
+    axis = graph.constant("axis.1", np.array([1]))
+    if mode in {"mean", "max"}:
+        return graph.add("ReduceMean" if mode == "mean" else "ReduceMax", [states, axis], keepdims=0)
+    row = graph.constant(f"row.{mode}", np.array([0 if mode == "cls" else -1]))
+    return graph.add("Squeeze", [graph.add("Gather", [states, row], axis=1), axis])
+
+
+def _step(graph: "Graph", vector: str, step: Step, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
+    if step.kind == "unit":
+        return graph.add("LpNormalization", [vector], axis=1, p=2)
+    parts = ("weight", "bias")[: 1 + step.has_bias]
+    constants: Sequence[str] = [graph.constant(f"{step.name}.{part}", weights[f"{step.name}.{part}"]) for part in parts]
+    if step.kind == "norm":
+        return graph.add("LayerNormalization", [vector, *constants], axis=-1, epsilon=step.epsilon)
+    product = graph.add("Gemm", [vector, *constants], transB=1)
+    if not step.activation:
+        return product
+    if step.activation == "silu":
+        return graph.add("Mul", [product, graph.add("Sigmoid", [product])])
+    return graph.add(OPERATORS[step.activation], [product], domain=RUNTIME if step.activation == "gelu" else "")

@@ -1,0 +1,246 @@
+"""Build a ModernBERT cross-encoder as an ONNX graph for sequences of one length, as the CPU backend runs it.
+
+As in `osrerank.export.graph` there is no mask for padding, and of a last layer only the row of [CLS] where the head
+reads no other. Within a window, short sequences have a mask on all pairs of tokens, and longer ones go through the
+attention in blocks of a window, each with the block before and behind it: its cost then grows with the number of
+tokens, not with its square. One graph has both, and chooses by the length.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from osrerank._optional import require
+from osrerank.export.graph import TOKENS, Graph, Weights
+from osrerank.export.head_graph import RUNTIME, add_head
+from osrerank.scoring.card import BLOCKED, ModelCard
+from osrerank.scoring.modular.head import Head
+from osrerank.scoring.networks.modern_bert.shape import EMBEDDINGS, LAYER, PREFIX, Shape, classifier_head
+
+WINDOWS_IN_A_MASK = 4
+"""Up to so many windows, a mask is faster than blocks."""
+
+
+def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> Any:
+    """Return the model as an ``onnx.ModelProto`` in fp32.
+
+    Its input is ``input_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. Its output ``logits`` is
+    float32 ``(n, labels)``.
+
+    Args:
+        weights: by their transformers names, with or without a classifier's prefix.
+        config: the model's ``config.json``; `osrerank.scoring.networks.modern_bert.shape.obstacle` has nothing against
+            it.
+        card: its head.
+        head: of a modular cross-encoder; None for the classifier's.
+
+    Raises:
+        KeyError: a weight is missing.
+    """
+    named = {name.removeprefix(PREFIX): array for name, array in weights.items()}
+    head = head or classifier_head(config)
+    built = ModernBertGraph(named, Shape.from_config(config))
+    states = built.states(only_first=head.pooling == ("cls",))
+    logits = add_head(built.graph, states, head, named)
+    labels = 2 if card.head == "logits2" else 1
+    return built.graph.model({"input_ids": TOKENS}, {"logits": (logits, ("n", labels))})
+
+
+class ModernBertGraph:
+    """The encoder's parts. Values are ``(n, tokens, hidden)``.
+
+    Args:
+        weights: by transformers' names, without a classifier's prefix.
+        shape: what the encoder looks like.
+    """
+
+    def __init__(self, weights: Weights, shape: Shape) -> None:
+        self.graph = Graph()
+        self._weights = weights
+        self._shape = shape
+        self._tokens = self.graph.add("Shape", ["input_ids"], start=1, end=2)
+        scalar = self.graph.add("Squeeze", [self._tokens, self._axis(0)])
+        places = self.graph.add("Range", [self._whole("zero", 0), scalar, self._whole("one", 1)])
+        self._places = self.graph.add("Cast", [places], to=1)
+        self._rotations = {theta: self._rotation(theta) for theta in dict.fromkeys(shape.thetas)}
+        self._windows = {window: self._masks(window) for window in dict.fromkeys(shape.windows) if window is not None}
+
+    def states(self, *, only_first: bool) -> str:
+        """Return the last states, of all tokens or of [CLS] alone ``(n, 1, hidden)``."""
+        word = self._constant(EMBEDDINGS["word"], "weight")
+        states = self._norm(self.graph.add("Gather", [word, "input_ids"]), EMBEDDINGS["norm"])
+        last = len(self._shape.windows) - 1
+        for layer in range(last + 1):
+            states = self._layer(states, layer, only_first=only_first and layer == last)
+        return self._norm(states, EMBEDDINGS["final_norm"])
+
+    def _layer(self, states: str, layer: int, *, only_first: bool) -> str:
+        add, parts = self.graph.add, {ours: f"layers.{layer}.{theirs}" for ours, theirs in LAYER.items()}
+        name = f"layers.{layer}"
+        normed = self._norm(states, parts["attention_norm"]) if layer else states
+        together = self._linear(normed, f"{name}.projections", parts["projections"])
+        query, key, value = self.graph.split("Split", [together], 3, axis=2, num_outputs=3)
+        theta, window = self._shape.thetas[layer], self._shape.windows[layer]
+        key = self._turned(key, theta)
+        if only_first:  # whose query is not turned
+            query, states = self._until(query, self._axis(1)), self._until(states, self._axis(1))
+            if window is not None:
+                end = self.graph.constant(f"seen.{window}", np.array([window + 1]))
+                key, value = self._until(key, end), self._until(value, end)
+            context = self._attention(query, key, value)
+        else:
+            context = self._seen(self._turned(query, theta), key, value, window)
+        states = add("Add", [states, self._linear(context, f"{name}.attended", parts["attended"])])
+        wide = self._linear(self._norm(states, parts["norm"]), f"{name}.widen", parts["widen"])
+        inner, gate = self.graph.split("Split", [wide], 2, axis=2, num_outputs=2)
+        gated = add("Mul", [add("Gelu", [inner], domain=RUNTIME), gate])
+        return add("Add", [states, self._linear(gated, f"{name}.narrow", parts["narrow"])])
+
+    def _seen(self, query: str, key: str, value: str, window: int | None) -> str:
+        """Return what each row sees, within a window or everywhere."""
+        if window is None:
+            return self._attention(query, key, value)
+        condition, mask = self._windows[window]
+        return self._either(
+            condition,
+            lambda: self._attention(query, key, value, mask),
+            lambda: self._in_blocks(query, key, value, window, mask),
+        )
+
+    def _attention(self, query: str, key: str, value: str, mask: str = "") -> str:
+        inputs = [query, key, value, *(["", "", mask] if mask else [])]
+        return self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME, num_heads=self._shape.heads)
+
+    def _masks(self, window: int) -> tuple[str, str]:
+        """Return whether sequences are short, and what is added to the logits of their attention.
+
+        It is ``(1, 1, tokens, tokens)`` of short ones, else ``(n * blocks, 1, window, 3 * window)``.
+        """
+        most = self.graph.constant(f"short.{window}", np.array([WINDOWS_IN_A_MASK * window]))
+        condition = self.graph.add("Squeeze", [self.graph.add("LessOrEqual", [self._tokens, most]), self._axis(0)])
+        return condition, self._either(
+            condition, lambda: self._mask_of_all(window), lambda: self._mask_of_blocks(window)
+        )
+
+    def _mask_of_all(self, window: int) -> str:
+        add = self.graph.add
+        rows = add("Unsqueeze", [self._places, self._axis(1)])
+        apart = add("Abs", [add("Sub", [rows, self._places])])
+        near = add("LessOrEqual", [apart, self._number(f"window.{window}", window)])
+        return add("Unsqueeze", [self._blocked(near), self.graph.constant("axes.0.1", np.array([0, 1]))])
+
+    def _mask_of_blocks(self, window: int) -> str:
+        """Return the mask: a row sees a window to either side, and no padding before the first and after the last."""
+        add, constant = self.graph.add, self.graph.constant
+        places = np.arange(3 * window)
+        near = np.abs(places - window - np.arange(window)[:, None]) <= window
+        blocks = self._blocks(window)
+        numbers = add("Range", [self._whole("zero", 0), add("Squeeze", [blocks, self._axis(0)]), self._whole("one", 1)])
+        starts = add("Mul", [numbers, constant(f"window.{window}.int", np.array(window))])
+        column = add("Unsqueeze", [starts, constant("axes.1.2.3", np.array([1, 2, 3]))])
+        at = add("Add", [column, constant(f"places.{window}", places - window)])  # (blocks, 1, 1, 3 * window)
+        inside = add("And", [add("GreaterOrEqual", [at, self._whole("zero", 0)]), add("Less", [at, self._tokens])])
+        mask = self._blocked(add("And", [inside, constant(f"near.{window}", near)]))
+        rows = add("Shape", ["input_ids"], start=0, end=1)
+        one = constant("shape.1", np.array([1]))
+        shape = add("Concat", [rows, one, one, one, one], axis=0)
+        every = add("Expand", [add("Unsqueeze", [mask, self._axis(0)]), shape])
+        return add("Reshape", [every, constant(f"mask.{window}", np.array([-1, 1, window, 3 * window]))])
+
+    def _in_blocks(self, query: str, key: str, value: str, window: int, mask: str) -> str:
+        """Return the context of blocks of a window, each of which sees the block before and behind it."""
+        add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
+        width = constant(f"window.{window}.shape", np.array([window]))
+        spare = add("Sub", [add("Mul", [self._blocks(window), width]), self._tokens])
+        alone = constant(f"block.{window}", np.array([-1, window, hidden]))
+        asked = add("Reshape", [self._padded(query, self._axis(0), spare), alone])
+        seen = [self._around(self._padded(part, width, add("Add", [spare, width])), window) for part in (key, value)]
+        context = self._attention(asked, *seen, mask)
+        rows = add("Shape", ["input_ids"], start=0, end=1)
+        shape = add("Concat", [rows, constant("rest", np.array([-1, hidden]))], axis=0)
+        return self._until(add("Reshape", [context, shape]), self._tokens)
+
+    def _around(self, states: str, window: int) -> str:
+        """Return each block with those before and behind it ``(n * blocks, 3 * window, hidden)``.
+
+        Args:
+            states: with a block of padding before and behind.
+            window: tokens of a block.
+        """
+        add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
+        blocks = add("Reshape", [states, constant(f"blocks.{window}", np.array([0, -1, window, hidden]))])
+        ends = [-2, -1, np.iinfo(np.int64).max]
+        beside = []
+        for first, last in enumerate(ends):
+            bounds = constant(f"from.{first}", np.array([first])), constant(f"to.{last}", np.array([last]))
+            beside.append(add("Slice", [blocks, *bounds, self._axis(1)]))
+        together = add("Concat", beside, axis=2)
+        return add("Reshape", [together, constant(f"around.{window}", np.array([-1, 3 * window, hidden]))])
+
+    def _padded(self, states: str, before: str, after: str) -> str:
+        """Return states with so many rows of zeros before and after them."""
+        zero = self._axis(0)
+        amounts = self.graph.add("Concat", [zero, before, zero, zero, after, zero], axis=0)
+        return self.graph.add("Pad", [states, amounts])
+
+    def _blocks(self, window: int) -> str:
+        """Return how many blocks a sequence has ``(1,)``."""
+        last = self.graph.constant(f"last.{window}", np.array([window - 1]))
+        size = self.graph.constant(f"window.{window}.shape", np.array([window]))
+        return self.graph.add("Div", [self.graph.add("Add", [self._tokens, last]), size])
+
+    def _blocked(self, allowed: str) -> str:
+        return self.graph.add("Where", [allowed, self._number("open", 0.0), self._number("blocked", BLOCKED)])
+
+    def _either(self, condition: str, then: Callable[[], str], other: Callable[[], str]) -> str:
+        """Return what one of two ways gives; the condition says at run time which."""
+        helper, outer, branches = require("onnx", extra="onnx").helper, self.graph.nodes, {}
+        for name, way in (("then_branch", then), ("else_branch", other)):
+            self.graph.nodes = []
+            value = way()
+            branches[name] = helper.make_graph(
+                self.graph.nodes, name, [], [helper.make_tensor_value_info(value, 1, None)]
+            )
+        self.graph.nodes = outer
+        return self.graph.add("If", [condition], **branches)
+
+    def _rotation(self, theta: float) -> tuple[str, str]:
+        """Return cosines and sines of all places' angles, each ``(tokens, width / 2)``."""
+        add, width = self.graph.add, self._shape.width
+        powers = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+        speeds = self.graph.constant(f"speeds.{theta}", (1.0 / np.float32(theta) ** powers).astype(np.float32))
+        angles = add("Mul", [add("Unsqueeze", [self._places, self._axis(1)]), speeds])
+        return add("Cos", [angles]), add("Sin", [angles])
+
+    def _turned(self, states: str, theta: float) -> str:
+        inputs = [states, self._axis(0), *self._rotations[theta]]  # from place 0 on
+        return self.graph.add("RotaryEmbedding", inputs, domain=RUNTIME, num_heads=self._shape.heads)
+
+    def _linear(self, states: str, ours: str, theirs: str) -> str:
+        matrix = self.graph.constant(f"{ours}.weight", self._weights[f"{theirs}.weight"].T)
+        product = self.graph.add("MatMul", [states, matrix], ours)
+        if f"{theirs}.bias" not in self._weights:
+            return product
+        return self.graph.add("Add", [product, self.graph.constant(f"{ours}.bias", self._weights[f"{theirs}.bias"])])
+
+    def _norm(self, states: str, name: str) -> str:
+        parts = ["weight", *(["bias"] if self._shape.has_norm_bias else [])]
+        inputs = [states, *(self._constant(name, part) for part in parts)]
+        return self.graph.add("LayerNormalization", inputs, axis=-1, epsilon=self._shape.epsilon)
+
+    def _until(self, states: str, end: str) -> str:
+        """Return the rows before a place."""
+        return self.graph.add("Slice", [states, self._axis(0), end, self._axis(1)])
+
+    def _constant(self, name: str, part: str) -> str:
+        return self.graph.constant(f"{name}.{part}", self._weights[f"{name}.{part}"])
+
+    def _number(self, name: str, value: float) -> str:
+        return self.graph.constant(name, np.array(value, dtype=np.float32))
+
+    def _whole(self, name: str, value: int) -> str:
+        return self.graph.constant(name, np.array(value))
+
+    def _axis(self, number: int) -> str:
+        return self.graph.constant(f"axis.{number}", np.array([number]))

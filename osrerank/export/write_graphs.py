@@ -1,0 +1,152 @@
+"""Write a model's graphs: built for one length, or traced; in fp32, or quantised."""
+
+import random
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from osrerank._optional import require
+from osrerank.errors import ConfigError
+from osrerank.export.graph import build_graph, can_build
+from osrerank.export.modern_bert_graph import build_modern_bert
+from osrerank.export.quantise import Recipe, quantise
+from osrerank.scoring.card import ModelCard, join_keys
+from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, apart
+from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_json
+from osrerank.scoring.networks.modern_bert import shape as modern_shape
+
+OPSET = 17
+EXAMPLES = {"words": 32, "marks": 16}
+"""Sequences that show which channels are outliers and how large the others become."""
+GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
+
+
+def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: Recipe, padded: bool) -> None:
+    """Write what a card's ``onnx`` names.
+
+    Args:
+        source: the model's directory.
+        folder: the directory to be, with its tokenizer.
+        card: the model's.
+        precision: ``fp32`` or ``int8``.
+        recipe: how int8 is made.
+        padded: whether the graph takes padded batches.
+
+    Raises:
+        ConfigError: the layout has no graph for padded batches.
+        ModelLoadError: the weights cannot be read or are not the config's.
+    """
+    target = folder / GRAPHS[precision]
+    target.parent.mkdir()
+    if card.layout == "joined":
+        _write_joined(source, folder, card, recipe, precision=precision, padded=padded)
+        return
+    if precision == "fp32":
+        _write_fp32(source, target, card, padded=padded)
+        return
+    with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
+        fp32 = Path(parent) / "model.onnx"
+        _write_fp32(source, fp32, card, padded=padded)
+        quantise(fp32, target, recipe, list(_examples(folder, card)))
+
+
+def join_files(card: ModelCard, precision: str) -> dict[str, str]:
+    """Return the files of the graphs that join, by their keys in a card."""
+    ending = {"fp32": "", "int8": "_int8"}[precision]
+    return {key: f"onnx/{key.removeprefix(f'{precision}-')}{ending}.onnx" for key in join_keys(card, precision)}
+
+
+def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
+    """Yield sequences of random words from the vocabulary, then of its numbers and punctuation.
+
+    The size of activations hardly depends on the text; only texts of pure punctuation differ.
+    """
+    builder = InputBuilder.load(folder, card)
+    vocabulary = Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
+    words = sorted(word for word in vocabulary if word.isalpha())
+    marks = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
+    rng = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets
+    for pool, count in ((words, EXAMPLES["words"]), (marks or words, EXAMPLES["marks"])):
+        for _ in range(count):
+            query = builder.query(" ".join(rng.choices(words, k=8)))
+            texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
+            first, second = builder.documents(texts, query)
+            whole = builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
+            yield from apart(whole) if card.layout == "joined" else [whole]
+
+
+def _write_joined(source: Path, folder: Path, card: ModelCard, recipe: Recipe, *, precision: str, padded: bool) -> None:
+    """Write the encoder graph and, where layers are joined, the graphs that join."""
+    from osrerank.export.contexts_graph import GRAPHS as JOINING  # noqa: PLC0415 - for one layout
+    from osrerank.export.joined_graph import build_encoder  # noqa: PLC0415 - likewise
+    from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
+
+    onnx, config = require("onnx", extra="onnx"), read_json(source / CONFIG_FILE)
+    if padded or not can_build(config):
+        reason = f"{source}: the layout joined has graphs for a BERT with GELU, without padding; leave --padded out"
+        raise ConfigError(reason, setting="padded", source="argument")
+    weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
+    target = folder / GRAPHS[precision]
+    encoder = build_encoder(weights, config, card)
+    if precision == "fp32":
+        onnx.save(encoder, target)
+    else:
+        with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
+            onnx.save(encoder, Path(parent) / "model.onnx")
+            quantise(Path(parent) / "model.onnx", target, recipe, list(_examples(folder, card)))
+    for key, file in join_files(card, precision).items():
+        graph = JOINING[key.removeprefix(f"{precision}-")]
+        onnx.save(graph(weights, config, card, int8=precision == "int8").build(), folder / file)
+
+
+def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
+    """Build the graph of a BERT or ModernBERT; trace other families, and where the graph must take padding."""
+    from osrerank.scoring.torch_scorer import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
+
+    network, head = load_network(source, card), head_of(source)
+    config = read_json(source / CONFIG_FILE)
+    build = _builder(config)
+    if padded or build is None:
+        write_onnx(network, target)
+        return
+    is_read = head is not None or card.layout == "cross-bias"
+    tensors = read_weights(source) if is_read else network.network.state_dict()
+    weights = {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    require("onnx", extra="onnx").save(build(weights, config, card, head), target)
+
+
+def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """Return what builds a model's graph; None where it is traced."""
+    if can_build(config):
+        return build_graph
+    is_modern = config.get("model_type") == modern_shape.MODEL_TYPE and not modern_shape.obstacle(config)
+    return build_modern_bert if is_modern else None
+
+
+def write_onnx(network: Any, target: Path) -> None:
+    """Trace a module that takes `Batch`'s fields; numbers of rows and tokens stay variable."""
+    torch: Any = require("torch", extra="onnx")
+    names = list(Batch.__slots__)
+    rows = np.ones((2, 8), dtype=np.int64)
+    mask, segments = rows.copy(), rows.copy()
+    mask[1, 6:] = 0
+    segments[:, :4] = 0
+    example = tuple(torch.from_numpy(array) for array in (rows, mask, segments))
+    axes = {0: "n", 1: "tokens"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer warns about every branch, and about its own age
+        torch.onnx.export(
+            network,
+            example,
+            str(target),
+            input_names=names,
+            output_names=["logits"],
+            dynamic_axes={**dict.fromkeys(names, axes), "logits": {0: "n"}},
+            opset_version=OPSET,
+            dynamo=False,
+        )
