@@ -2,13 +2,14 @@
 
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from osrerank._optional import require
+from osrerank.scoring.networks.modern_bert.shape import MODEL_TYPE, Shape
 
 SIZE = 768
 ROUNDS = 7
@@ -45,10 +46,17 @@ def operations(config: Mapping[str, Any], lengths: Iterable[int]) -> float:
     """Return a BERT's matrix operations for sequences of these lengths: all layers, all rows, no padding.
 
     A token costs 2 (4 h^2 + 2 h f) in each layer, with width h and inner width f, and 4 h t for attention to t tokens.
+    A ModernBERT's costs 2 (4 h^2 + 3 h f), and attends to no more than the window where a layer has one.
     """
     hidden, inner, layers = (int(config[name]) for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
-    fixed = 2 * (4 * hidden**2 + 2 * hidden * inner)
-    return float(sum(layers * tokens * (fixed + 4 * hidden * tokens) for tokens in lengths))
+    is_modern = config.get("model_type") == MODEL_TYPE
+    windows: Sequence[int | None] = Shape.from_config(config).windows if is_modern else [None] * layers
+    fixed = 2 * (4 * hidden**2 + (3 if is_modern else 2) * hidden * inner)
+    total = 0
+    for tokens in lengths:
+        seen = (tokens if window is None else min(tokens, 2 * window + 1) for window in windows)
+        total += tokens * sum(fixed + 4 * hidden * columns for columns in seen)
+    return float(total)
 
 
 def _product(precision: str) -> Any:

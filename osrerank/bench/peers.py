@@ -14,7 +14,10 @@ import numpy as np
 from osrerank._optional import require
 from osrerank.bench.contenders import Maker, Peer
 from osrerank.bench.workload import synthetic
+from osrerank.errors import ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.scoring.model_files import read_json
+from osrerank.scoring.modular.description import has_own_head
 
 EXTRA = "bench"
 BATCH = 32
@@ -33,6 +36,8 @@ def transformers_forward(checkpoint: Path, _folder: Path, threads: int) -> Peer:
     torch: Any = require("torch", extra=EXTRA)
     transformers: Any = require("transformers", extra=EXTRA)
     torch.set_num_threads(threads)
+    if has_own_head(checkpoint, read_json):
+        raise ModelLoadError(f"{checkpoint} has its head in modules, which transformers does not read; leave it out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     network = transformers.AutoModelForSequenceClassification.from_pretrained(
         checkpoint, local_files_only=True, trust_remote_code=False, use_safetensors=True

@@ -24,8 +24,8 @@ CHUNK = {"mono": 16, "duo": 128}
 LARGE_CHUNK = 256
 """The same for a backend with large batches: a GPU that starts with few sequences is idle."""
 ORDINARY_TOKENS = 128
-WINDOW = 4096
-"""Most sequences held at once: 32 MiB at 512 tokens each."""
+WINDOW, WINDOW_TOKENS = 4096, 512
+"""Most sequences held at once: 32 MiB at so many tokens each, and fewer of longer ones."""
 
 
 class LocalScorer:
@@ -95,11 +95,12 @@ class LocalScorer:
     ) -> Scores:
         self._check(tuples)
         texts = _Texts(self._builder, query, documents)
+        held = max(1, WINDOW * WINDOW_TOKENS // max(WINDOW_TOKENS, self.card.max_tokens))
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
         reached = inferences = 0
         while reached < len(tuples):
-            window = tuples[reached : reached + WINDOW]
+            window = tuples[reached : reached + held]
             different, places = self._different(documents, window)
             outcome = self._compute(texts, different, deadline)
             computed = outcome.reached(len(different))

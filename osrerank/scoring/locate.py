@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import GRAPHS, WEIGHTS
+from osrerank.scoring.model_files import GRAPHS, WEIGHTS, read_json
+from osrerank.scoring.modular.description import has_own_head
 
 SHIPPED = Path(__file__).parent.parent / "models"
 SHIPPED_PREFIX = "osrerank/"
 HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
 DESCRIPTIONS = (
+    "*_Dense/config.json",
+    "*_Dropout/config.json",
+    "*_LayerNorm/config.json",
+    "*_Normalize/config.json",
     "*_Pooling/config.json",
     "config.json",
     "config_sentence_transformers.json",
@@ -96,8 +101,12 @@ def _download(model: str, repository: str, revision: str | None, forms: Forms) -
         for form in forms:
             patterns = [*DESCRIPTIONS, *form]
             directory = Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
+            if form in GRAPHS and has_own_head(directory, read_json):  # which graphs that others made of it lack
+                continue
             if any(found for pattern in form for found in directory.glob(pattern)):
                 break
+    except ModelLoadError:
+        raise
     except Exception as error:
         raise _unreachable(model, repository, revision, error) from error
     return directory

@@ -218,6 +218,11 @@ def _read_graphs(directory: Path, graph: str, *joins: str) -> Mapping[str, Any]:
     from osrerank.scoring.networks.onnx_weights import read_graph_weights, read_join_weights  # noqa: PLC0415 - torch
 
     file, config = directory / graph, read_json(directory / CONFIG_FILE)
+    if config.get("model_type") != "bert":
+        fix = "bring the safetensors, or export the model again with --keep-weights"
+        raise ModelLoadError(
+            f"{file} is the graph of a model whose weights are not read from it; {fix}", path=str(file)
+        )
     try:
         weights = read_graph_weights(file, config)
         if joins:

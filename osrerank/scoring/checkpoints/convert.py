@@ -36,6 +36,7 @@ FAMILIES = {
     "xlm-roberta": "XLMRoberta",
     "distilbert": "DistilBert",
     "deberta-v2": "DebertaV2",
+    "modernbert": "ModernBert",
 }
 """Prefixes of transformers' classes by ``model_type``."""
 CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")

@@ -80,11 +80,9 @@ def read_cross_encoder(directory: Path, read: Read) -> CrossEncoder | None:
     Raises:
         ModelLoadError: a file cannot be read, or asks for what is not known; the message names the field.
     """
-    if not (directory / MODULES_FILE).exists() or not (directory / MODEL_FILE).exists():
+    if not _is_cross_encoder(directory, read):
         return None
     model: Content = read(directory / MODEL_FILE)
-    if model.get("model_type") != "CrossEncoder":
-        return None
     _check_output(directory / MODEL_FILE, model)
     modules = _modules(directory / MODULES_FILE, read)
     task = _transformer_task(directory, read)
@@ -105,6 +103,21 @@ def read_cross_encoder(directory: Path, read: Read) -> CrossEncoder | None:
         (*(name for name in names if (directory / name).exists()), *(made.descriptions if made else ())),
         made.weights if made else (),
     )
+
+
+def has_own_head(directory: Path, read: Read) -> bool:
+    """Return whether a cross-encoder's head is in modules behind its encoder; the modules' files need not be there.
+
+    Raises:
+        ModelLoadError: as `read_cross_encoder`.
+    """
+    return _is_cross_encoder(directory, read) and len(read(directory / MODULES_FILE, kind=list)) > 1
+
+
+def _is_cross_encoder(directory: Path, read: Read) -> bool:
+    if not (directory / MODULES_FILE).exists() or not (directory / MODEL_FILE).exists():
+        return False
+    return bool(read(directory / MODEL_FILE).get("model_type") == "CrossEncoder")
 
 
 class _Heads:

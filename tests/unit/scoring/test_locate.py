@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import servers
@@ -132,3 +133,23 @@ def test_no_hub_at_all(tmp_path: Path) -> None:
     said = load("somebody/tiny@v2", "auto", f"http://127.0.0.1:{servers.free_port()}", tmp_path)
     assert "hf download somebody/tiny --revision v2 --local-dir tiny" in said
     assert "\n" not in said
+
+
+def test_weights_are_downloaded_where_the_graph_lacks_the_head(hub: tuple[str, type[Hub]], tmp_path: Path) -> None:
+    """A modular cross-encoder: sentence-transformers exports its encoder alone."""
+    pytest.importorskip("torch")
+    save = pytest.importorskip("safetensors.numpy").save
+    endpoint, handler = hub
+    width = json.loads(handler.files["config.json"])["hidden_size"]
+    modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+    written = {
+        "modules.json": [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in modules.items()],
+        "config_sentence_transformers.json": {"model_type": "CrossEncoder"},
+        "1_Pooling/config.json": {"pooling_mode": "cls"},
+        "2_Dense/config.json": {"out_features": 1, "bias": False, "module_output_name": "scores"},
+    }
+    weights = save({"linear.weight": np.ones((1, width), dtype=np.float32)})
+    handler.files |= {name: json.dumps(content).encode() for name, content in written.items()}
+    handler.files |= {"2_Dense/model.safetensors": weights}
+    assert load(REPOSITORY, "auto", endpoint, tmp_path) == f"{REPOSITORY} fp32 TorchBackend 1"
+    assert {"2_Dense/model.safetensors", "model.safetensors", *written} < set(handler.asked)

@@ -1,0 +1,157 @@
+"""Modular cross-encoders that sentence-transformers saved: our logits against its own, in torch and in ONNX."""
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.scoring.card import ModelCard
+from osrerank.scoring.registry import load_scorer
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tests.modular import QUERY, TEXTS, WIDTH, expected, libraries, saved  # noqa: E402 - imports torch
+
+Make = Callable[..., Path]
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    @cache
+    def made(kind: str) -> Path:
+        return saved(tmp_path_factory.mktemp("modular") / kind, kind)
+
+    return made
+
+
+def scores(directory: Path, backend: str, texts: tuple[str, ...] = TEXTS, query: str = QUERY) -> np.ndarray:
+    with closing(load_scorer(str(directory), backend=backend)) as scorer:
+        return scorer.score(query, texts, [(at,) for at in range(len(texts))]).values
+
+
+def exported(directory: Path, **options: object) -> tuple[Path, ModelCard]:
+    target = directory.with_name(f"{directory.name}-exported-{next(NUMBERS)}")
+    return target, export_model(directory, target, ExportOptions(**options))
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "xlm-roberta"])
+def test_every_backend_gives_the_librarys_logits(make: Make, kind: str) -> None:
+    directory = make(kind)
+    wanted = expected(directory)[:, 0]
+    assert np.ptp(wanted) > 0.1
+    np.testing.assert_allclose(scores(directory, "torch"), wanted, atol=1e-4, rtol=0)
+    target, card = exported(directory, keep_weights=True)
+    assert (card.head, card.max_tokens, card.segment_rows) == (
+        "logit1",
+        128,
+        {"bert": 2, "xlm-roberta": 1}.get(kind, 0),
+    )
+    np.testing.assert_allclose(scores(target, "onnx"), wanted, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(scores(target, "torch"), wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_the_padded_graph_gives_them_too(make: Make, kind: str) -> None:
+    target, _ = exported(make(kind), padded=True)
+    np.testing.assert_allclose(scores(target, "onnx"), expected(make(kind))[:, 0], atol=1e-4, rtol=0)
+
+
+def test_a_head_of_every_part_is_computed_alike(tmp_path: Path) -> None:
+    """All poolings side by side, every activation, and two labels."""
+    base, modules = libraries()
+    poolings = ["cls", "mean", "max", "lasttoken"]
+    sizes = [4 * WIDTH, 24, 20, 16, 12]
+    functions = [torch.nn.Tanh(), torch.nn.SiLU(), torch.nn.ReLU(), torch.nn.Sigmoid()]
+    dense = [
+        base.Dense(size, after, activation_function=function)
+        for size, after, function in zip(sizes, sizes[1:], functions, strict=False)
+    ]
+    last = base.Dense(sizes[-1], 2, activation_function=None, module_output_name="scores")
+    head = [modules.Pooling(WIDTH, poolings), *dense, modules.Dropout(0.5), modules.Normalize(), last]
+    directory = saved(tmp_path / "made", "modernbert", head, num_hidden_layers=2)
+    wanted = expected(directory)
+    assert wanted.shape == (len(TEXTS), 2)
+    np.testing.assert_allclose(scores(directory, "torch"), wanted[:, 1] - wanted[:, 0], atol=1e-4, rtol=0)
+    target, card = exported(directory)
+    assert card.head == "logits2"
+    np.testing.assert_allclose(scores(target, "onnx"), wanted[:, 1] - wanted[:, 0], atol=1e-4, rtol=0)
+
+
+def test_the_default_prompt_stands_before_the_query(tmp_path: Path) -> None:
+    prompts = {"prompts": {"rank": "search document: ", "other": "low "}, "default_prompt_name": "rank"}
+    directory = saved(tmp_path / "made", **prompts, num_hidden_layers=1)
+    wanted = expected(directory)[:, 0]
+    np.testing.assert_allclose(scores(directory, "torch"), wanted, atol=1e-4, rtol=0)
+    target, card = exported(directory)
+    assert card.query_prefix == "search document: "
+    np.testing.assert_allclose(scores(target, "onnx"), wanted, atol=1e-4, rtol=0)
+    assert np.abs(scores(target, "onnx", query="search document: " + QUERY) - wanted).max() > 1e-3
+
+
+def test_a_classifier_that_the_library_saved_stands_alone(tmp_path: Path) -> None:
+    import sentence_transformers
+    import transformers
+
+    from tests.modular import base, randomise
+
+    libraries()
+    source = base(tmp_path / "base", "modernbert", most_tokens=96, num_labels=1)
+    network = transformers.AutoModelForSequenceClassification.from_pretrained(source)
+    randomise(network)
+    network.save_pretrained(source)
+    directory = tmp_path / "made"
+    sentence_transformers.CrossEncoder(str(source), device="cpu").save_pretrained(str(directory))
+    assert (directory / "modules.json").exists()
+    wanted = expected(directory)[:, 0]
+    assert np.ptp(wanted) > 0.1
+    np.testing.assert_allclose(scores(directory, "torch"), wanted, atol=1e-4, rtol=0)
+    target, card = exported(directory)
+    assert card.max_tokens == 96
+    np.testing.assert_allclose(scores(target, "onnx"), wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("recipe", ["dynamic", "static"])
+def test_int8_keeps_the_first_ten(make: Make, recipe: str) -> None:
+    from osrerank.export.quantise import Recipe
+
+    draw, words = np.random.default_rng(3), " ".join(TEXTS).split()
+    texts = tuple(" ".join(draw.choice(words, size=draw.integers(4, 60))) for _ in range(40))
+    directory = make("modernbert")
+    exact = scores(directory, "torch", texts)
+    target, _ = exported(directory, precision="int8", recipe=Recipe(activations=recipe))
+    rough = scores(target, "onnx", texts)
+    assert np.abs(rough - exact).max() > 0
+    first, second = (set(np.argsort(-values)[:10].tolist()) for values in (exact, rough))
+    assert len(first & second) >= 9
+
+
+def test_long_texts_are_read_to_the_models_own_end(tmp_path: Path) -> None:
+    """Through blocks of windows in both graphs, at 1,000 tokens; all 8,192 are in the slow test."""
+    directory = saved(tmp_path / "made", "modernbert", most_tokens=1000)
+    texts = ("wing " * 2000, "low blood " * 200, "heat " * 36, "the score " * 66)
+    wanted = expected(directory, texts)[:, 0]
+    np.testing.assert_allclose(scores(directory, "torch", texts), wanted, atol=1e-4, rtol=0)
+    target, card = exported(directory)
+    assert card.max_tokens == 1000
+    np.testing.assert_allclose(scores(target, "onnx", texts), wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_8192_tokens(tmp_path: Path, precision: str) -> None:
+    directory = saved(tmp_path / "made", "modernbert", most_tokens=8192, local_attention=128)
+    texts = ("wing of the boundary layer " * 2000, "low blood " * 200)
+    target, card = exported(directory, precision=precision)
+    assert card.max_tokens == 8192
+    found = scores(target, "onnx", texts)
+    if precision == "fp32":
+        np.testing.assert_allclose(found, expected(directory, texts)[:, 0], atol=1e-4, rtol=0)
+    assert np.isfinite(found).all()
