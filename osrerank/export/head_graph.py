@@ -1,22 +1,29 @@
 """What follows an encoder, as nodes of a graph for sequences of one length: `osrerank.scoring.modular.head`."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from osrerank.scoring.modular.head import Head, Mode, Step
 
-if TYPE_CHECKING:
-    from osrerank.export.graph import Graph
-
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
 RUNTIME = "com.microsoft"
 """Domain of ONNX Runtime's own operators; Gelu is one of them."""
 
 
-def add_head(graph: "Graph", states: str, head: Head, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
+class Nodes(Protocol):
+    """A graph that gets nodes: `osrerank.export.graph.Graph`."""
+
+    def constant(self, name: str, array: npt.NDArray[Any]) -> str:
+        """Keep an array under a name, once."""
+
+    def add(self, operator: str, inputs: Sequence[str], name: str = "", *, domain: str = "", **attributes: Any) -> str:
+        """Add a node with one output."""
+
+
+def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
     """Return the logits ``(n, labels)``.
 
     Args:
@@ -35,7 +42,7 @@ def add_head(graph: "Graph", states: str, head: Head, weights: Mapping[str, npt.
     return vector
 
 
-def _pooled(graph: "Graph", states: str, mode: Mode) -> str:
+def _pooled(graph: Nodes, states: str, mode: Mode) -> str:
     axis = graph.constant("axis.1", np.array([1]))
     if mode in {"mean", "max"}:
         return graph.add("ReduceMean" if mode == "mean" else "ReduceMax", [states, axis], keepdims=0)
@@ -43,7 +50,7 @@ def _pooled(graph: "Graph", states: str, mode: Mode) -> str:
     return graph.add("Squeeze", [graph.add("Gather", [states, row], axis=1), axis])
 
 
-def _step(graph: "Graph", vector: str, step: Step, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
+def _step(graph: Nodes, vector: str, step: Step, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
     if step.kind == "unit":
         return graph.add("LpNormalization", [vector], axis=1, p=2)
     parts = ("weight", "bias")[: 1 + step.has_bias]

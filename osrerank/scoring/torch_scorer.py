@@ -220,9 +220,7 @@ def _read_graphs(directory: Path, graph: str, *joins: str) -> Mapping[str, Any]:
     file, config = directory / graph, read_json(directory / CONFIG_FILE)
     if config.get("model_type") != "bert":
         fix = "bring the safetensors, or export the model again with --keep-weights"
-        raise ModelLoadError(
-            f"{file} is the graph of a model whose weights are not read from it; {fix}", path=str(file)
-        )
+        raise ModelLoadError(f"{file} is of a family whose weights are not read from a graph; {fix}", path=str(file))
     try:
         weights = read_graph_weights(file, config)
         if joins:

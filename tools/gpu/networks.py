@@ -89,10 +89,11 @@ def make(folder: Path, shape: Shape, tokenizer: Path, family: Family | None = No
     network.save_pretrained(folder)
     if family.card is not None:
         write_card(folder, family.card)
+    segments = [] if family.kind == "modernbert" else ["token_type_ids"]  # which its forward does not take
     transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(tokenizer),
         model_max_length=512,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_input_names=["input_ids", *segments, "attention_mask"],
         **{f"{name}_token": f"[{name.upper()}]" for name in SPECIALS},
     ).save_pretrained(folder)
     return folder

@@ -147,9 +147,9 @@ def test_the_script_makes_the_committed_models(tmp_path: Path, monkeypatch: pyte
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("step", ["_copy_descriptions", "_write_graph", "write_card"])
+@pytest.mark.parametrize("step", ["_copy_descriptions", "write_graphs", "write_card"])
 def test_an_interrupted_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, step, interrupt)

@@ -1,0 +1,31 @@
+"""A ModernBERT of Ettin's smallest reranker's shape (17M), with random weights, beside other libraries.
+
+make bench TEST_OPTIONS="-k test_modern_bert -s"
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from osrerank.scoring.locate import SHIPPED  # noqa: E402 - after the check for torch
+from tools.gpu.networks import FAMILIES, make  # noqa: E402 - imports torch
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
+
+SHAPE = (256, 7, 4, 384)
+"""Width, layers, heads, inner width: every third layer looks at all, the others at 64 tokens to either side."""
+OPTIONS = os.environ.get("TEST_BENCH_OPTIONS", "--words 50 --words 250 --queries 3 --depth 40 --rounds 5").split()
+
+
+def test_ettins_smallest_shape(tmp_path: Path) -> None:
+    checkpoint = make(tmp_path / "ettin-17m", SHAPE, SHIPPED / "mono" / "tokenizer.json", FAMILIES["modernbert"])
+    command = [sys.executable, "-m", "osrerank", "bench", "--checkpoint", str(checkpoint), *OPTIONS]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    print(f"\n{done.stdout}")
+    assert "ettin-17m" in done.stdout
