@@ -155,8 +155,9 @@ class ModernBertGraph:
         spare = add("Sub", [add("Mul", [self._blocks(window), width]), self._tokens])
         alone = constant(f"block.{window}", np.array([-1, window, hidden]))
         asked = add("Reshape", [self._padded(query, self._axis(0), spare), alone])
-        seen = [self._around(self._padded(part, width, add("Add", [spare, width])), window) for part in (key, value)]
-        context = self._attention(asked, *seen, mask)
+        behind = add("Add", [spare, width])
+        keys, values = (self._around(self._padded(part, width, behind), window) for part in (key, value))
+        context = self._attention(asked, keys, values, mask)
         rows = add("Shape", ["input_ids"], start=0, end=1)
         shape = add("Concat", [rows, constant("rest", np.array([-1, hidden]))], axis=0)
         return self._until(add("Reshape", [context, shape]), self._tokens)

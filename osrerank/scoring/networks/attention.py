@@ -232,16 +232,16 @@ def _in_blocks(query: Tensor, key: Tensor, value: Tensor, rows: Bounds, window: 
     columns = size + 2 * window
     around = (window, window + spare)
     asked = functional.pad(query, (0, 0, 0, 0, 0, spare)).view(blocks, size, *query.shape[1:]).transpose(1, 2)
-    seen = [
+    keys, values = (
         functional.pad(states, (0, 0, 0, 0, *around)).unfold(0, columns, size).transpose(2, 3)
         for states in (key, value)
-    ]  # each (blocks, heads, columns, width)
+    )  # each (blocks, heads, columns, width)
     own = functional.pad(rows.numbers, (0, spare), value=-1).view(blocks, size, 1)
     theirs = functional.pad(rows.numbers, around, value=-1).unfold(0, columns, size).unsqueeze(1)
     places = torch.arange(columns, device=query.device)
     near = (places - window - places[:size, None]).abs() <= window  # (size, columns)
     mask = ((own == theirs) & near).unsqueeze(1)
-    context = functional.scaled_dot_product_attention(asked, *seen, attn_mask=mask)
+    context = functional.scaled_dot_product_attention(asked, keys, values, attn_mask=mask)
     return context.transpose(1, 2).reshape(blocks * size, *query.shape[1:])[:tokens]
 
 

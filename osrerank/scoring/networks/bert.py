@@ -274,6 +274,8 @@ class PackedClassifier(PackedNetwork):
         *rows, whole_offsets, first_offsets, _ = inputs
         whole, firsts = Bounds(whole_offsets, lengths), Bounds(first_offsets, np.ones_like(lengths))
         if self.head.reads_first_alone:
-            return self.head(self.encoder.first_states(rows, whole, firsts, self.attention).float())
-        states = self.encoder.states(rows, whole, self.attention).float()
-        return self.head(self.head.pooled(states, whole))
+            vectors = self.encoder.first_states(rows, whole, firsts, self.attention).float()
+        else:
+            vectors = self.head.pooled(self.encoder.states(rows, whole, self.attention).float(), whole)
+        logits: Tensor = self.head(vectors)
+        return logits
