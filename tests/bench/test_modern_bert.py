@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from osrerank.scoring.locate import SHIPPED  # noqa: E402 - after the check for torch
-from tools.gpu.networks import FAMILIES, make  # noqa: E402 - imports torch
+from osrerank.scoring.locate import SHIPPED
+from tools.gpu.networks import FAMILIES, make
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
 
