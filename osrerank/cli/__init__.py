@@ -25,6 +25,7 @@ COMMANDS = {
     "interleave": "osrerank.cli.interleave:interleave",
     "judgments": "osrerank.cli.judgments:judgments",
     "pipeline": "osrerank.cli.pipeline:pipeline",
+    "plan": "osrerank.cli.plan:plan",
     "pretrain": "osrerank.cli.pretrain:pretrain",
     "rerank": "osrerank.cli.rerank:rerank",
     "run": "osrerank.cli.run:run",

@@ -62,6 +62,7 @@ class TorchBackend:
         self.precision = precision
         self.files = files
         self.packed = engine.packed
+        self.device = device
         self.threads = THREADS[device]
         self.parallel = False  # one device computes for all
         self.budget_tokens = BUDGET_TOKENS[device]
