@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
-SHARE = click.FloatRange(0, 1)
 POSITIVE = click.FloatRange(0, min_open=True)
 DOCUMENT_WORDS, QUERY_WORDS, VARIATION = 60, 6, 0.2
 TASKS = 8
@@ -62,8 +61,22 @@ class MedianAnd95(click.ParamType[tuple[float, float]]):
 @click.option("--pairs-per-s", type=POSITIVE, help="Of a worker, given: nothing is measured.")
 @click.option("--variation", type=click.FloatRange(0, 5), help="Of chunks' times, with --pairs-per-s.  [default: 0.2]")
 @click.option("--gpu-pairs-per-s", type=POSITIVE, help="Of a GPU, measured elsewhere.")
-@click.option("--cache-hit-rate", "hit_rate", default=0.0, show_default=True, type=SHARE, help="Searches all cached.")
-@click.option("--states-share", "known", default=1.0, show_default=True, type=SHARE, help="Candidates with states.")
+@click.option(
+    "--cache-hit-rate",
+    "hit_rate",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1, max_open=True),
+    help="Share of the searches whose scores are all cached.",
+)
+@click.option(
+    "--states-share",
+    "known",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Share of the candidates that have states.",
+)
 @click.option(
     "--first-pass-ms", default="6/12", show_default=True, type=MedianAnd95(), help="The first pass: median/p95."
 )

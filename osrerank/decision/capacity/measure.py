@@ -66,9 +66,7 @@ class Asked:
         return (whole[-1] - whole[0]) / (len(whole) - 1)
 
 
-def measure_rate(
-    score: Score, tasks: Sequence[Task], pairs: int, *, budget_s: float, at_a_time: int, workers: int = 1
-) -> Rate:
+def measure_rate(score: Score, tasks: Sequence[Task], pairs: int, *, budget_s: float, at_a_time: int) -> Rate:
     """Return the rate of one worker.
 
     Args:
@@ -77,7 +75,6 @@ def measure_rate(
         pairs: of a chunk.
         budget_s: seconds for all, about.
         at_a_time: chunks that the worker scores at a time.
-        workers: that are measured together; each then counts with its share of what they do.
     """
     asked = Asked(score, tasks)
     asked.times(pairs, 0.0)  # warm
@@ -85,7 +82,7 @@ def measure_rate(
     small = asked.times(max(1, pairs // SMALL), (1 - SHARE_ALONE - SHARE_TOGETHER) * budget_s)
     fixed_s, pair_s = _fitted(alone, small)
     spread = tuple(took_s / (fixed_s + pair_s * size) for size, took_s in alone)
-    between_s = asked.per_search_s(pairs, at_a_time * workers, SHARE_TOGETHER * budget_s) * workers
+    between_s = asked.per_search_s(pairs, at_a_time, SHARE_TOGETHER * budget_s)
     together = between_s / statistics.fmean(took_s for _, took_s in alone)
     return Rate(pair_s, fixed_s, spread, together, at_a_time)
 

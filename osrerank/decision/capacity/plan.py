@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from osrerank.decision.capacity.predict import (
+    SEARCHES,
     Prediction,
     Traffic,
     at_load,
@@ -39,7 +40,8 @@ class Wanted:
         documents: of the collection; None where they do not matter.
         clients: processes that search.
         gpu_pairs_per_s: what a GPU scores; None where nobody measured it.
-        seed: of the simulation.
+        seed: of the simulations.
+        searches: of each simulation.
     """
 
     traffic: Traffic
@@ -48,6 +50,7 @@ class Wanted:
     clients: int = 1
     gpu_pairs_per_s: float | None = None
     seed: int = 0
+    searches: int = SEARCHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,8 @@ def _with_states(wanted: Wanted, rates: Rates) -> Choice | None:
 
 def _chosen(name: str, threads: int, wanted: Wanted, rate: Rate, setup: Setup, encode_s: float = 0.0) -> Choice:
     """Return the least number and what it gives."""
-    traffic, seed = wanted.traffic, wanted.seed
-    given = {"encode_s": encode_s, "seed": seed}
+    traffic = wanted.traffic
+    given: dict[str, Any] = {"encode_s": encode_s, "seed": wanted.seed, "searches": wanted.searches}
     found = least_workers(traffic, rate, setup, wanted.p95_ms, **given)
     quiet = replace(setup, workers=setup.width)
     alone = predict(at_load(traffic, rate, quiet, 0.01, encode_s), rate, quiet, **given)

@@ -13,7 +13,7 @@ from osrerank.decision.capacity.simulation import Setup, ends_of, sizes_of
 
 Times = npt.NDArray[np.float64]
 
-SEARCHES = 8_000
+SEARCHES = 5_000
 """Of a simulation; the first tenth is not counted."""
 MOST_LOAD = 0.8
 """The greatest load that is planned for: up to it the model was compared with real workers."""
@@ -162,7 +162,14 @@ def at_load(traffic: Traffic, rate: Rate, setup: Setup, load: float, encode_s: f
 
 
 def least_workers(
-    traffic: Traffic, rate: Rate, setup: Setup, p95_ms: float, *, encode_s: float = 0.0, seed: int = 0
+    traffic: Traffic,
+    rate: Rate,
+    setup: Setup,
+    p95_ms: float,
+    *,
+    encode_s: float = 0.0,
+    seed: int = 0,
+    searches: int = SEARCHES,
 ) -> Prediction | None:
     """Return what the fewest workers give whose 95th percentile is within a limit, busy to four fifths at most.
 
@@ -175,10 +182,12 @@ def least_workers(
         p95_ms: the limit.
         encode_s: what a candidate without states takes besides.
         seed: of all that is drawn.
+        searches: to simulate for each number of workers.
     """
+    given: dict[str, Any] = {"encode_s": encode_s, "seed": seed, "searches": searches}
 
     def tried(workers: int) -> Prediction:
-        return predict(traffic, rate, replace(setup, workers=workers), encode_s=encode_s, seed=seed)
+        return predict(traffic, rate, replace(setup, workers=workers), **given)
 
     least = max(1, math.ceil(load_of(traffic, rate, replace(setup, workers=1), encode_s) / MOST_LOAD))
     low, high = least - 1, least
