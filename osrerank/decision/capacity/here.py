@@ -125,7 +125,7 @@ def _states(settings: Settings, tasks: Sequence[Task], depth: int, budget_s: flo
     return StatesRate(rate, encode_s, size.stored / max(1, size.records), dimension)
 
 
-def _lengths(tasks: Sequence[Task]) -> dict[str, float]:
+def _lengths(tasks: Sequence[Task]) -> dict[str, Any]:
     texts = texts_of(tasks)
     return {
         "document_words": fmean(len(text.split()) for text in texts),

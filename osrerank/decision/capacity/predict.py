@@ -115,7 +115,8 @@ def scored_s(
     works = _Works(rate, depth, spread, [0.0] * count if extra_s is None else extra_s.tolist())
     clients = rng.integers(setup.clients, size=count).tolist()
     ends = ends_of(arrivals.tolist(), setup, works, clients)
-    return np.asarray(ends) - arrivals + np.asarray(works.idle_s)
+    took_s: Times = np.asarray(ends) - arrivals + np.asarray(works.idle_s)
+    return took_s
 
 
 def predict(
@@ -135,7 +136,7 @@ def predict(
     arrivals = traffic.arrivals(rng, searches)
     first_s = traffic.first_passes_s(rng, searches)
     asked = rng.random(searches) >= traffic.hit_rate
-    extra_s = encode_s * rng.binomial(traffic.depth, 1 - traffic.known, searches)
+    extra_s: Times = encode_s * rng.binomial(traffic.depth, 1 - traffic.known, searches)
     waited_s = np.zeros(searches)
     waited_s[asked] = traffic.overhead_ms / 1000 + scored_s(
         arrivals[asked], rate, traffic.depth, setup, rng, extra_s=extra_s[asked]

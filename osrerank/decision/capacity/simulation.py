@@ -1,10 +1,10 @@
 """A queueing model of the workers: a discrete-event simulation of what each chunk of a search meets.
 
 Chunks wait in one queue, first come, first served. A worker fetches some in advance and scores several at a time, which
-share its cores equally (processor sharing: Kleinrock, Queueing Systems, volume 2, 1976, section 4.4), as the batcher's
+share its cores equally (processor sharing: Kleinrock, Queueing Systems, volume 2, 1976, chapter 4), as the batcher's
 turns do. A search ends with its last chunk (fork-join). Formulas such as Allen and Cunneen's for G/G/c (Allen,
-Probability, Statistics, and Queueing Theory, 2nd edition, 1990, section 5.4) know neither of the three; where they
-hold, the simulation agrees with them, see the tests.
+Probability, Statistics, and Queueing Theory, 1990) know none of the three; where a formula holds, the simulation
+agrees with it, see the tests.
 """
 
 import math
