@@ -136,7 +136,7 @@ def predict(
     arrivals = traffic.arrivals(rng, searches)
     first_s = traffic.first_passes_s(rng, searches)
     asked = rng.random(searches) >= traffic.hit_rate
-    extra_s: Times = encode_s * rng.binomial(traffic.depth, 1 - traffic.known, searches)
+    extra_s = np.asarray(encode_s * rng.binomial(traffic.depth, 1 - traffic.known, searches), dtype=np.float64)
     waited_s = np.zeros(searches)
     waited_s[asked] = traffic.overhead_ms / 1000 + scored_s(
         arrivals[asked], rate, traffic.depth, setup, rng, extra_s=extra_s[asked]
