@@ -127,7 +127,7 @@ def _stored(plan: Plan) -> Iterator[str]:
         f"scores in Redis: {scores.new_per_s:,.0f} new ones a second; OSRERANK_CACHE_MB="
         f"{scores.redis_bytes / 1e6:.0f} keeps one for {least} to {most}, a day's take {_size(scores.day_bytes)}"
     )
-    yield f"texts to workers: {_size(plan.storage.broker_bytes_per_s)} a second through Redis"
+    yield f"texts to workers that score whole pairs: {_size(plan.storage.broker_bytes_per_s)} a second through Redis"
     if states is not None:
         time = f"{states.core_hours:,.1f} core hours to compute" if plan.rates.threads else "computed on a GPU"
         yield (
