@@ -1,8 +1,8 @@
 """What `osrerank plan`'s model predicts, beside what real workers take, from 30 to 80 % of what they can do.
 
 make bench TEST_OPTIONS="-k test_plan_and_a_model -s", three minutes on two cores that nothing else uses; the stand-ins
-(-k test_plan_and_sleeping) take as long. BENCH_MODEL is another model, BENCH_SECONDS the time of each load. On a machine
-that does other work BENCH_PAIR_S=.06 BENCH_SECONDS=36 -k test_plan_and_sleeping still tells something, in eight minutes.
+(-k test_plan_and_sleeping) take as long. BENCH_MODEL is another model, BENCH_SECONDS the time of each load. Where other
+work goes on, BENCH_PAIR_S=.06 BENCH_SECONDS=36 -k test_plan_and_sleeping still tells something, in eight minutes.
 
 Real workers of one thread each score over a real Redis. The client sends searches at times drawn beforehand, whether
 or not earlier ones have ended (open loop), and counts a search's latency from the time at which it was due. The
