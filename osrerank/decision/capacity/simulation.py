@@ -11,11 +11,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from osrerank.scoring.remote.chunks import MOST_PAIRS
 
+POLL_S = 1.0
+"""How long a worker asks Redis for a chunk until it asks anew, and stands behind the others (Kombu's BRPOP)."""
 WorksOf = Callable[[int, int], Sequence[float]]
 """Number of a search, and among how many workers it is divided -> seconds of each of its chunks."""
 
@@ -70,7 +72,9 @@ class _Run:
 
     def __init__(self, setup: Setup, works_of: WorksOf, clients: Sequence[int]) -> None:
         self._setup, self._works_of, self._clients = setup, works_of, clients
-        self._waiting = deque(_Worker() for _ in range(setup.workers))  # in the order in which Redis serves them
+        count = setup.workers
+        self._waiting = [(-POLL_S * place / count, -place, _Worker()) for place in range(count)]  # since when, order
+        heapify(self._waiting)
         self._queue: deque[_Chunk] = deque()
         self._events: list[tuple[float, int, int, _Worker]] = []
         self._order = 0
@@ -99,10 +103,20 @@ class _Run:
         if not self._waiting:
             self._queue.append(chunk)
             return
-        worker = self._waiting.popleft()
+        worker = self._next_waiting(at)
         worker.is_waiting = False
         self._take(worker, chunk, at)
-        self._wait(worker)
+        self._wait(worker, at)
+
+    def _next_waiting(self, at: float) -> _Worker:
+        """Remove and return the worker that has asked for longest, as Redis serves them.
+
+        So a chunk may go to a busy worker that has room, past an idle one that has just asked anew.
+        """
+        while (since := self._waiting[0][0]) + POLL_S <= at:
+            _, order, worker = self._waiting[0]
+            heapreplace(self._waiting, (since + POLL_S * max(1, int((at - since) / POLL_S)), order, worker))
+        return heappop(self._waiting)[2]
 
     def _take(self, worker: _Worker, chunk: _Chunk, at: float) -> None:
         if len(worker.active) < self._setup.tasks:
@@ -110,11 +124,12 @@ class _Run:
         else:
             worker.fetched.append(chunk)
 
-    def _wait(self, worker: _Worker) -> None:
+    def _wait(self, worker: _Worker, at: float) -> None:
         """Let a worker that has room wait for the next chunk, behind those that wait already."""
         if not worker.is_waiting and len(worker.active) + len(worker.fetched) < 2 * self._setup.tasks:
             worker.is_waiting = True
-            self._waiting.append(worker)
+            self._order += 1
+            heappush(self._waiting, (at, self._order, worker))
 
     def _start(self, worker: _Worker, chunk: _Chunk, at: float) -> None:
         worker.advance(at)
@@ -144,7 +159,7 @@ class _Run:
             self._schedule(worker)
         if self._queue and not worker.is_waiting:
             self._take(worker, self._queue.popleft(), at)
-        self._wait(worker)
+        self._wait(worker, at)
         self._open[search] -= 1
         if self._open[search] == 0:
             self._ends[search] = at

@@ -73,6 +73,13 @@ def test_what_a_worker_fetched_waits_for_it():
     assert ends == pytest.approx([1.0, 2.0, 3.0])
 
 
+@pytest.mark.parametrize(("second", "ends"), [(0.2, 10.2), (1.05, 20.1)])
+def test_redis_serves_the_worker_that_has_asked_for_longest(second, ends):
+    """The first chunk goes to worker 1, which asks again at .1; worker 0 asked at 0, and anew at 1."""
+    found = ends_of([0.1, second], Setup(2, tasks=1), lambda _search, _width: [10.0])
+    assert found == pytest.approx([10.1, ends])
+
+
 def test_a_client_divides_less_while_it_has_searches_under_way():
     widths = []
 
