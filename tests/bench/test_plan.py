@@ -145,7 +145,7 @@ def start_on(group, cores):
     os.sched_setaffinity(0, before)
 
 
-@pytest.mark.parametrize(("count", "tasks", "turn"), [(8, 1, 0), (4, 4, 10)])
+@pytest.mark.parametrize(("count", "tasks", "turn"), [(8, 1, 0), (4, 4, 2)])
 def test_plan_and_sleeping_workers(redis_url, tmp_path, count, tasks, turn):
     """More workers than there are cores: stand-ins that sleep for each pair, one chunk at a time or in turns.
 
