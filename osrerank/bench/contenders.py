@@ -1,10 +1,9 @@
-"""Who is measured: this library's backends, and its peers with the same weights."""
+"""Who is measured: this library's backends; its peers are in `osrerank.bench.peers`."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
 
@@ -36,6 +35,9 @@ class Contender(Protocol):
 
     def score(self, query: str, documents: Sequence[str]) -> Values:
         """Return scores ``(n,)``, higher is better, on any scale."""
+
+    def cpu_s(self) -> float:
+        """Return the processor time of its process so far, in seconds, all threads together."""
 
     def close(self) -> None:
         """Release the model."""
@@ -140,6 +142,7 @@ class Ours:
         backend: as for `load_scorer`.
         threads: CPU threads; 0 means the cores that this process may use.
         budget_tokens: replaces the backend's own; 0 keeps it.
+        max_tokens: of a pair, instead of the card's; 0 keeps those.
 
     Raises:
         ModelLoadError: the model cannot be loaded.
@@ -147,10 +150,18 @@ class Ours:
     """
 
     def __init__(
-        self, model: str, *, label: str = "", backend: str = "auto", threads: int = 0, budget_tokens: int = 0
+        self,
+        model: str,
+        *,
+        label: str = "",
+        backend: str = "auto",
+        threads: int = 0,
+        budget_tokens: int = 0,
+        max_tokens: int = 0,
     ) -> None:
         directory = locate(model, forms=forms_of(backend))
         card = read_card(directory, name=label or model)
+        card = replace(card, max_tokens=max_tokens or card.max_tokens)
         loaded = load_backend(directory, card, backend=backend, threads=threads)
         self.spent = Spent()
         self.directory, self.precision, self.threads = directory, loaded.precision, loaded.threads
@@ -173,30 +184,8 @@ class Ours:
             raise InferenceError(f"{self.name}: {next(iter(scores.failures.values()))}", model=self.name)
         return scores.values.astype(np.float64)
 
+    def cpu_s(self) -> float:
+        return time.process_time()
+
     def close(self) -> None:
         self._scorer.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Another library.
-
-    Attributes:
-        name: of the row.
-        version: of the library and its engine.
-        scoring: query, documents -> scores.
-    """
-
-    name: str
-    version: str
-    scoring: Callable[[str, Sequence[str]], Any]
-
-    def score(self, query: str, documents: Sequence[str]) -> Values:
-        return np.asarray(self.scoring(query, documents), dtype=np.float64).reshape(len(documents))
-
-    def close(self) -> None:
-        """Leave it to the garbage collector: peers cannot be closed."""
-
-
-Maker = Callable[[Path, Path, int], Peer]
-"""Checkpoint (a directory with safetensors), folder for what must be written, threads -> peer."""

@@ -59,6 +59,9 @@ class KnownStates:
         scores = self.scorer.score(f"{query} {self._number}", documents, [(at,) for at in range(len(documents))])
         return scores.values.astype(np.float64)
 
+    def cpu_s(self) -> float:
+        return time.process_time()
+
     def close(self) -> None:
         self.scorer.close()
 

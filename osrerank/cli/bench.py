@@ -41,7 +41,17 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     type=click.Choice(["standard", "small", "exact"]),
     help="Measure with documents' states of this profile.",
 )
-@click.option("--peers/--no-peers", default=True, help="With --checkpoint: measure other libraries too.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(8),
+    help="Pairs are cut at this length, ours and the peers'.  [default: the models']",
+)
+@click.option("--peers", type=FOLDER, help="With --checkpoint: measure the libraries of this environment too.")
+@click.option(
+    "--install-peers",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Make an environment for --peers here, and stop.",
+)
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:
     """Measure pairs per second, by itself or side by side with other libraries.
@@ -49,11 +59,15 @@ def bench(context: click.Context, /, **options: Any) -> None:
     \b
     osrerank bench
     osrerank --model osrerank/mono bench --beside osrerank/mono-small
-    osrerank bench --checkpoint my-classifier --candidates candidates.jsonl --qrels qrels.txt
+    osrerank bench --install-peers peers
+    osrerank bench --checkpoint my-classifier --peers peers --candidates candidates.jsonl --qrels qrels.txt
     osrerank bench --states standard --checkpoint my-classifier --candidates candidates.jsonl
     """
     import tempfile  # noqa: PLC0415 - only when the command runs
 
+    if options["install_peers"]:
+        _install(context, options["install_peers"])
+        return
     with tempfile.TemporaryDirectory() as folder:
         if options["states"]:
             _show_states(context, _states_measured(context.obj, options, Path(folder)))
@@ -65,20 +79,32 @@ def bench(context: click.Context, /, **options: Any) -> None:
         _show(report)
 
 
+def _install(context: click.Context, directory: Path) -> None:
+    from osrerank.bench.install import install_peers  # noqa: PLC0415 - only when it is asked for
+
+    versions = install_peers(directory, lambda line: click.echo(line, err=True))
+    if wants_json(context):
+        click.echo(json.dumps({"environment": str(directory), "versions": dict(versions)}, indent=2))
+        return
+    click.echo("\n".join(f"{name} {version}" for name, version in versions.items()))
+    click.echo(f"the peers are in {directory}: osrerank bench --checkpoint CLASSIFIER --peers {directory}")
+
+
 def _measured(given: dict[str, Any], options: dict[str, Any], folder: Path) -> dict[str, Any]:
     from osrerank.bench.machine import machine  # noqa: PLC0415 - its twin
     from osrerank.bench.measure import lengths_of, rows, take_turns  # noqa: PLC0415 - numpy
 
+    workloads, qrels = _workloads(options), _qrels(options)
     contenders, missing = _contenders(given, options, folder)
-    qrels = _qrels(options)
     first = contenders[0]
-    reference = _reference(contenders, set(options["beside"]))
     found = []
     try:
-        for label, tasks in _workloads(options).items():
+        for label, tasks in workloads.items():
+            able = _at_their_best(contenders, tasks, missing)
             lengths = lengths_of(first.builder, tasks)
-            timings = take_turns(contenders, tasks, options["rounds"])
-            made = rows(contenders, tasks, timings, lengths=lengths, reference=reference, qrels=qrels)
+            timings = take_turns(able, tasks, options["rounds"])
+            reference = _reference(able, set(options["beside"]))
+            made = rows(able, tasks, timings, lengths=lengths, reference=reference, qrels=qrels)
             found += [{**row, "pairs": label} for row in made]
     finally:
         for one in contenders:
@@ -116,18 +142,22 @@ def _beside_states(
     threads = options["threads"] or usable_cores()
     stores = places(Settings.load(), folder / "beside", options["states"])
     ours: list[Any] = [KnownStates(model, tasks, states, threads=threads) for states in stores]
-    whole = Ours(model, threads=threads)
+    cut = options["max_tokens"] or 0
+    whole = Ours(model, threads=threads, max_tokens=cut)
     named = _exported(options["checkpoint"], folder)
-    exported = [Ours(name, label=label, backend=backend, threads=threads) for name, label, backend in named]
-    peers, missing = _peers(options, folder, threads)
-    contenders = [*ours, whole, *exported, *peers]
+    exported = [
+        Ours(name, label=label, backend=backend, threads=threads, max_tokens=cut) for name, label, backend in named
+    ]
+    peers, missing = _peers(options, exported, threads)
+    every = [*ours, whole, *exported, *peers]
     try:
+        contenders = _at_their_best(every, tasks, missing)
         timings = take_turns(contenders, tasks, options["rounds"])
         lengths = lengths_of(whole.builder, tasks)
         qrels = _qrels(options)
         return rows(contenders, tasks, timings, lengths=lengths, reference=whole.name, qrels=qrels), missing
     finally:
-        for one in contenders:
+        for one in every:
             one.close()
 
 
@@ -151,28 +181,45 @@ def _contenders(given: dict[str, Any], options: dict[str, Any], folder: Path) ->
 
     settings = Settings.load(model=given["model"], backend=given["backend"], threads=options["threads"] or None)
     threads = settings.threads or usable_cores()
-    budgets = options["budget_tokens"] or (0,)
+    budgets, cut = options["budget_tokens"] or (0,), options["max_tokens"] or 0
     exported = _exported(options["checkpoint"], folder)
     named = dict.fromkeys((settings.model, *options["beside"]))
     ours: list[Any] = [
-        Ours(model, label=label, backend=backend, threads=threads, budget_tokens=budget)
+        Ours(model, label=label, backend=backend, threads=threads, budget_tokens=budget, max_tokens=cut)
         for model, label, backend in [*exported, *((name, "", settings.backend) for name in named)]
         for budget in budgets
     ]
-    peers, missing = _peers(options, folder, threads)
+    peers, missing = _peers(options, ours, threads)
     return [*ours, *peers], missing
 
 
-def _peers(options: dict[str, Any], folder: Path, threads: int) -> tuple[list[Any], dict[str, str]]:
-    """Return the other libraries with --checkpoint's weights, and why some are missing."""
-    if options["checkpoint"] is None:
-        return [], {"peers": "they need --checkpoint, a classifier's directory with safetensors"}
-    if not options["peers"]:
-        return [], {}
-    from osrerank.bench.peers import make_peers  # noqa: PLC0415 - only when they are asked for
+def _peers(options: dict[str, Any], ours: "Sequence[Ours]", threads: int) -> tuple[list[Any], dict[str, str]]:
+    """Return the other libraries with --checkpoint's weights, cut where its export cuts, and why some are missing."""
+    if options["peers"] is None or options["checkpoint"] is None:
+        reason = "they need --peers, an environment of osrerank bench --install-peers, and --checkpoint, a classifier"
+        return [], {"peers": f"{reason}'s directory with safetensors"}
+    from osrerank.bench.peers import Shared, make_peers  # noqa: PLC0415 - only when they are asked for
 
-    peers, missing = make_peers(options["checkpoint"], folder, threads)
+    shared = Shared(options["peers"], threads=threads, max_tokens=ours[0].builder.max_tokens)
+    peers, missing = make_peers(options["checkpoint"], shared)
     return list(peers), missing
+
+
+def _at_their_best(contenders: "Sequence[Any]", tasks: "Sequence[Task]", missing: dict[str, str]) -> list[Any]:
+    """Give each peer its best batch size; return the contenders without those that fail, which become missing."""
+    from osrerank.bench.peers import Peer, choose_batch  # noqa: PLC0415 - only with peers
+    from osrerank.errors import InferenceError  # noqa: PLC0415 - its twin
+
+    able = []
+    for one in contenders:
+        if isinstance(one, Peer):
+            try:
+                choose_batch(one, tasks[0])
+            except InferenceError as error:
+                missing[one.name] = str(error)
+                continue
+        able.append(one)
+    return able
 
 
 def _qrels(options: dict[str, Any]) -> "Qrels | None":

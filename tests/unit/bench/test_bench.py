@@ -1,16 +1,16 @@
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from osrerank.bench.contenders import Ours, Peer, Spent
+from osrerank.bench.contenders import Ours, Spent, Values
 from osrerank.bench.machine import machine
 from osrerank.bench.measure import lengths_of, rows, take_turns
 from osrerank.bench.peak import measured_peak, operations
-from osrerank.bench.peers import make_peers
 from osrerank.bench.workload import Task, from_candidates, pairs, synthetic
 from osrerank.cli import cli
 from osrerank.scoring.card import CrossBias
@@ -76,14 +76,24 @@ def test_padding_is_counted_where_batches_are_padded() -> None:
 def test_rows_compare_orders_and_judge_them() -> None:
     calls: list[str] = []
 
-    def peer(name: str, sign: int) -> Peer:
-        def scoring(_query: str, documents: list[str]) -> list[float]:
-            calls.append(name)
-            return [sign * float(len(document)) for document in documents]
+    class ByLength:
+        version = "1"
 
-        return Peer(name, "1", scoring)
+        def __init__(self, name: str, sign: int) -> None:
+            self.name, self._sign, self._spent = name, sign, 0.0
 
-    both = [peer("up", 1), peer("down", -1)]
+        def score(self, _query: str, documents: Sequence[str]) -> Values:
+            calls.append(self.name)
+            self._spent += 2.0
+            return np.array([self._sign * float(len(document)) for document in documents])
+
+        def cpu_s(self) -> float:
+            return self._spent
+
+        def close(self) -> None:
+            pass
+
+    both = [ByLength("up", 1), ByLength("down", -1)]
     tasks = [Task("1", "q", {str(n): "x" * (n + 1) for n in range(20)})]
     timings = take_turns(both, tasks, rounds=3)
     assert calls == ["up", "down"] * 4
@@ -91,6 +101,7 @@ def test_rows_compare_orders_and_judge_them() -> None:
     assert (up["top10_shared"], down["top10_shared"]) == (1.0, 0.0)
     assert (up["ndcg@10"], down["ndcg@10"]) == (1.0, 0.0)
     assert len(up["seconds"]) == 3
+    assert up["pairs_per_cpu_s"] == 20 / 2.0
     assert up["tokens_per_s"] == pytest.approx(5 * up["pairs_per_s"])
 
 
@@ -104,13 +115,6 @@ def test_operations_are_those_of_the_formula() -> None:
 def test_the_peak_is_measured(precision: str) -> None:
     pytest.importorskip("onnx")
     assert 1e8 < measured_peak(precision, 1) < 1e15
-
-
-@pytest.mark.long
-def test_a_peer_that_cannot_be_made_says_why(tmp_path: Path) -> None:
-    made, missing = make_peers(tmp_path / "nothing", tmp_path, 1, wanted=lambda name: name == "transformers torch fp32")
-    assert made == []
-    assert missing["transformers torch fp32"]
 
 
 def test_the_machine_is_described() -> None:
@@ -158,7 +162,7 @@ def test_other_models_are_measured_beside_the_first() -> None:
 def test_a_checkpoint_is_exported_in_both_precisions() -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("torch")
-    arguments = ["--words", "5", "--queries", "1", "--depth", "3", "--rounds", "1", "--no-peers"]
+    arguments = ["--words", "5", "--queries", "1", "--depth", "3", "--rounds", "1"]
     globals_ = ["--json", "--model", str(TINY), "--backend", "onnx"]
     outcome = CliRunner().invoke(cli, [*globals_, "bench", "--checkpoint", str(TINY), *arguments])
     assert outcome.exit_code == 0, outcome.output

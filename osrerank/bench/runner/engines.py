@@ -1,0 +1,176 @@
+"""ONNX Runtime and OpenVINO by themselves, with the plain graph: documents in order of length, batches padded."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .table import Loaded, Maker, Request, positive
+
+CALIBRATION = 100
+"""Pairs that the static quantisations see."""
+
+
+class Texts:
+    """Pairs of texts as a graph's inputs.
+
+    Args:
+        request: has the tokenizer and the most tokens of a pair.
+        names: the graph's inputs.
+    """
+
+    def __init__(self, request: Request, names: Sequence[str]) -> None:
+        from tokenizers import Tokenizer  # noqa: PLC0415 - the parent process reads only the table
+
+        self._tokenizer = Tokenizer.from_file(str(request.padded / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(request.max_tokens, strategy="only_second")
+        self._names = names
+        self._calibration = request.calibration
+
+    def batches(self, query: str, documents: Sequence[str], size: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
+        """Yield the places and the inputs of each batch, the longest documents first."""
+        made = self._tokenizer.encode_batch([(query, document) for document in documents])
+        order = sorted(range(len(made)), key=lambda place: -len(made[place].ids))
+        for start in range(0, len(order), size):
+            places = order[start : start + size]
+            yield places, self._padded([made[place] for place in places])
+
+    def calibration(self) -> list[dict[str, Any]]:
+        """Return the inputs of the pairs for static quantisation, one pair each."""
+        rows = [json.loads(line) for line in self._calibration.read_text("utf-8").splitlines()[:CALIBRATION]]
+        return [next(self.batches(row["query"], [row["document"]], 1))[1] for row in rows]
+
+    def _padded(self, made: Sequence[Any]) -> dict[str, Any]:
+        shape = len(made), max(len(one.ids) for one in made)
+        arrays = {name: np.zeros(shape, dtype=np.int64) for name in ("input_ids", "token_type_ids", "attention_mask")}
+        for row, one in enumerate(made):
+            arrays["input_ids"][row, : len(one.ids)] = one.ids
+            arrays["token_type_ids"][row, : len(one.ids)] = one.type_ids
+            arrays["attention_mask"][row, : len(one.ids)] = 1
+        return {name: array for name, array in arrays.items() if name in self._names}
+
+
+def _onnxruntime(form: str) -> Maker:
+    """Return ONNX Runtime with the plain graph, or with its own dynamic or static int8 of it."""
+
+    def make(request: Request) -> Loaded:
+        import onnxruntime  # noqa: PLC0415 - slow
+
+        def opened(path: Path) -> Any:
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = request.threads
+            options.log_severity_level = 3
+            return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+        graph = request.padded / "onnx" / "model.onnx"
+        texts = Texts(request, [entry.name for entry in opened(graph).get_inputs()])
+        if form:
+            target = request.folder / f"onnxruntime-{form}.onnx"
+            _written(target, lambda temporary: _quantise(graph, temporary, texts if form == "static" else None))
+            graph = target
+        session = opened(graph)
+
+        def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
+            found = np.empty(len(documents))
+            for places, inputs in texts.batches(query, documents, batch):
+                found[places] = positive(session.run(None, inputs)[0])
+            return found
+
+        return Loaded(version("onnxruntime"), scoring)
+
+    return make
+
+
+def _written(target: Path, write: Callable[[Path], None]) -> None:
+    """Write a file unless it exists; it appears whole or not at all."""
+    if not target.exists():
+        temporary = target.with_name(f"new-{target.name}")
+        write(temporary)
+        temporary.rename(target)
+
+
+def _quantise(graph: Path, target: Path, texts: Texts | None) -> None:
+    """Write the int8 form of a graph: static with texts, dynamic without."""
+    import onnx  # noqa: PLC0415 - slow
+    from onnxruntime import quantization  # noqa: PLC0415 - slow
+
+    shared = {"op_types_to_quantize": ["MatMul", "Gemm"], "per_channel": True}
+    if texts is None:
+        quantization.quantize_dynamic(graph, target, weight_type=quantization.QuantType.QInt8, **shared)
+        return
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # it has no types
+        def __init__(self) -> None:
+            self._rest = iter(texts.calibration())
+
+        def get_next(self) -> dict[str, Any] | None:
+            return next(self._rest, None)
+
+    quantization.quantize_static(onnx.load(graph), target, Reader(), **shared)
+
+
+def _openvino(precision: str, form: str = "") -> Maker:
+    """Return OpenVINO with one stream for each thread, in fp32 or bf16, with the plain graph or NNCF's static int8."""
+
+    def make(request: Request) -> Loaded:
+        import openvino  # noqa: PLC0415 - slow
+
+        core = openvino.Core()
+        graph = request.padded / "onnx" / "model.onnx"
+        plain = core.read_model(graph)
+        texts = Texts(request, [name for port in plain.inputs for name in port.get_names()])
+        if form:
+            target = request.folder / "openvino-int8.xml"
+            _write_int8(core, plain, target, texts)
+            plain = core.read_model(target)
+        streams = {"INFERENCE_NUM_THREADS": request.threads, "NUM_STREAMS": str(request.threads)}
+        hints = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_PRECISION_HINT": precision}
+        compiled = core.compile_model(plain, "CPU", {**hints, **streams})
+
+        def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
+            found = np.empty(len(documents))
+
+            def done(request: Any, places: list[int]) -> None:
+                found[places] = positive(request.get_output_tensor(0).data)
+
+            queue = openvino.AsyncInferQueue(compiled)
+            queue.set_callback(done)
+            for places, inputs in texts.batches(query, documents, batch):
+                queue.start_async(inputs, places)
+            queue.wait_all()
+            return found
+
+        return Loaded(version("openvino"), scoring)
+
+    return make
+
+
+def _write_int8(core: Any, plain: Any, target: Path, texts: Texts) -> None:
+    """Write NNCF's static int8 of a model, unless it is there; the weights beside the description come first."""
+    if target.exists():
+        return
+    import nncf  # noqa: PLC0415 - slow
+    import openvino  # noqa: PLC0415 - slow
+
+    inputs = texts.calibration()
+    made = nncf.quantize(plain, nncf.Dataset(inputs), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(inputs))
+    temporary = target.with_name("new.xml")
+    openvino.save_model(made, temporary, compress_to_fp16=False)
+    temporary.with_suffix(".bin").rename(target.with_suffix(".bin"))
+    temporary.rename(target)
+    core.read_model(target)
+
+
+MAKERS: dict[str, Maker] = {
+    "ONNX Runtime fp32": _onnxruntime(""),
+    "ONNX Runtime int8 dynamic": _onnxruntime("dynamic"),
+    "ONNX Runtime int8 static": _onnxruntime("static"),
+    "OpenVINO fp32": _openvino("f32"),
+    "OpenVINO bf16": _openvino("bf16"),
+    "OpenVINO int8": _openvino("f32", "int8"),
+    "OpenVINO int8 and bf16": _openvino("bf16", "int8"),
+}

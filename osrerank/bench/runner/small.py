@@ -1,0 +1,74 @@
+"""FlashRank and fastembed, which read a plain ONNX graph in place of a downloaded one."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .table import Loaded, Maker, Request
+
+
+def flashrank(request: Request) -> Loaded:
+    """Return FlashRank, which has no batches of its own: each call gets so many documents."""
+    from flashrank import Ranker, RerankRequest  # noqa: PLC0415 - slow
+
+    known = "ms-marco-TinyBERT-L-2-v2"
+    folder = _described(request, f"flashrank-{request.max_tokens}/{known}", "flashrank-TinyBERT-L-2-v2.onnx")
+    if hasattr(os, "sched_setaffinity"):  # FlashRank takes every core that it may use
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: request.threads])
+    ranker = Ranker(known, cache_dir=str(folder.parent), max_length=request.max_tokens, log_level="ERROR")
+
+    def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
+        found = np.empty(len(documents))
+        for start in range(0, len(documents), batch):
+            part = documents[start : start + batch]
+            passages = [{"id": start + place, "text": document} for place, document in enumerate(part)]
+            for passage in ranker.rerank(RerankRequest(query=query, passages=passages)):
+                found[passage["id"]] = passage["score"]
+        return found
+
+    return Loaded(f"{version('flashrank')}, onnxruntime {version('onnxruntime')}", scoring)
+
+
+def fastembed(request: Request) -> Loaded:
+    """Return fastembed with the graph as a custom model."""
+    from fastembed.common.model_description import ModelSource  # noqa: PLC0415 - slow
+    from fastembed.rerank.cross_encoder import TextCrossEncoder  # noqa: PLC0415 - slow
+
+    folder = _described(request, f"fastembed-{request.max_tokens}", "onnx/model.onnx")
+    name = f"osrerank-bench/{folder.parent.name}"
+    TextCrossEncoder.add_custom_model(name, ModelSource(hf=name), model_file="onnx/model.onnx")
+    model = TextCrossEncoder(name, specific_model_path=str(folder), threads=request.threads, local_files_only=True)
+
+    def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
+        return list(model.rerank(query, list(documents), batch_size=batch))
+
+    return Loaded(f"{version('fastembed')}, onnxruntime {version('onnxruntime')}", scoring)
+
+
+def _described(request: Request, name: str, graph: str) -> Path:
+    """Return a folder with the tokenizer's files, which say where pairs are cut, and the graph under a name."""
+    target = request.folder / name
+    if not target.exists():
+        new = request.folder / "new"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        for path in request.padded.glob("*.*"):
+            shutil.copyfile(path, new / path.name)
+        file = new / "tokenizer_config.json"
+        config = json.loads(file.read_text("utf-8"))
+        config |= dict.fromkeys(("model_max_length", "max_length"), request.max_tokens)
+        file.write_text(json.dumps(config), encoding="utf-8")
+        (new / graph).parent.mkdir(exist_ok=True)
+        shutil.copyfile(request.padded / "onnx" / "model.onnx", new / graph)
+        target.parent.mkdir(exist_ok=True)
+        new.rename(target)
+    return target
+
+
+MAKERS: dict[str, Maker] = {"FlashRank onnx fp32": flashrank, "fastembed onnx fp32": fastembed}
