@@ -116,6 +116,11 @@ def _outliers(largest: npt.NDArray[np.float32], channels: int, least_gain: float
     return sorted(int(place) for place in order[:channels])
 
 
+def stands_out(largest: npt.NDArray[np.float32], channels: int, least_gain: float) -> bool:
+    """Return whether the largest channels are so many times as large as the next ones."""
+    return bool(_outliers(largest, channels, least_gain))
+
+
 def _divided(make_node: Any, node: Any, *, hidden: bool) -> list[Any]:
     """Return the nodes of a product whose outlying channels have a product of their own."""
     states, weight = node.input

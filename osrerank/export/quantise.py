@@ -13,6 +13,7 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError
 from osrerank.export.fixed_scales import activation_ranges, fix_scales
 from osrerank.export.outliers import products_of, separate_outliers
+from osrerank.export.smoothing import smooth
 from osrerank.scoring.inputs import Tokens
 
 MIN_TABLE_ROWS = 512
@@ -31,7 +32,10 @@ class Recipe:
         weights: integer type of the weights.
         keep_fp32: matrix products whose node name has one of these in it stay fp32, such as ``narrow``.
         embeddings: ``rows`` gives each word its own scale, ``table`` all words one (ONNX Runtime's), ``fp32`` none.
-        outliers: how many channels of a product's input stay fp32 where they are far larger than the others.
+        outliers: how many channels of a product's input are looked at for being far larger than the others.
+        outlying: what is done where they are: ``apart`` keeps these channels in fp32, ``smooth`` moves the spread of
+            all channels into the weights (`osrerank.export.smoothing`), which is faster; "" smooths the models that
+            read whole pairs as they come (the layout ``standard``), and keeps channels apart in the others.
         outlier_gain: how many times as large; a higher one splits fewer products, which is faster for short inputs.
         activations: ``dynamic`` computes a scale for each input of a product; ``static`` fixes it at export, so that
             short sequences can share a pass (`osrerank.export.fixed_scales`).
@@ -43,6 +47,7 @@ class Recipe:
     embeddings: Literal["rows", "table", "fp32"] = "rows"
     keep_fp32: tuple[str, ...] = ()
     outliers: int = 4
+    outlying: Literal["", "apart", "smooth"] = ""
     outlier_gain: float = 1.25
     activations: Literal["dynamic", "static"] = "dynamic"
 
@@ -71,7 +76,9 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences
     graph = onnx.load(source)
     # Shapes are inferred either way; without this mark the quantiser advises on the root logger to do that first.
     graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
-    if sequences and recipe.outliers:
+    if sequences and recipe.outliers and recipe.outlying == "smooth":
+        smooth(graph, sequences, recipe.outliers, recipe.outlier_gain)
+    elif sequences and recipe.outliers:
         separate_outliers(graph, sequences, recipe.outliers, recipe.outlier_gain, hidden=not is_static)
     ranges = activation_ranges(graph, sequences) if is_static else {}
     if recipe.embeddings == "rows":

@@ -4,6 +4,7 @@ import random
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,12 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
     with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
         fp32 = Path(parent) / "model.onnx"
         _write_fp32(source, fp32, card, padded=padded)
-        quantise(fp32, target, recipe, list(_examples(folder, card)))
+        quantise(fp32, target, _recipe(recipe, card), list(_examples(folder, card)))
+
+
+def _recipe(recipe: Recipe, card: ModelCard) -> Recipe:
+    """Return the recipe with the layout's own way with outlying channels where it names none."""
+    return replace(recipe, outlying=recipe.outlying or ("smooth" if card.layout == "standard" else "apart"))
 
 
 def join_files(card: ModelCard, precision: str) -> dict[str, str]:

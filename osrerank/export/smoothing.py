@@ -1,0 +1,88 @@
+"""Move the spread of a product's activations into its weights, so that int8 has more steps for most channels.
+
+Each channel of the input is divided by a scale and its weights are multiplied by it, which changes nothing in fp32.
+Xiao, Lin, Seznec, Wu, Demouth, Han: SmoothQuant, 2023, arXiv:2211.10438, equation 4: channel j is divided by
+max|x_j|^a / max|w_j|^(1 - a). One multiplication for each input of a product takes the place of the second product that
+`osrerank.export.outliers` makes.
+"""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank._optional import require
+from osrerank.export.outliers import MIN_WEIGHTS, largest_activations, products_of, stands_out
+from osrerank.scoring.inputs import Tokens
+
+SHARE = 0.7
+"""How much of the spread moves into the weights: of .5 to .9 the least error, docs/research/inference.md."""
+LEAST_SCALE = 0.25
+"""Of the median: a channel that was small for all sequences is not made far larger."""
+SUFFIX = ".smooth"
+
+Floats = npt.NDArray[np.float32]
+
+
+def smooth(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: float) -> None:
+    """Smooth the inputs of matrix products of an fp32 ``onnx.ModelProto``, in place.
+
+    Its output stays the same, up to rounding. Products that share an input share its scales; those whose largest
+    channels do not stand out stay as they are.
+
+    Args:
+        model: with inputs of `osrerank.scoring.inputs.Batch`'s names.
+        sequences: whose largest activations tell the scales.
+        channels: how many channels may stand out.
+        least_gain: how many times as large as the next ones they must be.
+    """
+    onnx = require("onnx", extra="onnx")
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    readers = [name for node in model.graph.node for name in node.input]
+    products = [node for node in products_of(model) if np.prod(weights[node.input[1]].dims) >= MIN_WEIGHTS]
+    products = [node for node in products if readers.count(node.input[1]) == 1]
+    largest = largest_activations(model, [node.input[0] for node in products], sequences)
+    made: dict[str, Any] = {}
+    for states, group in groupby(sorted(products, key=_states), key=_states):
+        nodes = list(group)
+        if not stands_out(largest[states], channels, least_gain):
+            continue
+        matrices = [onnx.numpy_helper.to_array(weights[node.input[1]]) for node in nodes]
+        scales = channel_scales(largest[states], np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0))
+        factor = onnx.numpy_helper.from_array(1 / scales, f"{states}{SUFFIX}.factor")
+        model.graph.initializer.append(factor)
+        made[states] = onnx.helper.make_node("Mul", [states, factor.name], [f"{states}{SUFFIX}"], f"{states}{SUFFIX}")
+        for node, matrix in zip(nodes, matrices, strict=True):
+            weights[node.input[1]].CopyFrom(onnx.numpy_helper.from_array(matrix * scales[:, None], node.input[1]))
+            node.input[0] = f"{states}{SUFFIX}"
+    _insert(model.graph, made)
+
+
+def channel_scales(activations: Floats, weights: Floats) -> Floats:
+    """Return what each channel is divided by, float32 ``(channels,)``; the median is one.
+
+    Args:
+        activations: largest magnitude of each channel.
+        weights: largest magnitude of each channel's weights.
+    """
+    tiny = np.finfo(np.float32).tiny
+    scales = np.maximum(activations, tiny) ** SHARE / np.maximum(weights, tiny) ** (1 - SHARE)
+    middle = float(np.median(scales)) or 1.0
+    return np.maximum(scales / middle, LEAST_SCALE).astype(np.float32)
+
+
+def _states(product: Any) -> str:
+    return str(product.input[0])
+
+
+def _insert(graph: Any, made: dict[str, Any]) -> None:
+    """Put each new node before the first that reads its input or what it makes."""
+    nodes: list[Any] = []
+    for node in graph.node:
+        read = [name.removesuffix(SUFFIX) for name in node.input]
+        nodes += [made.pop(name) for name in read if name in made]
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)

@@ -1,0 +1,93 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.export.quantise import Recipe, quantise
+from osrerank.export.smoothing import LEAST_SCALE, SUFFIX, channel_scales, smooth
+from osrerank.scoring.inputs import Tokens
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+WIDTH, LARGE = 48, 5
+TINY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
+
+
+def tokens(seed: int) -> Tokens:
+    ids = np.random.default_rng(seed).integers(0, 10, size=6)
+    return Tokens(ids, np.zeros(6, dtype=np.int64))
+
+
+def model() -> object:
+    """Return two products of one input, one channel of which is far larger than the others, and one of its own."""
+    draw, make, arrays = np.random.default_rng(1), onnx.helper, onnx.numpy_helper
+    table = draw.normal(size=(10, WIDTH)).astype(np.float32)
+    table[:, LARGE] *= 60
+    constants = {"table": table, **{name: draw.normal(size=(WIDTH, WIDTH)).astype(np.float32) for name in "abc"}}
+    nodes = [
+        make.make_node("Gather", ["table", "input_ids"], ["states"], "states"),
+        make.make_node("MatMul", ["states", "a"], ["first"], "first"),
+        make.make_node("MatMul", ["states", "b"], ["second"], "second"),
+        make.make_node("Softmax", ["first"], ["even"], "even"),
+        make.make_node("MatMul", ["even", "c"], ["third"], "third"),
+        make.make_node("Sum", ["states", "second", "third"], ["logits"], "logits"),
+    ]
+    ids = make.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["n", "tokens"])
+    out = make.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", "tokens", WIDTH])
+    kept = [arrays.from_array(array, name) for name, array in constants.items()]
+    graph = make.make_graph(nodes, "graph", [ids], [out], kept)
+    return make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=9)
+
+
+def outputs(graph: object, seed: int) -> np.ndarray:
+    raw = graph if isinstance(graph, str) else graph.SerializeToString()  # type: ignore[attr-defined]
+    return onnxruntime.InferenceSession(raw).run(None, {"input_ids": tokens(seed).ids[None]})[0]
+
+
+def test_scales_are_the_paper_s_with_a_median_of_one() -> None:
+    activations, weights = np.array([1, 16, 1, 1e-9], dtype=np.float32), np.array([1, 1, 1, 1], dtype=np.float32)
+    assert channel_scales(activations, weights) == pytest.approx([1, 16**0.7, 1, LEAST_SCALE])
+    assert channel_scales(np.ones(3, np.float32), np.array([1, 8, 1], np.float32))[1] == pytest.approx(8**-0.3)
+
+
+def test_the_output_stays_and_products_of_one_input_share_one_multiplication() -> None:
+    made = model()
+    smooth(made, [tokens(seed) for seed in range(4)], 1, 3.0)
+    assert [node.name for node in made.graph.node if node.name.endswith(SUFFIX)] == [f"states{SUFFIX}"]
+    assert [node.input[0] for node in made.graph.node if node.op_type == "MatMul"] == [*[f"states{SUFFIX}"] * 2, "even"]
+    assert outputs(made, 9) == pytest.approx(outputs(model(), 9), rel=1e-4, abs=1e-3)
+
+
+def test_a_matrix_that_two_products_share_is_left_alone() -> None:
+    made = model()
+    made.graph.node[2].input[1] = "a"
+    smooth(made, [tokens(0)], 1, 3.0)
+    assert not [node for node in made.graph.node if node.name.endswith(SUFFIX)]
+
+
+@pytest.mark.parametrize("activations", ["dynamic", "static"])
+def test_int8_is_nearer_to_fp32_than_with_one_scale_for_all(tmp_path: Path, activations: str) -> None:
+    onnx.save(model(), tmp_path / "fp32.onnx")
+    errors = {}
+    for name, recipe in (("smooth", {"outlying": "smooth", "outliers": 1}), ("none", {"outliers": 0})):
+        made = Recipe(activations=activations, outlier_gain=3.0, embeddings="fp32", **recipe)  # type: ignore[arg-type]
+        quantise(tmp_path / "fp32.onnx", tmp_path / f"{name}.onnx", made, [tokens(seed) for seed in range(4)])
+        difference = outputs(str(tmp_path / f"{name}.onnx"), 9) - outputs(model(), 9)
+        errors[name] = float(np.sqrt((difference**2).mean()))
+    assert errors["smooth"] < errors["none"] / 2
+
+
+@pytest.mark.long
+def test_classifiers_are_smoothed_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    for name, outlying in (("smooth", ""), ("apart", "apart")):
+        recipe = Recipe(outlying=outlying, outlier_gain=1.0001)  # type: ignore[arg-type]
+        export_model(TINY, tmp_path / name, ExportOptions(precision="int8", recipe=recipe))
+    names = {
+        one: {node.name for node in onnx.load(tmp_path / one / "onnx" / "model_int8.onnx").graph.node}
+        for one in ("smooth", "apart")
+    }
+    assert any(name.endswith(SUFFIX) for name in names["smooth"])
+    assert not any(name.endswith(SUFFIX) for name in names["apart"])
