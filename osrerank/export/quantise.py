@@ -34,8 +34,8 @@ class Recipe:
         embeddings: ``rows`` gives each word its own scale, ``table`` all words one (ONNX Runtime's), ``fp32`` none.
         outliers: how many channels of a product's input are looked at for being far larger than the others.
         outlying: what is done where they are: ``apart`` keeps these channels in fp32, ``smooth`` moves the spread of
-            all channels into the weights (`osrerank.export.smoothing`), which is faster; "" smooths the models that
-            read whole pairs as they come (the layout ``standard``), and keeps channels apart in the others.
+            all channels into the weights (`osrerank.export.smoothing`), which is faster; "" smooths dynamic
+            activations of the layout ``standard``, and keeps channels apart otherwise.
         outlier_gain: how many times as large; a higher one splits fewer products, which is faster for short inputs.
         activations: ``dynamic`` computes a scale for each input of a product; ``static`` fixes it at export, so that
             short sequences can share a pass (`osrerank.export.fixed_scales`).

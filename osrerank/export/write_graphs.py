@@ -58,7 +58,8 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
 
 def _recipe(recipe: Recipe, card: ModelCard) -> Recipe:
     """Return the recipe with the layout's own way with outlying channels where it names none."""
-    return replace(recipe, outlying=recipe.outlying or ("smooth" if card.layout == "standard" else "apart"))
+    smooths = card.layout == "standard" and recipe.activations == "dynamic"
+    return replace(recipe, outlying=recipe.outlying or ("smooth" if smooths else "apart"))
 
 
 def join_files(card: ModelCard, precision: str) -> dict[str, str]:
