@@ -103,9 +103,11 @@ def _quantise(graph: Path, target: Path, texts: Texts | None) -> None:
         quantization.quantize_dynamic(graph, target, weight_type=quantization.QuantType.QInt8, **shared)
         return
 
+    rows = texts.calibration()
+
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # it has no types
         def __init__(self) -> None:
-            self._rest = iter(texts.calibration())
+            self._rest = iter(rows)
 
         def get_next(self) -> dict[str, Any] | None:
             return next(self._rest, None)
