@@ -37,7 +37,7 @@ class Contender(Protocol):
         """Return scores ``(n,)``, higher is better, on any scale."""
 
     def cpu_s(self) -> float:
-        """Return the processor time of its process so far, in seconds, all threads together."""
+        """Return the processor time that it took so far, in seconds, all threads together; only differences count."""
 
     def close(self) -> None:
         """Release the model."""

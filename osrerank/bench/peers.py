@@ -99,7 +99,7 @@ class Peer:
         library: its version, and its engine's.
         process: where it runs.
         batch: its batch size.
-        spent_s: processor time of its process so far, as of the last answer.
+        spent_s: processor time that its scores took so far; other peers share its process.
     """
 
     label: str
@@ -124,7 +124,7 @@ class Peer:
         """
         message = {"query": query, "documents": list(documents), "batch": self.batch}
         answer = self.process.ask(do="score", peer=self.label, **message)
-        self.spent_s = answer["cpu_s"]
+        self.spent_s += answer["cpu_s"]
         return np.asarray(answer["scores"], dtype=np.float64).reshape(len(documents))
 
     def cpu_s(self) -> float:

@@ -1,7 +1,7 @@
 """Answer a benchmark's requests: JSON lines on standard input, one JSON line for each on standard output.
 
 ``{"do": "load", "peer": NAME, "request": {...}}`` makes a peer and answers its version; ``{"do": "score", "peer": NAME,
-"batch": N, "query": TEXT, "documents": [TEXT, ...]}`` answers the scores and the processor time of this process so far.
+"batch": N, "query": TEXT, "documents": [TEXT, ...]}`` answers the scores and the processor time that they took.
 What fails is answered as ``{"error": REASON}``, and the process goes on. What the libraries print goes to standard
 error.
 """
@@ -43,5 +43,6 @@ def _answer(message: Mapping[str, Any], peers: dict[str, Loaded]) -> dict[str, A
         paths = {key: Path(given[key]) for key in ("checkpoint", "padded", "folder", "calibration")}
         peers[name] = load(name, Request(**paths, threads=given["threads"], max_tokens=given["max_tokens"]))
         return {"version": peers[name].version}
+    began = time.process_time()
     scores = peers[name].scoring(message["query"], message["documents"], message["batch"])
-    return {"scores": [float(score) for score in scores], "cpu_s": time.process_time()}
+    return {"scores": [float(score) for score in scores], "cpu_s": time.process_time() - began}
