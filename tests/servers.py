@@ -76,20 +76,8 @@ def start_opensearch(
     home: Path, folder: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Start a node on free loopback ports; yield its URL and process. The same folder and port start it again."""
-    settings = {"discovery.type": "single-node", **(settings or {})}
     port = port or free_port()
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [
-        str(home / "bin" / "opensearch"),
-        f"-Ehttp.port={port}",
-        f"-Etransport.port={free_port()}",
-        f"-Epath.data={folder / 'data'}",
-        f"-Epath.logs={folder / 'logs'}",
-        *(f"-E{name}={value}" for name, value in settings.items()),
-    ]
-    environment = {"OPENSEARCH_JAVA_OPTS": "-Xms1g -Xmx1g", **os.environ}
-    with (folder / "stdout.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    process = launch_opensearch(home, folder, port=port, settings={"discovery.type": "single-node", **(settings or {})})
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for_http(f"{url}/_cluster/health?wait_for_status=yellow&timeout=1s", process, folder / "stdout.log")
@@ -101,6 +89,24 @@ def start_opensearch(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def launch_opensearch(
+    home: Path, folder: Path, *, port: int, settings: Mapping[str, str], heap: str = "1g"
+) -> subprocess.Popen[bytes]:
+    """Start a node, wait for nothing, and return its process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "http.port": str(port),
+        "transport.port": str(free_port()),
+        "path.data": str(folder / "data"),
+        "path.logs": str(folder / "logs"),
+        **settings,
+    }
+    command = [str(home / "bin" / "opensearch"), *(f"-E{name}={value}" for name, value in settings.items())]
+    environment = {"OPENSEARCH_JAVA_OPTS": f"-Xms{heap} -Xmx{heap}", **os.environ}
+    with (folder / "stdout.log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 def wait_for_http(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

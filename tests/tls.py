@@ -5,7 +5,6 @@ import http.client
 import http.server
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import servers
+from tests.toxics import Proxies
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
@@ -73,53 +73,11 @@ def tls_redis(folder: Path, *, password: str, user: str = "", asks_clients: bool
         contextlib.ExitStack() as s,
     ):
         if not has_tls:
-            s.enter_context(tls_pipe(tls_port, int(plain.rsplit(":", 1)[1].split("/")[0]), context(cert, key)))
+            port = int(plain.rsplit(":", 1)[1].split("/")[0])
+            s.enter_context(Proxies()).open("redis", port, port=tls_port, secure=context(cert, key))
         shown = f"&ssl_certfile={cert}&ssl_keyfile={key}" if asks_clients else ""
         name = user.split(maxsplit=1)[0] if user else ""
         yield f"rediss://{name}:{password}@127.0.0.1:{tls_port}/0?ssl_ca_certs={cert}{shown}"
-
-
-@contextlib.contextmanager
-def tls_pipe(port: int, target: int, made: ssl.SSLContext) -> Iterator[None]:
-    """Carry bytes between TLS on one port and plain text on another."""
-    listening = socket.create_server(("127.0.0.1", port))
-    carriers: list[threading.Thread] = []
-    opened: list[socket.socket] = []
-
-    def carry(source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while content := source.recv(65536):
-                sink.sendall(content)
-        with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_RDWR)
-
-    def serve() -> None:
-        while True:
-            try:
-                raw, _ = listening.accept()
-            except OSError:
-                return
-            with contextlib.suppress(OSError):
-                opened.append(secure := made.wrap_socket(raw, server_side=True))
-                opened.append(plain := socket.create_connection(("127.0.0.1", target)))
-                pairs = ((secure, plain), (plain, secure))
-                carriers.extend(threading.Thread(target=carry, args=pair) for pair in pairs)
-                for carrier in carriers[-2:]:
-                    carrier.start()
-
-    server = threading.Thread(target=serve)
-    server.start()
-    yield
-    listening.shutdown(socket.SHUT_RDWR)
-    listening.close()
-    server.join(10)
-    for end in opened:
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
-    for carrier in carriers:
-        carrier.join(10)
-    for end in opened:
-        end.close()
 
 
 @contextlib.contextmanager

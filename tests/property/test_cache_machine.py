@@ -1,0 +1,147 @@
+"""A client and its cache, whatever happens to the cache: the response's hits are those of a client without one."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from redis import Redis
+
+from osrerank import Client, connect
+from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
+from osrerank.scoring.cache.scorer import CachedScorer
+from osrerank.scoring.cache.store import OLD, YOUNG, RemoteStore
+from osrerank.scoring.registry import load_scorer
+from osrerank.types import Scorer
+from tests import machines
+from tests.toxics import Proxies, Toxic
+
+MODELS = {name: str(Path(__file__).parents[1] / "data" / f"tiny-bert-{name}") for name in ("one-label", "two-labels")}
+WORDS = ["salt", "water", "pressure", "wing", "heat", "fever"]
+NOTES = 24
+OPTIONS = [{"fields": ["text"]}, {"fields": ["title", "text"]}, {"fields": ["title", "text"], "separator": " | "}]
+BROKEN = [b"", b"\x00", b"12345", b"\x00\x00\xc0\x7f", b"\x00\x00\x80\x7f", b"osrerank"]
+"""No scores: of other lengths, NaN, and infinite."""
+TOXICS = [Toxic("reset"), Toxic("reset", 300), Toxic("latency", 20), Toxic("slow_reader"), None]
+queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=2, unique=True).map(" ".join)
+models, options = st.sampled_from(sorted(MODELS)), st.sampled_from(OPTIONS)
+
+
+@dataclass
+class World:
+    """What all examples share: models, an index, a Redis and the way to it."""
+
+    folder: Path
+    redis: Redis
+    proxies: Proxies
+    scorers: dict[str, Scorer]
+    plain: dict[str, Client]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("notes")
+    scorers = {name: load_scorer(path, backend="onnx", threads=1) for name, path in MODELS.items()}
+    plain = {name: connect(f"embedded:{folder}", scorer=scorer) for name, scorer in scorers.items()}
+    with Proxies() as proxies, Redis.from_url(redis_url) as redis:
+        proxies.open("redis", int(redis_url.rsplit(":", 1)[1].split("/", maxsplit=1)[0]))
+        yield World(folder, redis, proxies, scorers, plain)
+    for client in plain.values():
+        client.close()
+    for scorer in scorers.values():
+        scorer.close()
+
+
+def note(number: int, turn: int) -> dict[str, str]:
+    words = (WORDS[(number * step + turn) % len(WORDS)] for step in range(1, 3 + number % 7))
+    return {"title": f"note {number % 5}", "text": " ".join(words)}
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Searches of caching clients, between everything that can happen to their cache."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.caching: dict[str, Client] = {}
+        self.caches: dict[str, CachedScorer] = {}
+        world.proxies.infect("redis", None)
+        world.redis.delete(YOUNG, OLD)
+        lines = [line for number in range(NOTES) for line in ({"index": {"_id": str(number)}}, note(number, 0))]
+        world.plain["one-label"].bulk(index="notes", body=lines, refresh=True)
+        for name in MODELS:
+            self.restart(name)
+
+    @rule(name=models)
+    def restart(self, name: str) -> None:
+        """Begin a process anew, with nothing in its memory."""
+        if name in self.caching:
+            self.caching.pop(name).close()
+            self.caches.pop(name).disconnect()
+        port = self.world.proxies.links["redis"].port
+        remote = RemoteStore(f"redis://127.0.0.1:{port}/0", ttl_s=60, most_bytes=60 * 110, rest_s=0.02)
+        self.caches[name] = CachedScorer(self.world.scorers[name], remote, LocalStore(30 * LOCAL_ENTRY_BYTES))
+        self.caching[name] = connect(f"embedded:{self.world.folder}", scorer=self.caches[name])
+
+    @rule(name=models, query=queries, depth=st.integers(1, NOTES), given=options)
+    def search(self, name: str, query: str, depth: int, given: dict[str, object]) -> None:
+        """Search with and without the cache."""
+        asked = {"index": "notes", "size": NOTES, "rerank": {"depth": depth, **given}}
+        found, known = (clients[name].search(query, **asked) for clients in (self.caching, self.world.plain))
+        assert json.dumps(found["hits"]) == json.dumps(known["hits"])
+        assert found["rerank"]["applied"] == known["rerank"]["applied"]
+
+    @rule(name=models, query=queries, depths=st.lists(st.integers(1, NOTES), min_size=2, max_size=4))
+    def search_at_once(self, name: str, query: str, depths: list[int]) -> None:
+        """Search in threads that need the same pairs at the same time."""
+        texts = [note(number, 0)["text"] for number in range(NOTES)]
+        known = self.world.scorers[name].score(query, texts, [(place,) for place in range(NOTES)]).values
+
+        def scored(depth: int) -> bytes:
+            return self.caches[name].score(query, texts, [(place,) for place in range(depth)]).values.tobytes()
+
+        with ThreadPoolExecutor(len(depths)) as threads:
+            assert list(threads.map(scored, depths)) == [known[:depth].tobytes() for depth in depths]
+
+    @rule(number=st.integers(0, NOTES - 1), turn=st.integers(1, 3))
+    def change_text(self, number: int, turn: int) -> None:
+        """Let a document have another text."""
+        self.world.plain["one-label"].index(index="notes", id=str(number), body=note(number, turn), refresh=True)
+
+    @rule(share=st.integers(1, 3), value=st.sampled_from(BROKEN), generation=st.sampled_from([YOUNG, OLD]))
+    def corrupt(self, share: int, value: bytes, generation: bytes) -> None:
+        """Write over every so many entries what is no score."""
+        if self.world.redis.type(generation) == b"hash":
+            for key in self.world.redis.hkeys(generation)[::share]:
+                self.world.redis.hset(generation, key, value)
+
+    @rule(generation=st.sampled_from([YOUNG, OLD]), value=st.sampled_from([b"text", None]))
+    def replace(self, generation: bytes, value: bytes | None) -> None:
+        """Put something else in the place of a generation, or drop it."""
+        self.world.redis.delete(generation)
+        if value is not None:
+            self.world.redis.set(generation, value)
+
+    @rule()
+    def age(self) -> None:
+        """Let the young generation become the old one."""
+        if self.world.redis.type(YOUNG) == b"hash":
+            self.world.redis.rename(YOUNG, OLD)
+
+    @rule(toxic=st.sampled_from(TOXICS))
+    def disturb(self, toxic: Toxic | None) -> None:
+        """Take Redis away, in part, or give it back."""
+        self.world.proxies.infect("redis", toxic)
+
+    def teardown(self) -> None:
+        for name in list(self.caching):
+            self.caching.pop(name).close()
+            self.caches.pop(name).disconnect()
+
+
+def test_scores_are_those_without_a_cache_whatever_happens_to_it(world: World) -> None:
+    machines.run(lambda: CacheMachine(world), examples=8, steps=20)
