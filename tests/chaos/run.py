@@ -25,6 +25,8 @@ AHEAD = 48
 """How far a fast client's searches may be ahead of the slowest one's."""
 LOST_S = 60.0
 """A search that nothing is heard of for this long is lost."""
+REST_S = 0.2
+"""After a search that failed, which is soon done: a time without OpenSearch would use up thousands of them."""
 DEADLINES_MS = (1000.0, 2000.0, 2000.0, 6000.0)
 CLIENTS = (
     ("workers", False, 5),
@@ -75,6 +77,7 @@ class Searcher:
     def __init__(self, name: str, config: Mapping[str, Any], world: World, answers: "queue.Queue[Any]") -> None:
         self.name, self.config, self.world, self.answers = name, config, world, answers
         self.waiting: dict[int, float] = {}
+        self.rests_until = 0.0
         self.ready = threading.Event()
         self.start()
 
@@ -176,6 +179,7 @@ class Run:
             self.doubled.append(number)
             return
         job = self.job(number)
+        searcher.rests_until = time.monotonic() + REST_S if "error" in record else 0.0
         verdict = judge(record, job["rerank"]["deadline_ms"], self.expected[job["query"]])
         line = {
             "number": number, "client": searcher.name, "outcome": verdict.outcome, "why": verdict.why,
@@ -227,10 +231,10 @@ def searchers(plan: Plan, world: World, answers: "queue.Queue[Any]") -> Iterator
     made: list[Searcher] = []
     try:
         for backend, is_async, slots in plan.clients():
-            options: dict[str, Any] = {"timeout": 1.0, "max_retries": 1, "retry_on_timeout": True, "model": TINY}
+            options: dict[str, Any] = {"timeout": 2.0, "max_retries": 1, "retry_on_timeout": True, "model": TINY}
             options |= {"backend": "onnx" if backend == "in-process" else backend}
             options |= {"redis_url": world.redis_url("client-redis")}
-            config = {"url": world.search_url, "options": options, "is_async": is_async, "slots": slots}
+            config = {"url": world.search_url, "options": options, "is_async": is_async, "slots": slots, "index": INDEX}
             made.append(Searcher(f"{backend} {'async' if is_async else 'sync'}", config, world, answers))
         for one in made:
             one.await_ready()
@@ -273,10 +277,13 @@ def search(run: Run, world: World, clients: Sequence[Searcher], answers: "queue.
         world.perform(event)
     while any(left.values()) or any(one.waiting for one in clients):
         lowest = min((min([*one.waiting, *left[place][-1:]], default=1 << 60) for place, one in enumerate(clients)))
+        held = events[0].at + AHEAD if events else 1 << 60  # searches wait for an event that cannot be done yet
         for place, one in enumerate(clients):
-            while left[place] and len(one.waiting) < slots[place] and left[place][-1] < lowest + AHEAD:
+            while left[place] and len(one.waiting) < slots[place] and left[place][-1] < min(lowest + AHEAD, held):
+                if time.monotonic() < one.rests_until:
+                    break
                 one.send(run.job(left[place].pop()))
-        while events and events[0].at <= lowest:
+        while events and events[0].at <= lowest and (events[0].target != "node" or world.may_end(events[0])):
             event = events.pop(0)
             run.note(event)
             world.perform(event)

@@ -1,6 +1,7 @@
 """A client process: searches that it is told to make, and what came of each, as JSON lines on standard output."""
 
 import asyncio
+import contextlib
 import contextvars
 import faulthandler
 import json
@@ -85,9 +86,17 @@ async def search_async(client: Any, job: dict[str, Any]) -> None:
     outcome(job, started, response, error)
 
 
+def warm(client: Any, given: dict[str, Any]) -> None:
+    """Load the model and make connections, as far as that is possible now."""
+    with contextlib.suppress(Exception):
+        client.warm_up()
+        for _ in range(3):
+            client.search("salt", index=given["index"], rerank={"fields": ["text"], "depth": 3})
+
+
 def run_sync(given: dict[str, Any]) -> None:
     client = timed(connect(given["url"], **given["options"]), is_async=False)
-    client.warm_up()
+    warm(client, given)
     say({})
     with ThreadPoolExecutor(given["slots"]) as threads:
         for line in sys.stdin:
@@ -97,7 +106,10 @@ def run_sync(given: dict[str, Any]) -> None:
 
 async def run_async(given: dict[str, Any]) -> None:
     client = timed(connect_async(given["url"], **given["options"]), is_async=True)
-    await client.warm_up()
+    with contextlib.suppress(Exception):
+        await client.warm_up()
+        for _ in range(3):
+            await client.search("salt", index=given["index"], rerank={"fields": ["text"], "depth": 3})
     say({})
     running: set[asyncio.Task[None]] = set()
     while line := await asyncio.to_thread(sys.stdin.readline):

@@ -1,6 +1,7 @@
 """All that a search may need, each a process, with a link of its own between any two of them."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from tests.workers import PATHS, TINY, WorkerGroup
 
 INDEX = "motion"
 KEY = "the-key-of-both-sides-in-motion"
+HEALTH = "http://127.0.0.1:{port}/_cluster/health?timeout=1s"
 LINKS = ("os-0", "os-1", "client-redis", "worker-redis", "server-redis", "client-server", "node-0", "node-1")
 """Clients to each node, to Redis and to the server; workers and the server to Redis; nodes to each other."""
 
@@ -102,6 +104,15 @@ class World:
             self.proxies.infect(event.target, event.toxic)
         else:
             getattr(self, f"_{event.act}_{event.target}")(event.number)
+
+    def may_end(self, event: Event) -> bool:
+        """Return whether a node may be killed: the other one is back and has a copy of all; any may be started."""
+        if event.act != "kill":
+            return True
+        port = self.ports[f"http-{1 - event.number}"]
+        with contextlib.suppress(OSError), urllib.request.urlopen(HEALTH.format(port=port), timeout=5) as answer:
+            return bool(json.loads(answer.read())["status"] == "green")
+        return False
 
     def heal(self) -> None:
         """Let whatever hangs go on, and start what was killed."""
