@@ -23,7 +23,7 @@ def run(factory: Callable[[], RuleBasedStateMachine], *, examples: int, steps: i
         deadline=None,
         derandomize=not wanted,  # the default tier tries the same ones everywhere
         database=None,
-        phases=[Phase.generate, Phase.shrink],
+        phases=[Phase.generate, *([] if os.environ.get("TEST_MACHINE_NO_SHRINK") else [Phase.shrink])],
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )

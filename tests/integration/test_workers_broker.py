@@ -1,6 +1,7 @@
 """Workers and clients whose broker goes away, or has others who write to it, asks for certificates, or is many."""
 
 import base64
+import contextlib
 import json
 import threading
 import time
@@ -27,6 +28,7 @@ from osrerank.types import Advice, Deadline, Scores
 from osrerank_workers.queue_metrics import QueueCollector
 from osrerank_workers.run import await_broker
 from tests import servers, tls
+from tests.toxics import Proxies, Toxic
 from tests.workers import STAND_IN, WorkerGroup, worker_group
 
 pytestmark = pytest.mark.integration
@@ -216,6 +218,25 @@ def test_a_search_does_not_wait_for_a_broker_that_says_nothing() -> None:
             time.sleep(0.025)
         assert time.monotonic() - started < 2.0
         scorer.close()
+
+
+def test_a_broker_that_falls_silent_holds_no_search_beyond_its_deadline(signed: WorkerGroup, broker: str) -> None:
+    """Whatever the search asks it just then: for workers, whether the queue is full, or to take a chunk."""
+    for kind in ("swallow", "latency"):
+        with Proxies() as proxies:
+            port = proxies.open("broker", int(broker.rsplit(":", 1)[1].split("/", maxsplit=1)[0]))
+            scorer = scorer_of(f"redis://127.0.0.1:{port}/0", signed.signer)
+            for _ in range(3):
+                assert scorer.score("q", *HUNDRED, deadline=Deadline.after_ms(30_000)).reached == 100
+            proxies.infect("broker", Toxic(kind, 700))
+            took = []
+            for _ in range(6):
+                started = time.monotonic()
+                with contextlib.suppress(WorkerError):
+                    assert scorer.score("q", *HUNDRED, deadline=Deadline.after_ms(200)).reached < 100
+                took.append(time.monotonic() - started)
+            scorer.close()
+        assert max(took) < 1.2, took
 
 
 def test_a_worker_that_drains_finishes_all_that_it_has(broker: str, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from redis import RedisError
 
 from osrerank.errors import PayloadError, WorkerError
 from osrerank.metrics import CHUNKS_LATE, CHUNKS_RESENT, CHUNKS_SENT, ROUND_TRIP_SECONDS
-from osrerank.scoring.remote.broker import TASK
+from osrerank.scoring.remote.broker import CONNECTIONS, TASK
 from osrerank.scoring.remote.messages import Heartbeat, Reply
 from osrerank.scoring.remote.signing import Signer, count_refusal
 from osrerank.scoring.remote.worker_registry import BEAT_S, PREFIX, WorkerRegistry
@@ -120,9 +121,20 @@ class Delivery:
         self._alive_at: dict[str, float] = {}
         self._closed = False
         self._thread: threading.Thread | None = None
+        self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="osrerank-sending")
 
-    def deliver(self, chunks: Sequence[PendingChunk], deadline: Deadline) -> None:
+    def deliver(
+        self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None] = lambda: None
+    ) -> None:
         """Send chunks and return when all have an answer or the deadline has passed.
+
+        A broker that says nothing is not waited for any longer than that: where there is a deadline, another thread
+        asks it.
+
+        Args:
+            chunks: of one call.
+            deadline: of the call.
+            admit: asks the broker whether they may be sent; what it raises is raised here.
 
         Raises:
             WorkerError: the broker takes nothing.
@@ -130,16 +142,32 @@ class Delivery:
         call = _Call(chunks)
         self._register(chunks)
         try:
-            for pending in chunks:
-                self._send(pending)
+            if deadline.at_s is None:
+                self._send_all(chunks, deadline, admit)
+            else:
+                sending = self._threads.submit(self._send_all, chunks, deadline, admit)
+                sent = threading.Event()
+                sending.add_done_callback(lambda _: sent.set())
+                if deadline.wait(sent):
+                    sending.result()
             deadline.wait(call.done)
         finally:
             self._forget(chunks)
         late = sum(pending.answer is None for pending in chunks)
         CHUNKS_LATE.inc(late)
 
+    def _send_all(self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None]) -> None:
+        """Send chunks that are admitted, as long as their call waits for them."""
+        if not deadline.passed:
+            admit()
+        for pending in chunks:
+            if deadline.passed:
+                return
+            self._send(pending)
+
     def close(self) -> None:
         """Stop listening; calls that still wait fail."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         with self._changed:
             self._closed = True
             self._changed.notify_all()

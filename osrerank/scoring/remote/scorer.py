@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,21 @@ class WorkersRecords(NamedTuple):
     contents: dict[bytes, bytes]
     failures: dict[int, str]
     answered: set[int]
+
+
+@dataclass(slots=True)
+class _Place:
+    """A call's place among those under way.
+
+    Attributes:
+        chunks: how many it sends.
+        is_taken: whether they are counted.
+        is_left: whether the call has ended, so that they are not to be counted any more.
+    """
+
+    chunks: int
+    is_taken: bool = False
+    is_left: bool = False
 
 
 class RemoteScorer:
@@ -169,12 +185,15 @@ class RemoteScorer:
             chunks = divide(documents, tuples, workers, most=most)
             if not chunks:
                 return identity, []
-            with self._admitted(group, len(chunks), deadline):
-                pending = [
-                    self._pending(chunk, group.first, query, documents, tuples, deadline, wants_records=wants_records)
-                    for chunk in chunks
-                ]
-                self._delivery.deliver(pending, deadline)
+            pending = [
+                self._pending(chunk, group.first, query, documents, tuples, deadline, wants_records=wants_records)
+                for chunk in chunks
+            ]
+            place = _Place(len(chunks))
+            try:
+                self._delivery.deliver(pending, deadline, lambda: self._admit(group, place, deadline))
+            finally:
+                self._leave(place)
         answers = [_answer(one, len(chunk.places), identity) for one, chunk in zip(pending, chunks, strict=True)]
         if all(isinstance(answer, str) for answer in answers):
             raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=pending[0].chunk_id)
@@ -218,9 +237,8 @@ class RemoteScorer:
             with self._lock:
                 self._calls -= 1
 
-    @contextlib.contextmanager
-    def _admitted(self, group: WorkerGroup, chunks: int, deadline: Deadline) -> Iterator[None]:
-        """Count chunks as under way; refuse them before anything is sent when they would only wait.
+    def _admit(self, group: WorkerGroup, place: "_Place", deadline: Deadline) -> None:
+        """Count a call's chunks as under way; refuse them before anything is sent when they would only wait.
 
         Raises:
             Overloaded: the queue is full, or the chunks ahead take longer than the remaining time.
@@ -232,16 +250,18 @@ class RemoteScorer:
         with self._lock:
             ahead = max(waiting + group.taken, self._under_way)
             waiting = max(waiting, self._under_way - group.most_taken)
-            refusal = self._refusal(group, ahead, waiting, chunks, deadline)
-            self._under_way += 0 if refusal else chunks
+            refusal = self._refusal(group, ahead, waiting, place.chunks, deadline)
+            place.is_taken = not (refusal or place.is_left)
+            self._under_way += place.chunks if place.is_taken else 0
         if refusal:
             OVERLOADED.inc()
             raise Overloaded(refusal, model=self.model)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._under_way -= chunks
+
+    def _leave(self, place: "_Place") -> None:
+        """Count a call's chunks no longer, also where it is not admitted yet."""
+        with self._lock:
+            self._under_way -= place.chunks if place.is_taken else 0
+            place.is_taken, place.is_left = False, True
 
     def _refusal(self, group: WorkerGroup, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
         if group.wait_s(ahead) > MOST_WAIT * deadline.remaining_s():

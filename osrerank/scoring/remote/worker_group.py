@@ -18,8 +18,10 @@ logger = logging.getLogger(__name__)
 
 FRESH_S = 2 * BEAT_S
 """The registry is read again after this long."""
+MOST_STALE_S = 4.0
+"""While it is being read, what was known is good for this long: longer than a silent broker is waited for."""
 PROBE_WAIT_S = 0.05
-"""A search waits this long for a probe of the broker; one that answers does so sooner."""
+"""A search waits this long for a probe of the broker, or a reading; one that answers does so sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,18 @@ class LiveWorkers:
         group = self._known
         if group is not None and time.monotonic() - self._looked_at < FRESH_S:
             return group
+        if group is not None and time.monotonic() - self._looked_at < MOST_STALE_S:
+            self._look_beside()
+            self._refuse_while_away()
+            group = self._known
+        else:
+            group = self._looked(group)
+        if group is None:
+            raise WorkerError(self._nobody())
+        return group
+
+    def _looked(self, group: WorkerGroup | None) -> WorkerGroup | None:
+        """Return the workers as the broker has them now; callers at the same time wait for one reading."""
         with self._looking:
             self._refuse_while_away()  # a caller that waited for a failed read does not start another
             if self._known is None or self._known is group:
@@ -95,10 +109,28 @@ class LiveWorkers:
                     self._look()
                 except RedisError as error:
                     raise self.failed(error) from error
-            group = self._known
-        if group is None:
-            raise WorkerError(self._nobody())
-        return group
+            return self._known
+
+    def _look_beside(self) -> None:
+        """Read the registry beside this search, which waits for it a little and goes on with what was known before."""
+        if not self._looking.acquire(blocking=False):
+            return
+        reading = threading.Thread(target=self._look_and_release, name="osrerank-workers", daemon=True)
+        try:
+            reading.start()
+        except RuntimeError:  # no more threads, or the interpreter ends
+            self._looking.release()
+            return
+        self._probing = reading
+        reading.join(PROBE_WAIT_S)
+
+    def _look_and_release(self) -> None:
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody may use the broker now
+            self._note(error)
+        finally:
+            self._looking.release()
 
     def _refuse_while_away(self) -> None:
         if self._breaker.is_open:
