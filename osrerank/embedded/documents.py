@@ -43,17 +43,17 @@ class Batch:
         """Write a document given as JSON text.
 
         Raises:
-            Fault: 400 if the document does not fit the mappings, 409 if it exists and must not.
+            Fault: 400 if the document does not fit the mappings; 409, where it does, if it exists and must not.
         """
         source = _object(text)
         live = self._engine.target(name)
         doc_id = _new_id() if doc_id is None else _checked_id(doc_id)
         old = self._current(live, doc_id)
-        if create and old is not None and old.source is not None:
-            raise _exists_already(live, doc_id, old.version)
         if additions := live.fields.additions(source):
             self._engine.change(live, mappings=additions)
         live.fields.extract(source)  # refuses values that do not fit their fields
+        if create and old is not None and old.source is not None:
+            raise _exists_already(live, doc_id, old.version)
         plain, vectors = taken_out(source, live.fields.vectors)
         row = self._remember(live, doc_id, text if plain is source else source_text(plain), old, vectors)
         created = old is None or old.source is None

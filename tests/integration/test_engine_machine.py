@@ -26,9 +26,12 @@ MAPPINGS = {
     }
 }
 SETTINGS = {"index": {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "-1"}}
-KEPT = ("_id", "_version", "result", "status", "found", "_source", "created")
-"""Fields of an answer that are compared."""
+KEPT = ("_id", "result", "status", "found", "_source", "created")
+"""Fields of an answer that are compared. So is the version of a document that was never deleted: OpenSearch counts on
+from a deleted one's for a minute, the embedded engine begins again."""
 
+NO_YEAR = (-(1 << 31), (1 << 31) - 1)
+"""What OpenSearch shows as the sort value of a missing integer, where the embedded engine has null."""
 doc_ids = st.sampled_from(["1", "2", "3", "4", "é ß"])
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
 good = st.fixed_dictionaries(
@@ -71,6 +74,7 @@ class EnginesMachine(RuleBasedStateMachine):
         super().__init__()
         self.engines = (real, embedded)
         self.index = f"machine-{uuid.uuid4().hex[:12]}"
+        self.deleted: set[str] = set()
         self.both(lambda one: one.indices.create(index=self.index, body={"settings": SETTINGS, "mappings": MAPPINGS}))
 
     def both(self, request: Callable[[OpenSearch], Any]) -> tuple[Any, Any]:
@@ -80,6 +84,11 @@ class EnginesMachine(RuleBasedStateMachine):
         assert errors[0] == errors[1], errors
         return answers[0], answers[1]
 
+    def kept(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return what is compared of an answer about one document."""
+        has_version = "_version" in answer and answer["_id"] not in self.deleted
+        return kept(answer) | ({"_version": answer["_version"]} if has_version else {})
+
     def same(self, request: Callable[[OpenSearch], Any], read: Callable[[Any], Any]) -> None:
         """Check that both engines answer the same, as far as it is read."""
         real, embedded = self.both(request)
@@ -88,29 +97,31 @@ class EnginesMachine(RuleBasedStateMachine):
 
     @rule(key=doc_ids, source=sources)
     def index_document(self, key: str, source: dict[str, Any]) -> None:
-        self.same(lambda one: one.index(index=self.index, id=key, body=source), kept)
+        self.same(lambda one: one.index(index=self.index, id=key, body=source), self.kept)
 
     @rule(key=doc_ids, source=sources)
     def create_document(self, key: str, source: dict[str, Any]) -> None:
-        self.same(lambda one: one.create(index=self.index, id=key, body=source), kept)
+        self.same(lambda one: one.create(index=self.index, id=key, body=source), self.kept)
 
     @rule(key=doc_ids, source=sources, upserts=st.booleans())
     def update(self, key: str, source: dict[str, Any], *, upserts: bool) -> None:
         body = {"doc": source, "doc_as_upsert": upserts}
-        self.same(lambda one: one.update(index=self.index, id=key, body=body), kept)
+        self.same(lambda one: one.update(index=self.index, id=key, body=body), self.kept)
 
     @rule(key=doc_ids)
     def delete(self, key: str) -> None:
-        self.same(lambda one: one.delete(index=self.index, id=key), kept)
+        self.deleted.add(key)
+        self.same(lambda one: one.delete(index=self.index, id=key), self.kept)
 
     @rule(given=actions, refreshes=st.booleans())
     def bulk(self, given: list[tuple[str, str, dict[str, Any]]], *, refreshes: bool) -> None:
+        self.deleted |= {key for action, key, _ in given if action == "delete"}
         lines = [line for action in given for line in _lines(*action)]
 
         def read(answer: dict[str, Any]) -> Any:
             items = [(action, item) for one in answer["items"] for action, item in one.items()]
             return answer["errors"], [
-                (action, kept(item), (item.get("error") or {}).get("type")) for action, item in items
+                (action, self.kept(item), (item.get("error") or {}).get("type")) for action, item in items
             ]
 
         self.same(lambda one: one.bulk(index=self.index, body=lines, refresh=refreshes), read)
@@ -121,14 +132,14 @@ class EnginesMachine(RuleBasedStateMachine):
 
     @rule(key=doc_ids)
     def get(self, key: str) -> None:
-        self.same(lambda one: one.get(index=self.index, id=key), kept)
+        self.same(lambda one: one.get(index=self.index, id=key), self.kept)
         self.same(lambda one: one.exists(index=self.index, id=key), bool)
 
     @rule(keys=st.lists(doc_ids, min_size=1, max_size=3))
     def get_several(self, keys: list[str]) -> None:
         self.same(
             lambda one: one.mget(index=self.index, body={"ids": keys}),
-            lambda answer: [kept(found) for found in answer["docs"]],
+            lambda answer: [self.kept(found) for found in answer["docs"]],
         )
 
     @rule(query=queries)
@@ -184,7 +195,8 @@ def found(answer: dict[str, Any]) -> Any:
 
 def found_sorted(answer: dict[str, Any]) -> Any:
     """Return the sort values of a page's hits in order; which of two equal ones comes first is open."""
-    return [hit["sort"] for hit in answer["hits"]["hits"]], answer["hits"]["total"]
+    values = [[None if value in NO_YEAR else value for value in hit["sort"]] for hit in answer["hits"]["hits"]]
+    return values, answer["hits"]["total"]
 
 
 def _without(body: dict[str, Any], name: str) -> dict[str, Any]:
