@@ -1,5 +1,6 @@
 """The real OpenSearch and the embedded engine, given the same requests in any order: same answers, same errors."""
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ good = st.fixed_dictionaries(
     optional={
         "text": texts,
         "tag": st.sampled_from(["a", "b", ["a", "c"]]),
-        "year": st.sampled_from([1999, 2005, "2011", [1, 2]]),
+        "year": st.sampled_from([1999, 2005, "2011"]),
         "seen": st.sampled_from(["2020-01-01", "2021-06-15T12:00:00Z"]),
         "open": st.booleans(),
     },
@@ -150,8 +151,9 @@ class EnginesMachine(RuleBasedStateMachine):
     def search_sorted(self, query: dict[str, Any], size: int, start: int) -> None:
         """Search in an order that hangs on no score: those count deleted documents until they are merged away."""
         order = [{"year": {"order": "desc", "missing": "_last"}}, {"tag": "asc"}]
-        body = {"query": query, "size": size, "from": start, "sort": order, "version": False}
-        self.same(lambda one: one.search(index=self.index, body=_without(body, "version")), found_sorted)
+        query = {"match_all": {}} if start == 10_000 else query  # of two mistakes either may be named
+        body = {"query": query, "size": size, "from": start, "sort": order}
+        self.same(lambda one: one.search(index=self.index, body=body), found_sorted)
 
     @rule(query=queries)
     def search(self, query: dict[str, Any]) -> None:
@@ -189,7 +191,7 @@ def kept(answer: dict[str, Any]) -> dict[str, Any]:
 
 def found(answer: dict[str, Any]) -> Any:
     """Return the hits of a search, in any order, and their number."""
-    hits = sorted((hit["_id"], str(hit["_source"])) for hit in answer["hits"]["hits"])
+    hits = sorted((hit["_id"], json.dumps(hit["_source"], sort_keys=True)) for hit in answer["hits"]["hits"])
     return hits, answer["hits"]["total"], answer["_shards"]["failed"]
 
 
@@ -197,10 +199,6 @@ def found_sorted(answer: dict[str, Any]) -> Any:
     """Return the sort values of a page's hits in order; which of two equal ones comes first is open."""
     values = [[None if value in NO_YEAR else value for value in hit["sort"]] for hit in answer["hits"]["hits"]]
     return values, answer["hits"]["total"]
-
-
-def _without(body: dict[str, Any], name: str) -> dict[str, Any]:
-    return {other: value for other, value in body.items() if other != name}
 
 
 def _lines(action: str, key: str, source: dict[str, Any]) -> list[dict[str, Any]]:
