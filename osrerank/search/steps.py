@@ -63,6 +63,7 @@ def search_steps(
         ScoringError: reranking failed and ``on_failure`` is ``"raise"``.
     """
     asked = Rerank.of(rerank, defaults)
+    deadline = Deadline.after_ms(asked.deadline_ms if asked else None)  # of the call, with what it asks beforehand
     searches_text = isinstance(query, str)
 
     def search(options: Rerank) -> Generator[Step, Any, Any]:
@@ -75,6 +76,7 @@ def search_steps(
             params,
             index=index,
             rerank=wanted,
+            deadline=deadline,
             found=found,
             states=states,
             calibrations=calibrations,
@@ -102,13 +104,14 @@ def _search(
     *,
     index: Any,
     rerank: RerankArgument,
+    deadline: Deadline,
     found: FoundFields,
     states: SideStates,
     calibrations: Calibrations,
     records: UbiRecords,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search whose fields are known, and return the response; arguments as `search_steps`."""
-    query, rerank, deadline = yield from expand_query(defaults, query, index, params, rerank)
+    query, rerank, _ = yield from expand_query(defaults, query, index, params, rerank)
     thresholds = None if rerank is False else (yield from calibrations.of(defaults, index, reranker))
     call = SearchCall.plan(
         reranker, defaults, query, body, params, rerank=rerank, deadline=deadline, thresholds=thresholds

@@ -185,7 +185,7 @@ class Run:
             "number": number, "client": searcher.name, "outcome": verdict.outcome, "why": verdict.why,
             "wrong": list(verdict.wrong), "ms": round(record["ms"], 1), "over_ms": round(verdict.over_ms, 1),
             "first_pass_ms": round(record["first_pass_ms"], 1), "deadline_ms": job["rerank"]["deadline_ms"],
-            "excused": time.monotonic() < self.faulty_until,
+            "excused": time.monotonic() < self.faulty_until, "error": record.get("error"),
         }  # fmt: skip
         with self.log.open("a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
@@ -206,7 +206,7 @@ class Run:
     def note(self, event: Event) -> None:
         """Remember until when OpenSearch may fail by what is done to it and to the way there."""
         if event.target in ("node", "node-0", "node-1", "os-0", "os-1"):
-            rest_s = 1e6 if event.act in ("toxic", "kill") else 60.0 if event.target == "node" else 20.0
+            rest_s = 1e6 if event.act in ("toxic", "kill") else 20.0 if event.target.startswith("os-") else 90.0
             self.faulty_until = time.monotonic() + rest_s
 
     def summary(self, seconds: float) -> dict[str, Any]:
