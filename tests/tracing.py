@@ -80,13 +80,15 @@ class Collector:
         self._server.shutdown()
         self._server.server_close()
 
-    def wait_for(self, *names: str, seconds: float = 30.0) -> list[Told]:
-        """Return all spans once there is one for the beginning of each name."""
+    def wait_for(self, *names: str, trace: str = "", seconds: float = 30.0) -> list[Told]:
+        """Return the spans, of one trace where it is named, once there is one for the beginning of each name."""
         give_up = time.monotonic() + seconds
-        while not all(any(span.name.startswith(name) for span in self.spans) for name in names):
-            assert time.monotonic() < give_up, [span.name for span in self.spans]
+        while True:
+            spans = [span for span in self.spans if trace in ("", span.trace)]
+            if all(any(span.name.startswith(name) for span in spans) for name in names):
+                return spans
+            assert time.monotonic() < give_up, [span.name for span in spans]
             time.sleep(0.05)
-        return list(self.spans)
 
 
 def _taking(spans: list[Told]) -> type[BaseHTTPRequestHandler]:

@@ -6,6 +6,7 @@ the last bit. Several processes started by Accelerate or torchrun divide each st
 the first one measures, writes and decides when time is over.
 """
 
+import atexit
 import logging
 import math
 import time
@@ -96,6 +97,8 @@ class Machine:
             reason = f"{precision} cannot be used in this process, where another precision was: {error}"
             raise ConfigError(reason, setting="recipe.precision") from error
         self.processes, self.number = int(self.accelerator.num_processes), int(self.accelerator.process_index)
+        if self.processes > 1:
+            atexit.register(_leave_group)
         self.device: torch.device = self.accelerator.device
         self.budget_tokens = BUDGET_TOKENS.get(self.device.type, BUDGET_TOKENS["cpu"])
 
@@ -161,6 +164,12 @@ class Machine:
         distributed.all_reduce(shared)
         names = sorted(parts) or [f"part {place}" for place in range(MOST_PARTS)]
         return dict(zip(names, shared.tolist(), strict=False))
+
+
+def _leave_group() -> None:
+    """Let go of the other processes while threads can still end: left to the interpreter's end, that may abort it."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _silent(_line: str) -> None:

@@ -2,7 +2,7 @@
 
 from osrerank.types.scores import NEVER, Advice, Counts, Deadline, RequestStates, Scorer, Scores
 from osrerank.types.stages import FailurePolicy, Stage, StagePipeline
-from osrerank.types.states import CutsTexts, HasStates, LongText, PassageScores, ScoresPassages
+from osrerank.types.states import CutsTexts, HasStates, LongText, NeedsWorkers, PassageScores, ScoresPassages
 from osrerank.types.values import (
     AT_MOST,
     VECTORS,
@@ -35,6 +35,7 @@ __all__ = [
     "HasStates",
     "Hit",
     "LongText",
+    "NeedsWorkers",
     "PairProbabilities",
     "PassageScores",
     "Qrels",

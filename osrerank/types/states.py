@@ -118,3 +118,15 @@ class HasStates(ScoresPassages, Protocol):
 
     def known(self, keys: Sequence[bytes], states: RequestStates | None = None) -> set[bytes]:
         """Return those keys whose records a search brought or a store has; ``states`` gets what it lacks of them."""
+
+
+@runtime_checkable
+class NeedsWorkers(Protocol):
+    """A scorer that scores what is known by itself, and needs workers for the rest."""
+
+    def find_workers(self) -> None:
+        """Return if there are workers; they are asked nothing.
+
+        Raises:
+            WorkerError: there are none, or the broker cannot be asked.
+        """

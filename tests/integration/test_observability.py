@@ -95,7 +95,7 @@ def test_a_search_through_a_server_and_a_worker_is_one_trace(server, collector, 
     stage = one(own, "stage mono")
     assert {span.parent for span in sent} == {stage.span}
     assert sent[0].attributes["http.response.status_code"] == 200
-    foreign = [span for span in collector.wait_for("POST /", "osrerank.score", "process ") if span.trace == stage.trace]
+    foreign = collector.wait_for("POST /", "osrerank.score", "process ", trace=stage.trace)
     request, score, chunk = one(foreign, "POST /"), one(foreign, "osrerank.score"), one(foreign, "process ")
     assert (request.parent, score.parent, chunk.parent) == (sent[0].span, request.span, score.span)
     assert (request.service, chunk.service) == ("osrerank-server", "osrerank-worker")

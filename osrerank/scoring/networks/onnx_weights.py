@@ -1,10 +1,10 @@
 """Read a BERT's weights out of a graph that osrerank exported: a shipped model has no safetensors.
 
 The inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 constants come back exactly; an int8 matrix
-as its integers times their scales, with exact outlying channels.
+as its integers times their scales, with exact outlying channels, or without what smoothing multiplied its rows by.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,19 @@ def read_join_weights(files: Sequence[Path], config: Mapping[str, Any], layers: 
 
 def _constants(file: Path) -> dict[str, Array]:
     onnx = require("onnx", extra="torch")
-    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
+    graph = onnx.load(file).graph
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for node in graph.node:  # the quantiser turns a head's Gemm into a product of the transposed matrix and a sum
+        if node.op_type == "MatMul" and node.input[1].removesuffix(".weight") in HEADS:
+            constants[node.input[1]] = constants[node.input[1]].T
+    return constants | _smoothed(graph.node, constants)
+
+
+def _smoothed(nodes: Iterable[Any], constants: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what the inputs of smoothed products are multiplied by ``(inputs,)``, by product and ``.smooth``."""
+    factors = {name.removesuffix(".factor"): constants[name] for name in constants if name.endswith(".smooth.factor")}
+    read = ((node.input[0].removesuffix("_quantized"), node.input[1]) for node in nodes if "MatMul" in node.op_type)
+    return {f"{weight.partition('.weight')[0]}.smooth": factors[states] for states, weight in read if states in factors}
 
 
 def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
@@ -130,8 +142,10 @@ class _GraphWeights:
         return {f"{name}.weight": weight, f"{name}.bias": bias}
 
     def _product(self, name: str) -> Array:
-        """Return the matrix ``(inputs, outputs)`` of a product, its outlying channels as they were."""
+        """Return the matrix ``(inputs, outputs)`` of a product, its rows and outlying channels as they were."""
         matrix = self._matrix(f"{name}.weight")
+        if (factor := self._constants.get(f"{name}.smooth")) is not None:
+            return matrix * factor[:, None]
         places = self._constants.get(f"{name}.outliers.places")
         if places is not None:
             matrix = matrix.copy()

@@ -16,7 +16,7 @@ from osrerank.server.api.numbers import separated
 from osrerank.server.api.queue import Task, TaskQueue
 from osrerank.service import RerankService
 from osrerank.tracing.spans import carried, span
-from osrerank.types import Counts, Deadline, Scorer, Scores
+from osrerank.types import Counts, Deadline, NeedsWorkers, Scorer, Scores
 
 RETRY_AFTER_S = 1
 """Seconds after which a refused client should retry where nothing better is known."""
@@ -144,9 +144,13 @@ class Service:
     def _why_not(self) -> str:
         """Return why the model cannot be used; it is loaded if it was not."""
         try:
-            return "" if self.reranker.scorer(cached=False).identity else "the model has no identity"
+            scorer = self.reranker.scorer(cached=False)
+            if isinstance(scorer, NeedsWorkers):
+                scorer.find_workers()
+            found = scorer.identity
         except OsrerankError as error:
             return str(error)
+        return "" if found else "the model has no identity"
 
     def _admit(self, count: int, tokens: int, deadline: Deadline) -> None:
         """Refuse a request that would be too late; where nothing waits every request is tried."""

@@ -64,7 +64,7 @@ def test_an_fp32_graph_has_the_weights_themselves(tmp_path: Path, form: str) -> 
 )
 @pytest.mark.parametrize("form", ["one-label", "cross-bias"])
 def test_an_int8_graph_has_them_to_half_a_step(tmp_path: Path, form: str, embeddings: str, activations: str) -> None:
-    recipe = Recipe(embeddings=embeddings, activations=activations)  # type: ignore[arg-type] # their choices
+    recipe = Recipe(embeddings=embeddings, activations=activations, outlying="apart")  # type: ignore[arg-type] # their choices
     made, before = exported(tmp_path, form, precision="int8", recipe=recipe)
     after = read(made)
     quantised = 0
@@ -85,6 +85,22 @@ def test_outlying_channels_come_back_exactly(tmp_path: Path) -> None:
     name = "encoder.layer.0.intermediate.dense.weight"
     exact = (after[name] == before[name]).all(axis=0)  # of its inputs
     assert exact.sum() == 2
+
+
+@pytest.mark.parametrize("form", ["one-label", "two-labels", "duo"])
+def test_smoothed_weights_come_back_without_what_smoothing_multiplied_them_by(tmp_path: Path, form: str) -> None:
+    made, before = exported(tmp_path, form, precision="int8", recipe=Recipe(outlying="smooth", outlier_gain=1.0))
+    after = read(made)
+    for name in (name for name in after if name.startswith("encoder.") and after[name].ndim == 2):
+        error = np.linalg.norm(after[name] - before[name]) / np.linalg.norm(before[name])
+        assert error < 0.05, name  # a channel's scale would be far more
+        if before[name].shape[0] == before[name].shape[1]:
+            assert np.linalg.norm(after[name].T - before[name]) > np.linalg.norm(before[name])
+    tuples = [(0, 1), (2, 3), (3, 0)] if form == "duo" else [(at,) for at in range(4)]
+    onnx, torch = (load_scorer(str(made), backend=backend) for backend in ("onnx", "torch"))
+    values = [one.score("low pressure", DOCUMENTS, tuples).values for one in (onnx, torch)]
+    np.testing.assert_allclose(values[0], values[1], atol=0.15)
+    assert np.ptp(values[0]) > 0.15
 
 
 @pytest.mark.parametrize("form", FORMS)
