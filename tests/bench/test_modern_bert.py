@@ -1,6 +1,6 @@
 """A ModernBERT of Ettin's smallest reranker's shape (17M), with random weights, beside other libraries.
 
-TEST_BENCH_OPTIONS="--peers peers --words 60 --queries 2 --depth 40 --rounds 5" make bench TEST_OPTIONS="-k test_modern_bert -s"
+TEST_BENCH_OPTIONS="--peers peers --words 60 --queries 2 --depth 40" make bench TEST_OPTIONS="-k test_modern_bert -s"
 
 ``peers`` is what ``osrerank bench --install-peers peers`` makes; without ``--peers`` only this library is measured.
 """
