@@ -7,9 +7,7 @@ import contextlib
 import gzip
 import http.client
 import json
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,35 +18,11 @@ import numpy as np
 import pytest
 
 from osrerank.cli.demo import Sample
-from tests.servers import ROOT, free_port
+from tests.serving import serving
 
 pytestmark = pytest.mark.bench
 CALLERS, DOCUMENTS, PROBES = 8, 100, 200
 DEEP = 200_000
-
-
-@contextlib.contextmanager
-def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Yield a server with the shipped model, in a process of its own, and its port."""
-    port = free_port()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OSRERANK_")}
-    environment |= {"OSRERANK_STATES": "off"}
-    with (folder / "log").open("wb") as log:
-        command = [sys.executable, "-m", "osrerank", "serve", "--port", str(port)]
-        process = subprocess.Popen(command, stderr=log, cwd=ROOT, env=environment)
-    try:
-        give_up = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(OSError):
-                if asked(port, "GET", "/ready")[0] == http.client.OK:
-                    break
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
-        yield process, port
-    finally:
-        process.kill()
-        process.wait()
 
 
 def asked(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, float, bytes]:
@@ -108,7 +82,7 @@ def bodies() -> dict[str, tuple[bytes, dict[str, str]]]:
 
 
 def test_server_load(tmp_path: Path) -> None:
-    with serving(tmp_path) as (process, port):
+    with serving(tmp_path / "log", environment={"OSRERANK_STATES": "off"}) as (process, port):
         for name, (body, headers) in bodies().items():
             answers = [asked(port, "POST", "/v1/rerank", body, **headers) for _ in range(3)]
             milliseconds = sorted(spent for _, spent, _ in answers)

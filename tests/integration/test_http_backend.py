@@ -5,13 +5,9 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,46 +24,22 @@ from osrerank.settings import Settings
 from tests.http_server import running
 from tests.rerank_server import Reply, answering
 from tests.servers import ROOT, free_port
+from tests.serving import serving
 from tests.workers import worker_group
 
 pytestmark = pytest.mark.integration
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
+ARGUMENTS = ("--model", TINY, "--backend", "onnx")
+ENVIRONMENT = {"OSRERANK_THREADS": "1", "OSRERANK_SERVER_TOKEN": "t0ken"}
 INDEX, QUERY, DEPTH = "notes", "pressure of the wing", 30
 WORDS = ["wing", "pressure", "heat", "flow", "boundary", "layer", "plate", "shock", "cone", "body", "speed", "of", "at"]
 DOCUMENTS = {f"d{at}": " ".join(WORDS[(at * step) % len(WORDS)] for step in range(3, 9 + at % 20)) for at in range(60)}
 WHOLE = {"fields": ["text"], "depth": DEPTH, "blend": "replace", "cache": False}
 
 
-@contextlib.contextmanager
-def serving(folder: Path, port: int, *options: str):
-    """Yield a rerank server in a process of its own."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OSRERANK_")}
-    environment |= {"OSRERANK_THREADS": "1", "OSRERANK_SERVER_TOKEN": "t0ken"}
-    command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "onnx", "serve", "--port", str(port)]
-    with (folder / f"serve-{time.monotonic_ns()}.log").open("wb") as log:
-        process = subprocess.Popen([*command, *options], stderr=log, cwd=ROOT, env=environment)
-    try:
-        give_up = time.monotonic() + 60
-        while not is_ready(port):
-            assert process.poll() is None
-            assert time.monotonic() < give_up
-            time.sleep(0.05)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def is_ready(port):
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=30) as answer:
-        return answer.status == 200
-    return False
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    port = free_port()
-    with serving(tmp_path_factory.mktemp("serve"), port):
+    with serving(tmp_path_factory.mktemp("serve") / "log", *ARGUMENTS, environment=ENVIRONMENT) as (_, port):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -365,7 +337,7 @@ def test_the_server_stopped_killed_and_started_again_under_16_threads(use, engin
             time.sleep(0.02)
 
     with contextlib.closing(connect(engine)) as client, ThreadPoolExecutor(16) as threads:
-        with serving(tmp_path, port) as process:
+        with serving(tmp_path / "first", *ARGUMENTS, port=port, environment=ENVIRONMENT) as (process, _):
             searches = [threads.submit(search_on) for _ in range(16)]
             time.sleep(0.5)
             process.send_signal(signal.SIGSTOP)
@@ -374,7 +346,7 @@ def test_the_server_stopped_killed_and_started_again_under_16_threads(use, engin
             time.sleep(0.5)
             process.send_signal(signal.SIGKILL)
             time.sleep(0.3)
-        with serving(tmp_path, port):
+        with serving(tmp_path / "second", *ARGUMENTS, port=port, environment=ENVIRONMENT):
             back = time.monotonic()
             time.sleep(1.0)
             ended.set()

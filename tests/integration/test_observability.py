@@ -6,11 +6,9 @@ The queries of the dashboard and of the alert rules are compared with what the p
 import contextlib
 import functools
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.parse
@@ -25,6 +23,7 @@ from osrerank.testing import CannedTransport
 from tests import servers
 from tests.rankings import response_of
 from tests.servers import ROOT, free_port
+from tests.serving import serving
 from tests.tracing import Collector, one, recording, told
 from tests.workers import PATHS, TINY, worker_group
 
@@ -58,29 +57,10 @@ def broker(tmp_path_factory, variables):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, variables, broker):
     """The address of a rerank server whose texts go to that worker."""
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "workers", "serve", "--port", str(port)]
-    environment = {**os.environ, **variables, "PYTHONPATH": PATHS, "OSRERANK_BROKER_URL": broker}
-    environment |= {"OSRERANK_WORKERS_KEY": KEY}
-    with (tmp_path_factory.mktemp("serve") / "log").open("wb") as log:
-        process = subprocess.Popen(command, stderr=log, cwd=ROOT, env=environment)
-    try:
-        give_up = time.monotonic() + 60
-        while not is_ready(address):
-            assert process.poll() is None
-            assert time.monotonic() < give_up
-            time.sleep(0.05)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def is_ready(address):
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/ready", timeout=30) as answer:
-        return answer.status == 200
-    return False
+    environment = {**variables, "PYTHONPATH": PATHS, "OSRERANK_BROKER_URL": broker, "OSRERANK_WORKERS_KEY": KEY}
+    log = tmp_path_factory.mktemp("serve") / "log"
+    with serving(log, "--model", TINY, "--backend", "workers", environment=environment) as (_, port):
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_a_search_through_a_server_and_a_worker_is_one_trace(server, collector, monkeypatch):

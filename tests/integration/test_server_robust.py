@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import random
 import re
 import signal
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import ROOT, free_port
+from tests.serving import is_ready, serving
 
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 GOOD = json.dumps({"query": "cat", "documents": ["a cat", "a dog"]}).encode()
@@ -29,27 +29,8 @@ GROWTH_MB = 150
 
 @pytest.fixture
 def server(tmp_path):
-    port = free_port()
-    command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "onnx", "serve", "--port", str(port)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OSRERANK_")}
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stderr=log, cwd=ROOT, env=environment)
-    try:
-        give_up = time.monotonic() + 60
-        while not answers(port):
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
+    with serving(tmp_path / "log", "--model", TINY, "--backend", "onnx") as (process, port):
         yield process, port, tmp_path / "log"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def answers(port):
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=60) as answer:
-        return answer.status == 200
-    return False
 
 
 def held_documents(port):
@@ -135,7 +116,7 @@ def stay_up(server, *, bodies, connections, slow_count):
         trouble.result()
     assert set(together) == {200}
     assert process.poll() is None
-    assert answers(port)
+    assert is_ready(port)
     assert memory_mb(process) - before < GROWTH_MB
     assert "Traceback" not in log.read_text()
 
@@ -168,7 +149,7 @@ def test_the_end_waits_for_what_was_taken_on(server):
         process.send_signal(signal.SIGTERM)
         assert answer.result(60) == 200
     assert process.wait(30) in (0, -signal.SIGTERM)
-    assert not answers(port)
+    assert not is_ready(port)
 
 
 def test_a_port_that_is_taken(server):

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from redis import RedisError
@@ -115,14 +116,8 @@ class LiveWorkers:
         """Read the registry beside this search, which waits for it a little and goes on with what was known before."""
         if not self._looking.acquire(blocking=False):
             return
-        reading = threading.Thread(target=self._look_and_release, name="osrerank-workers", daemon=True)
-        try:
-            reading.start()
-        except RuntimeError:  # no more threads, or the interpreter ends
+        if self._beside(self._look_and_release, "osrerank-workers") is not None:
             self._looking.release()
-            return
-        self._probing = reading
-        reading.join(PROBE_WAIT_S)
 
     def _look_and_release(self) -> None:
         try:
@@ -158,14 +153,20 @@ class LiveWorkers:
 
     def _start_probe(self) -> None:
         """Probe the broker beside this search, which waits for it a little."""
-        probing = threading.Thread(target=self._probe, name="osrerank-probe", daemon=True)
-        try:
-            probing.start()
-        except RuntimeError as error:  # no more threads, or the interpreter ends
+        error = self._beside(self._probe, "osrerank-probe")
+        if error is not None:
             self._note(error, probed=True)
-            return
-        self._probing = probing
-        probing.join(PROBE_WAIT_S)
+
+    def _beside(self, work: Callable[[], None], name: str) -> RuntimeError | None:
+        """Begin work in a thread and wait for it a little; return why there can be none."""
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads, or the interpreter ends
+            return error
+        self._probing = thread
+        thread.join(PROBE_WAIT_S)
+        return None
 
     def _probe(self) -> None:
         try:
