@@ -7,11 +7,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from osrerank._platform import usable_cores
 from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect, embedded_folder
 from osrerank.errors import ConfigError
 from osrerank.retrieval.text_fields import fields_in
-from osrerank.scoring.onnx_scorer import usable_cores
 from osrerank.scoring.registry import HTTP, WORKERS, is_local, load, load_local
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from osrerank.scoring.onnx_scorer import usable_cores
+from osrerank._platform import usable_cores
 
 CPUINFO = Path("/proc/cpuinfo")
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm")

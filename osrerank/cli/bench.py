@@ -133,10 +133,10 @@ def _beside_states(
     model: str, tasks: "list[Task]", options: dict[str, Any], folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return the rows of every place for states, of whole pairs, and with --checkpoint of other libraries."""
+    from osrerank._platform import usable_cores  # noqa: PLC0415 - its twin
     from osrerank.bench.contenders import Ours  # noqa: PLC0415 - numpy
     from osrerank.bench.measure import lengths_of, rows, take_turns  # noqa: PLC0415 - its twin
     from osrerank.bench.states import KnownStates, places  # noqa: PLC0415 - its twin
-    from osrerank.scoring.onnx_scorer import usable_cores  # noqa: PLC0415 - its twin
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     threads = options["threads"] or usable_cores()
@@ -175,8 +175,8 @@ def _show_states(context: click.Context, report: dict[str, Any]) -> None:
 
 
 def _contenders(given: dict[str, Any], options: dict[str, Any], folder: Path) -> tuple[Any, dict[str, str]]:
+    from osrerank._platform import usable_cores  # noqa: PLC0415 - its twin
     from osrerank.bench.contenders import Ours  # noqa: PLC0415 - numpy
-    from osrerank.scoring.onnx_scorer import usable_cores  # noqa: PLC0415 - its twin
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     settings = Settings.load(model=given["model"], backend=given["backend"], threads=options["threads"] or None)

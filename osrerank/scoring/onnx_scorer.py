@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from osrerank import _platform
+from osrerank._platform import usable_cores
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backend import Backend, Compute
 from osrerank.scoring.card import SEGMENTS, ModelCard, join_keys
@@ -238,11 +238,6 @@ class JoinedBackend:
             ids: of its tokens, specials among them.
         """
         return dict(zip(self._outputs, self._encoder.run(self._outputs, {"input_ids": ids[None]}), strict=True))
-
-
-def usable_cores() -> int:
-    """Return how many sequences to compute at a time: a physical core for each (`osrerank._platform`)."""
-    return _platform.usable_cores()
 
 
 def _precision(directory: Path, card: ModelCard) -> str:

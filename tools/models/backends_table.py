@@ -21,9 +21,9 @@ import numpy.typing as npt
 import torch
 
 from families import FAMILIES, SHAPES, Text, load, logit, make, sequences
+from osrerank._platform import usable_cores
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.checkpoints.self_check import examples
-from osrerank.scoring.onnx_scorer import usable_cores
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scorer
 

@@ -12,7 +12,7 @@ from osrerank.decision.advice.verdict import LEAST_QUERIES
 from osrerank.errors import ConfigError
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.tune import Evidence, Weights
-from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
+from osrerank.options.rerank import MONO_DUO, Rerank
 from osrerank.response import FIRST_PASS, parse_hit, squash, text_of
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
@@ -139,11 +139,6 @@ def search_sample(
         found.append(_found(query, response, options, (time.perf_counter() - began) * 1000))
         advance()
     return found
-
-
-def first_pass_only(options: Rerank) -> Rerank:
-    """Return options of the first pass alone, over the same fields."""
-    return replace(options, pipeline=NO_STAGES)
 
 
 def _found(query: Query, response: Mapping[str, Any], options: Rerank, took_ms: float) -> Found:

@@ -237,7 +237,7 @@ class RemoteScorer:
             with self._lock:
                 self._calls -= 1
 
-    def _admit(self, group: WorkerGroup, place: "_Place", deadline: Deadline) -> None:
+    def _admit(self, group: WorkerGroup, place: _Place, deadline: Deadline) -> None:
         """Count a call's chunks as under way; refuse them before anything is sent when they would only wait.
 
         Raises:
@@ -257,7 +257,7 @@ class RemoteScorer:
             OVERLOADED.inc()
             raise Overloaded(refusal, model=self.model)
 
-    def _leave(self, place: "_Place") -> None:
+    def _leave(self, place: _Place) -> None:
         """Count a call's chunks no longer, also where it is not admitted yet."""
         with self._lock:
             self._under_way -= place.chunks if place.is_taken else 0
