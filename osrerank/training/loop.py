@@ -7,6 +7,7 @@ the first one measures, writes and decides when time is over.
 """
 
 import atexit
+import importlib
 import logging
 import math
 import time
@@ -87,6 +88,7 @@ class Machine:
 
     def __init__(self, precision: str) -> None:
         accelerate: Any = require("accelerate", extra="torch")
+        importlib.import_module("torch.distributed.nn")  # imported later, its functions' defaults would hold the group
         self.precision = precision
         try:
             self.accelerator = accelerate.Accelerator(
@@ -167,7 +169,7 @@ class Machine:
 
 
 def _leave_group() -> None:
-    """Let go of the other processes while threads can still end: left to the interpreter's end, that may abort it."""
+    """End the group and its threads while the interpreter lives; a thread that outlives it aborts the process."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 

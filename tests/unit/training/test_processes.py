@@ -52,6 +52,35 @@ def trained(examples: Path, output: Path, processes: int, *options: str, recipe:
     return done.stderr
 
 
+LEAVE = """
+import os
+from pathlib import Path
+
+from osrerank.training import loop
+
+machine = loop.Machine("fp32")
+import torch.distributed.nn.functional  # whose functions take the group of that moment for a default
+
+machine.wait()
+loop._leave_group()
+names = [task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir()]
+Path(f"left.{machine.number}").write_text("".join(name for name in names if "gloo" in name))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the threads' names are read from Linux's /proc")
+def test_no_thread_of_the_group_outlives_it(tmp_path: Path) -> None:
+    (tmp_path / "leave.py").write_text(LEAVE, encoding="utf-8")
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}", "leave.py"]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launch]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"left.{number}").read_text(encoding="utf-8") for number in (0, 1)] == ["", ""]
+
+
 def numbers(folder: Path, column: str) -> list[float]:
     return [float(row[column]) for row in read_curve(folder / "curve.csv") if row[column]]
 
