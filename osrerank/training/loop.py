@@ -7,7 +7,6 @@ the first one measures, writes and decides when time is over.
 """
 
 import atexit
-import importlib
 import logging
 import math
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.nn  # before there is a group, which its functions' defaults would hold for ever
 from torch import Tensor, distributed
 
 from osrerank._optional import require
@@ -88,7 +88,6 @@ class Machine:
 
     def __init__(self, precision: str) -> None:
         accelerate: Any = require("accelerate", extra="torch")
-        importlib.import_module("torch.distributed.nn")  # imported later, its functions' defaults would hold the group
         self.precision = precision
         try:
             self.accelerator = accelerate.Accelerator(
@@ -169,7 +168,7 @@ class Machine:
 
 
 def _leave_group() -> None:
-    """End the group and its threads while the interpreter lives; a thread that outlives it aborts the process."""
+    """End the group and its threads while the interpreter lives; a thread that outlives it may abort."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 

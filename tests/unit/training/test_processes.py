@@ -26,22 +26,12 @@ RECIPE = (
 )
 
 
-def trained(examples: Path, output: Path, processes: int, *options: str, recipe: str = RECIPE) -> str:
+def run(processes: int, command: list[str], folder: Path = ROOT) -> str:
+    """Run a module or a script, by torchrun where several processes are asked for; return what it says."""
     launch = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={free_port()}"]
-    data = ["--data", f"examples={examples}", "--dev", f"examples={examples}"]
-    start = ["--init-from", str(BI_ENCODER), "--output", str(output), "--recipe", recipe]
     done = subprocess.run(
-        [
-            sys.executable,
-            *(launch if processes > 1 else []),
-            "-m",
-            "osrerank",
-            "train",
-            "mono",
-            *start,
-            *data,
-            *options,
-        ],
+        [sys.executable, *(launch if processes > 1 else []), *command],
+        cwd=folder,
         env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -52,8 +42,13 @@ def trained(examples: Path, output: Path, processes: int, *options: str, recipe:
     return done.stderr
 
 
+def trained(examples: Path, output: Path, processes: int, *options: str, recipe: str = RECIPE) -> str:
+    data = ["--data", f"examples={examples}", "--dev", f"examples={examples}"]
+    start = ["--init-from", str(BI_ENCODER), "--output", str(output), "--recipe", recipe]
+    return run(processes, ["-m", "osrerank", "train", "mono", *start, *data, *options])
+
+
 LEAVE = """
-import os
 from pathlib import Path
 
 from osrerank.training import loop
@@ -71,13 +66,7 @@ Path(f"left.{machine.number}").write_text("".join(name for name in names if "glo
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the threads' names are read from Linux's /proc")
 def test_no_thread_of_the_group_outlives_it(tmp_path: Path) -> None:
     (tmp_path / "leave.py").write_text(LEAVE, encoding="utf-8")
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}", "leave.py"]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launch]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run(2, ["leave.py"], tmp_path)
     assert [(tmp_path / f"left.{number}").read_text(encoding="utf-8") for number in (0, 1)] == ["", ""]
 
 
