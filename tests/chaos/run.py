@@ -25,6 +25,8 @@ AHEAD = 48
 """How far a fast client's searches may be ahead of the slowest one's."""
 LOST_S = 60.0
 """A search that nothing is heard of for this long is lost."""
+REJOIN_S = 120.0
+"""A node that has been back for this long and has not joined is started again."""
 REST_S = 0.2
 """After a search that failed, which is soon done: a time without OpenSearch would use up thousands of them."""
 DEADLINES_MS = (1000.0, 2000.0, 2000.0, 6000.0)
@@ -153,6 +155,8 @@ class Run:
     doubled: list[int] = field(default_factory=list)
     failed_without_fault: list[int] = field(default_factory=list)
     faulty_until: float = 0.0
+    held_since: float | None = None
+    started_again: int = 0
 
     def resume(self) -> None:
         """Take over what the log has."""
@@ -209,6 +213,30 @@ class Run:
             rest_s = 1e6 if event.act in ("toxic", "kill") else 20.0 if event.target.startswith("os-") else 90.0
             self.faulty_until = time.monotonic() + rest_s
 
+    def perform_due(self, world: World, events: list[Event], lowest: int) -> None:
+        """Do the events whose searches have all ended; a node is killed only when the other one can do without it."""
+        while events and events[0].at <= lowest:
+            event = events[0]
+            if event.target == "node" and not world.may_end(event):
+                self._hold(world, event)
+                return
+            self.held_since = None
+            self.note(event)
+            world.perform(events.pop(0))
+
+    def _hold(self, world: World, event: Event) -> None:
+        """Wait for the other node; one that does not join, for whatever reason, is started again."""
+        now = time.monotonic()
+        self.held_since = self.held_since or now
+        if now - self.held_since > REJOIN_S:
+            for act in ("kill", "start"):
+                again = Event(event.at, act, "node", 1 - event.number)
+                print("again:", again, flush=True)  # noqa: T201 - it is not in the schedule
+                self.note(again)
+                world.perform(again)
+            self.started_again += 1
+            self.held_since = now
+
     def summary(self, seconds: float) -> dict[str, Any]:
         return {
             "seed": self.plan.seed,
@@ -219,6 +247,7 @@ class Run:
             "doubled": len(self.doubled),
             "failed_without_a_fault_of_opensearch": len(self.failed_without_fault),
             "events": len(self.events),
+            "nodes_started_again": self.started_again,
             "seconds": round(seconds, 1),
             "searches_per_s": round(len(self.tally.took) / seconds, 1),
             "load": round(os.getloadavg()[0], 1),
@@ -283,10 +312,7 @@ def search(run: Run, world: World, clients: Sequence[Searcher], answers: "queue.
                 if time.monotonic() < one.rests_until:
                     break
                 one.send(run.job(left[place].pop()))
-        while events and events[0].at <= lowest and (events[0].target != "node" or world.may_end(events[0])):
-            event = events.pop(0)
-            run.note(event)
-            world.perform(event)
+        run.perform_due(world, events, lowest)
         _listen(run, clients, answers)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import run as chaos_run
 from tests.chaos.oracle import Expected, judge
-from tests.chaos.run import Plan, perform
-from tests.chaos.schedule import AFTER, NODE_EVERY, at_search, schedule
+from tests.chaos.run import Plan, Run, perform
+from tests.chaos.schedule import AFTER, NODE_EVERY, Event, at_search, schedule
 from tests.chaos.world import LINKS
 from tests.toxics import Proxies, Toxic
 
@@ -118,6 +119,31 @@ def test_the_oracle_finds_what_is_wrong() -> None:
     late = {"ms": 1400.0, "first_pass_ms": 1200.0, "error": ["opensearchpy.exceptions.ConnectionError", ""]}
     assert judge({**late, "is_opensearch": True}, 1000.0, expected).over_ms == 200.0
     assert judge({**late, "is_opensearch": False}, 1000.0, expected).wrong
+
+
+def test_a_node_that_does_not_join_is_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Standing:
+        """A cluster whose other node joins only when it is started again."""
+
+        done: list[str] = []  # noqa: RUF012 - one test's
+
+        def may_end(self, event: Event) -> bool:
+            return event.act != "kill" or "   700 start node 1" in self.done
+
+        def perform(self, event: Event) -> None:
+            self.done.append(str(event))
+
+    world = Standing()
+    run = Run(Plan(1, 1000), tmp_path / "log.jsonl", {}, [])
+    events = [Event(700, "kill", "node", 0), Event(701, "kill", "worker", 2)]
+    for lowest in (699, 700, 700):
+        run.perform_due(world, events, lowest)  # type: ignore[arg-type]
+    assert (world.done, run.started_again) == ([], 0)
+    monkeypatch.setattr(chaos_run, "REJOIN_S", -1.0)
+    run.perform_due(world, events, 700)  # type: ignore[arg-type]
+    run.perform_due(world, events, 701)  # type: ignore[arg-type]
+    assert world.done == ["   700 kill node 1", "   700 start node 1", "   700 kill node 0", "   701 kill worker 2"]
+    assert (run.started_again, run.held_since, events) == (1, None, [])
 
 
 @pytest.mark.integration
