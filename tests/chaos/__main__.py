@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="outcomes, a JSON line each; a run whose log is there goes on from it")
     parser.add_argument("--folder", type=Path, help="for the files of the servers")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("interrupted; with the same --log it goes on from there"))
     plan = Plan(given.seed, given.searches, given.nodes, given.workers, given.calm, given.only)
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
         folder = given.folder or Path(temporary)

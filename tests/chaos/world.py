@@ -198,7 +198,6 @@ class World:
             "transport.publish_port": str(self.proxies.links[f"node-{number}"].port),
             "discovery.seed_hosts": seeds,
             "cluster.initial_cluster_manager_nodes": "node-0",
-            "transport.ping_schedule": "5s",  # a half-open connection is closed, else a node joins through it for ever
             "cluster.fault_detection.follower_check.timeout": "5s",
             "cluster.fault_detection.leader_check.timeout": "5s",
         }
