@@ -20,19 +20,23 @@ SHARE_ALONE, SHARE_TOGETHER = 0.55, 0.3
 
 
 class Asked:
-    """Asks each task's query anew each time, so that nothing that is kept of queries answers it."""
+    """Asks each task's query anew each time, so that nothing that is kept of queries answers it.
+
+    Attributes:
+        number: of the searches until now.
+    """
 
     def __init__(self, score: Score, tasks: Sequence[Task]) -> None:
         self._score = score
         self._tasks = [(task.query, [*task.documents.values()]) for task in tasks]
         self._lock = threading.Lock()
-        self._number = 0
+        self.number = 0
 
     def ask(self, pairs: int) -> int:
         """Score the first documents of the next task; return how many they were."""
         with self._lock:
-            self._number += 1
-            number = self._number
+            self.number += 1
+            number = self.number
         query, documents = self._tasks[number % len(self._tasks)]
         documents = documents[:pairs]
         self._score(f"{query} {number}", documents)

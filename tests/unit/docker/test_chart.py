@@ -98,6 +98,7 @@ def test_secrets_are_the_named_ones():
     assert [(source["name"], source["items"]) for source in sources] == [
         ("cache", [{"key": "url", "path": "osrerank_redis_url"}]),
         ("osrerank", [{"key": "workers-key", "path": "osrerank_workers_key"}]),
+        ("osrerank", [{"key": "cache-key", "path": "osrerank_cache_key"}]),
         ("states", [{"key": "states-key", "path": "osrerank_states_key"}]),
     ]
     assert volumes["redis-tls"]["secret"]["secretName"] == "redis-tls"
