@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
-# Processes that share the tests of `make test`, each with its own OpenSearch where one is needed.
+# Processes that share the tests of `make test`, each with its own OpenSearch where one is needed. Files are dealt in
+# their order, so that one process is not left with a long one (tests/docs/reproduce) at the end.
 TEST_PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,7 +41,7 @@ demo: $(VENV)/.base
 	$(BIN)/osrerank demo
 
 test: setup
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m "not bench and not slow" $(TEST_OPTIONS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not bench and not slow" $(TEST_OPTIONS)
 
 check: lint type
 	$(BIN)/python -m pytest tests/unit -n auto -m "not (server or long or integration or bench or slow)" $(TEST_OPTIONS)

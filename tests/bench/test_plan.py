@@ -10,9 +10,10 @@ prediction is for the very times of arrival, so that what chance does to a short
 same workers have just before the load. Near what workers can do, a tenth less of it doubles the waits, and a shared
 machine's speed changes by more than that within a minute. So there is a second prediction, which compares the model
 alone: by the rate before the load times what a search cost the workers of processor time in the load, over what it cost
-before it. Sleeping stand-ins cost none; their second prediction is by the mean of the rates before and after. Client,
-Redis and workers share two cores: one worker has a core of its own; two have one each, and their rates are measured
-while the client works beside them.
+before it. Stand-ins that sleep are as fast at any time: for them there is one, by the rate of the first of them.
+
+Client, Redis and workers share two cores: one worker has a core of its own; two have one each, and their rates are
+measured while the client works beside them.
 """
 
 import os
@@ -40,8 +41,6 @@ DEPTH, WORDS, TASKS = 20, 60, 4
 LOADS = (0.3, 0.5, 0.65, 0.8)
 SECONDS = float(os.environ.get("BENCH_SECONDS", "18"))
 RATE_SECONDS = 6.0
-LEAST_CPU_S = 0.02
-"""Of a search: workers that use less do not compute, they sleep."""
 PAIR_S = float(os.environ.get("BENCH_PAIR_S", "0.01"))
 SEARCH_TASKS = synthetic(WORDS, queries=24, depth=DEPTH)
 WIDTH = sum(map(len, SEARCH_TASKS[0].documents.values())) // LEAST_CHARACTERS
@@ -80,35 +79,40 @@ def cpu_s(group):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def compared(scorer, group, rate, setup, load):
-    """Offer a load; return predicted and measured 95th percentiles in milliseconds, by the workers' speed in it."""
-    before, cost_before_s = beside_others(scorer, group, rate, setup)
+def compared(scorer, setup, rate, load, group=None):
+    """Offer a load; return predicted and measured 95th percentiles in milliseconds.
+
+    A group of workers that compute is measured before, in and after the load; what is returned is by its speed in it.
+    """
+    before, cost_before_s = beside_others(scorer, group, rate, setup) if group else (rate, 0.0)
     traffic = at_load(Traffic(1.0, DEPTH, first_pass_ms=(1e-6, 1e-6), overhead_ms=0.0), before, setup, load)
     seed = round(100 * load) + setup.workers
     arrivals = traffic.arrivals(np.random.default_rng(seed), round(SECONDS * traffic.searches_per_s))
-    used_s = cpu_s(group)
+    used_s = cpu_s(group) if group else 0.0
     took = 1000 * offered(scorer, arrivals)
-    cost_s = (cpu_s(group) - used_s) / len(arrivals)
-    after, cost_after_s = beside_others(scorer, group, rate, setup)
-    in_it = before.together * cost_s / cost_before_s if cost_s > LEAST_CPU_S else (before.together + after.together) / 2
     measured_ms = np.percentile(took, (50, 95))
-    used_ms = ", ".join(f"{1000 * one:.0f}" for one in (cost_before_s, cost_s, cost_after_s))
     print(
         f"{setup.workers} worker(s), {load:.0%} load, {len(arrivals)} searches at {traffic.searches_per_s:.1f}/s: "
-        f"measured p50 {measured_ms[0]:.0f}, p95 {measured_ms[1]:.0f} ms; workers used "
-        f"{used_ms} ms of CPU a search before, in and after it; "
-        f"and at most {DEPTH / before.busy_s(DEPTH):.0f}, then {DEPTH / after.busy_s(DEPTH):.0f} pairs/s of each"
+        f"measured p50 {measured_ms[0]:.0f}, p95 {measured_ms[1]:.0f} ms"
     )
-    said = {}
-    for name, one in (("before", before), ("in", replace(rate, together=in_it))):
+    rates = {"before": before}
+    if group:
+        cost_s = (cpu_s(group) - used_s) / len(arrivals)
+        rates["in"] = replace(rate, together=before.together * cost_s / cost_before_s)
+        after, cost_after_s = beside_others(scorer, group, rate, setup)
+        used = ", ".join(f"{1000 * one:.0f}" for one in (cost_before_s, cost_s, cost_after_s))
+        pairs = " and ".join(f"{DEPTH / one.busy_s(DEPTH):.0f}" for one in (before, after))
+        print(f"  a search cost {used} ms of CPU before, in and after it; each did {pairs} pairs/s before and after")
+    said_ms = []
+    for name, one in rates.items():
         rng = np.random.default_rng(seed + 1)
-        said[name] = np.percentile(1000 * scored_s(arrivals, one, DEPTH, setup, rng), (50, 95))
-        off = said[name] / measured_ms - 1
+        said_ms = np.percentile(1000 * scored_s(arrivals, one, DEPTH, setup, rng), (50, 95))
+        off = said_ms / measured_ms - 1
         print(
-            f"  by the speed {name} it: p50 {said[name][0]:.0f}, p95 {said[name][1]:.0f} ms, off by {off[0]:+.0%}, "
+            f"  by the speed {name} it: p50 {said_ms[0]:.0f}, p95 {said_ms[1]:.0f} ms, off by {off[0]:+.0%}, "
             f"{off[1]:+.0%}; in a long run p95 {predict(traffic, one, setup).p95_ms:.0f}"
         )
-    return said["in"][1], measured_ms[1]
+    return said_ms[1], measured_ms[1]
 
 
 def said_of(rate):
@@ -133,9 +137,9 @@ def beside_others(scorer, group, rate, setup):
     return replace(rate, together=rate.together * each_s / rate.busy_s(DEPTH)), cost_s
 
 
-def check(scorer, group, setup, rate):
+def check(scorer, setup, rate, group=None):
     """Offer every load, and compare the 95th percentiles."""
-    rows = [compared(scorer, group, rate, setup, load) for load in LOADS]
+    rows = [compared(scorer, setup, rate, load, group) for load in LOADS]
     print(f"load average {os.getloadavg()[0]:.1f}")
     assert [row for row in rows if not 2 / 3 <= row[0] / row[1] <= 4 / 3] == []
 
@@ -157,7 +161,7 @@ def test_plan_and_a_model(redis_url, tmp_path, count):
             time.sleep(1.5)  # the client reads the registry once a second
             rate, _ = beside_others(scorer, group, rate, setup)
             print(f"each of two: {said_of(rate)}")
-        check(scorer, group, setup, rate)
+        check(scorer, setup, rate, group)
     finally:
         os.sched_setaffinity(0, set(cores))
         scorer.close()
@@ -186,7 +190,7 @@ def test_plan_and_sleeping_workers(redis_url, tmp_path, count, tasks, turn):
         rate = measured(scorer, tasks, 10 + 250 * PAIR_S)
         group.start(count - 1)
         time.sleep(1.5)  # as above
-        check(scorer, group, Setup(count, tasks, width=WIDTH), rate)
+        check(scorer, Setup(count, tasks, width=WIDTH), rate)
     finally:
         scorer.close()
         group.stop()
