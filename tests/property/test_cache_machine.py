@@ -50,6 +50,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[
     with Proxies() as proxies, Redis.from_url(redis_url) as redis:
         proxies.open("redis", int(redis_url.rsplit(":", 1)[1].split("/", maxsplit=1)[0]))
         yield World(folder, redis, proxies, scorers, plain)
+        redis.delete(YOUNG, OLD)  # they may be of another type, which later tests' caches could not use
     for client in plain.values():
         client.close()
     for scorer in scorers.values():

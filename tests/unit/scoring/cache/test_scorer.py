@@ -47,10 +47,15 @@ def scorer() -> LocalScorer:
 @pytest.fixture
 def redis(redis_url: str) -> Iterator[Redis]:
     client = connect(redis_url)
+    _empty(client)
+    yield client
+    _empty(client)
+    client.close()
+
+
+def _empty(client: Redis) -> None:
     for key in client.scan_iter(PREFIX + b"*"):
         client.delete(key)
-    yield client
-    client.close()
 
 
 @pytest.fixture
