@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from osrerank.scoring.registry import HTTP, check_settings
 from osrerank.scoring.states.request import BroughtStates, WithStates
 from osrerank.settings import Settings
 from osrerank.stages.duo import DuoStage
+from osrerank.stages.failed import FailedStage
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.language_guard import unreadable
 from osrerank.stages.mono import MonoStage
@@ -94,6 +95,7 @@ class RerankService:
         if options.pipeline == NO_STAGES:
             return ranking
         try:
+            self._find_workers(options, deadline)
             if reason := self._unreadable(ranking.query.text, options):
                 return ranking.with_report(StageReport("language", applied=False, reason=reason))
             read = states
@@ -212,7 +214,9 @@ class RerankService:
         self._mono.close()
         self._duo.close()
 
-    def state_keys(self, ranking: Ranking, options: Rerank, indices: Sequence[str]) -> dict[bytes, str]:
+    def state_keys(
+        self, ranking: Ranking, options: Rerank, indices: Sequence[str], deadline: Deadline = NEVER
+    ) -> dict[bytes, str]:
         """Return the keys of the states that the stages may need, and the index of each one's candidate.
 
         There are none of a model that has no states, is not computed here or cannot be loaded. Which candidates are
@@ -222,9 +226,11 @@ class RerankService:
             ranking: the first pass.
             options: of the search, with fields.
             indices: of the candidates, in their order.
+            deadline: of the call.
         """
         block = ranking.candidates[: self.depth(options)]
         try:
+            self._find_workers(options, deadline)
             keys = self._keys(block, options)
         except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             keys = []
@@ -267,6 +273,11 @@ class RerankService:
         texts = {at: text_of(one) for at, one in enumerate(candidates) if one.text}
         keys = dict(zip(texts, scorer.keys_of(list(texts.values())), strict=True))
         return [keys.get(at) for at in range(len(candidates))]
+
+    def _find_workers(self, options: Rerank, deadline: Deadline) -> None:
+        if isinstance(options.pipeline, str):
+            for model in [self._mono, self._duo] if options.pipeline == MONO_DUO else [self._mono]:
+                model.find_workers(deadline)
 
     def _unreadable(self, query: str, options: Rerank) -> str:
         """Return why the model cannot read a query; "" where it may."""
@@ -335,29 +346,6 @@ def _with_states(model: LoadedModel, states: RequestStates | None, *, cached: bo
     if not isinstance(own, HasStates):
         return scorer
     return WithStates(scorer, own, states, keeps_states=brought or own.keeps_states)
-
-
-@dataclass(frozen=True, slots=True)
-class FailedStage:
-    """A stage whose model could not be loaded: the pipeline ends there, by its failure policy.
-
-    Attributes:
-        name: the stage's name.
-        depth: the stage's depth.
-        error: why.
-    """
-
-    name: str
-    depth: int
-    error: ModelLoadError | MissingDependencyError
-
-    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - its contract
-        """Raise the error as a scoring error.
-
-        Raises:
-            ModelLoadError: always.
-        """
-        raise ModelLoadError(str(self.error), path=getattr(self.error, "path", "")) from self.error
 
 
 def _first_stage(options: Rerank, scorer: Scorer) -> Stage:

@@ -1,20 +1,24 @@
 """A model that is loaded on first use, and the cache of its scores."""
 
+import contextlib
+import math
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from osrerank.errors import ModelLoadError
+from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.scoring.card import Kind
 from osrerank.scoring.registry import load
 from osrerank.settings import Settings
-from osrerank.types import Scorer
+from osrerank.types import Deadline, NeedsWorkers, Scorer
 
 if TYPE_CHECKING:
     from osrerank.scoring.cache.scorer import CachedScorer
 
 RETRY_LOAD_AFTER_S = 30.0
 """Seconds before a model that failed to load is tried again; otherwise every search would wait for it."""
+FINDING_SHARE = 0.5
+"""Part of the time left in which a search must know its workers; in the rest it scores what has states without them."""
 
 
 class LoadedModel:
@@ -61,6 +65,19 @@ class LoadedModel:
 
                 self._cached = behind_cache(scorer, self._settings)
             return self._cached
+
+    def find_workers(self, deadline: Deadline) -> None:
+        """Look for the model's workers, if it is on any, for a part of the time that is left.
+
+        Who cannot do without them, or without the model, is told so when it is used, and does not wait for the broker
+        once more.
+        """
+        remaining_s = deadline.remaining_s()
+        part = deadline.within_ms(None if remaining_s == math.inf else 1000 * FINDING_SHARE * remaining_s)
+        with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
+            scorer = self.scorer(cached=False)
+            if isinstance(scorer, NeedsWorkers):
+                scorer.find_workers(part)
 
     def close(self) -> None:
         """Release the model, unless the caller brought it, and the connections to the cache."""

@@ -217,7 +217,8 @@ class SearchCall:
         keys: dict[bytes, str] = {}
         for one in options.rankings:
             if one.pipeline != NO_STAGES:
-                keys |= self._reranker.state_keys(_read(one, union, self._text), one, indices)
+                ranking = _read(one, union, self._text)
+                keys |= self._reranker.state_keys(ranking, one, indices, self._deadline)
         return keys
 
     def _union(self, response: Any) -> Union:

@@ -122,11 +122,16 @@ class HasStates(ScoresPassages, Protocol):
 
 @runtime_checkable
 class NeedsWorkers(Protocol):
-    """A scorer that scores what is known by itself, and needs workers for the rest."""
+    """A scorer that needs workers, for everything or for what is not known."""
 
-    def find_workers(self) -> None:
+    def find_workers(self, deadline: Deadline = NEVER) -> None:
         """Return if there are workers; they are asked nothing.
 
+        After a failure whoever asks again, and cannot do without an answer, is refused at once for a time.
+
+        Args:
+            deadline: until when the broker is waited for.
+
         Raises:
-            WorkerError: there are none, or the broker cannot be asked.
+            WorkerError: there are none, or the broker cannot be asked, or not in time.
         """

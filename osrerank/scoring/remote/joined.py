@@ -167,9 +167,9 @@ class JoinedOnWorkers(JoinedScorer):
         parts = [text.cut() if isinstance(text, LongText) else [(text, None)] for text in texts]
         return score_parts(self._workers, query, parts, deadline=deadline)
 
-    def find_workers(self) -> None:
+    def find_workers(self, deadline: Deadline = NEVER) -> None:
         """As of `osrerank.types.NeedsWorkers`."""
-        self._workers.identity  # noqa: B018 - that of the workers which are there
+        self._workers.find_workers(deadline)
 
     def close(self) -> None:
         super().close()

@@ -178,7 +178,7 @@ class RemoteScorer:
         Raises:
             Overloaded, TaskFailed, WorkerError: as `score`.
         """
-        group = self.workers()
+        group = self.workers(deadline)
         identity = group.first.identity
         query, documents = sent(query), [sent(document) for document in documents]
         with self._share(len(group.heartbeats)) as workers:
@@ -212,14 +212,18 @@ class RemoteScorer:
                 self._redis.close()
             self._process = 0
 
-    def workers(self) -> WorkerGroup:
+    def find_workers(self, deadline: Deadline = NEVER) -> None:
+        """As of `osrerank.types.NeedsWorkers`."""
+        self.workers(deadline)
+
+    def workers(self, deadline: Deadline = NEVER) -> WorkerGroup:
         """Return the workers that take chunks, all of one identity; read from the registry at most once a second.
 
         Raises:
-            WorkerError: there are none, or the broker cannot be asked; at once while it is known to be away.
+            WorkerError: as `LiveWorkers.group`.
         """
         self._open()
-        return self._live.group()
+        return self._live.group(deadline)
 
     @contextlib.contextmanager
     def _share(self, workers: int) -> Iterator[int]:

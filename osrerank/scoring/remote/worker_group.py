@@ -1,9 +1,9 @@
 """The workers that a client may send chunks to, and what it does while their broker is away."""
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from redis import RedisError
@@ -14,6 +14,7 @@ from osrerank.scoring.remote.breaker import Attempt, Breaker
 from osrerank.scoring.remote.broker import CONNECT_S, PLAIN_ANSWER_S, no_broker
 from osrerank.scoring.remote.messages import Heartbeat
 from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry
+from osrerank.types import NEVER, Deadline
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,8 @@ FRESH_S = 2 * BEAT_S
 MOST_STALE_S = 4.0
 """While it is being read, what was known is good for this long: longer than a silent broker is waited for."""
 PROBE_WAIT_S = 0.05
-"""A search waits this long for a probe of the broker, or a reading; one that answers does so sooner."""
+"""A search that can do without waits this long for a probe of the broker, or a reading; most answer sooner."""
+STILL_ASKED = "the broker has not answered in the time that a search had, and is still waited for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class WorkerGroup:
 class LiveWorkers:
     """The live workers of a model in a client process; safe to use from many threads.
 
-    After a failure of the broker a `Breaker` keeps everybody from it. Its probes run in a thread of their own, so that
-    no search waits for a broker that says nothing.
+    After a failure of the broker a `Breaker` keeps everybody from it. Its probes and readings of the registry run in
+    threads of their own, so that no search waits beyond its deadline for a broker that says nothing.
 
     Args:
         registry: of the model's workers.
@@ -67,7 +69,9 @@ class LiveWorkers:
         self._registry = registry
         self._name = name
         self._breaker = Breaker()
-        self._looking = threading.Lock()
+        self._lock = threading.Lock()
+        self._reading: threading.Thread | None = None
+        self._given_up: threading.Thread | None = None
         self._known: WorkerGroup | None = None
         self._looked_at = 0.0
         self._failure = ""
@@ -79,11 +83,15 @@ class LiveWorkers:
         """The workers at the last reading; None where there were none."""
         return self._known
 
-    def group(self) -> WorkerGroup:
+    def group(self, deadline: Deadline = NEVER) -> WorkerGroup:
         """Return the workers that take chunks, read at most once a second.
 
+        Args:
+            deadline: how long the broker may be waited for, if no workers are known just now.
+
         Raises:
-            WorkerError: there are none, or the broker cannot be asked; at once while it is known to be away.
+            WorkerError: there are none, or the broker cannot be asked; at once while it is known to be away, or while
+                an answer is awaited that has already taken a search beyond its deadline.
         """
         if self._breaker.attempt() is Attempt.PROBE:
             self._start_probe()
@@ -96,36 +104,58 @@ class LiveWorkers:
             self._refuse_while_away()
             group = self._known
         else:
-            group = self._looked(group)
+            group = self._looked(group, deadline)
         if group is None:
             raise WorkerError(self._nobody())
         return group
 
-    def _looked(self, group: WorkerGroup | None) -> WorkerGroup | None:
+    def _looked(self, group: WorkerGroup | None, deadline: Deadline) -> WorkerGroup | None:
         """Return the workers as the broker has them now; callers at the same time wait for one reading."""
-        with self._looking:
-            self._refuse_while_away()  # a caller that waited for a failed read does not start another
-            if self._known is None or self._known is group:
-                try:
-                    self._look()
-                except RedisError as error:
-                    raise self.failed(error) from error
-            return self._known
+        with self._lock:
+            self._refuse_while_away()  # a caller that comes after a failed reading does not start another
+            if self._known is not None and self._known is not group:
+                return self._known
+            reading = self._reading_under_way() or self._start_reading()
+            if reading is self._given_up:
+                raise WorkerError(STILL_ASKED)
+        remaining_s = deadline.remaining_s()
+        reading.join(None if remaining_s == math.inf else max(0.0, remaining_s))
+        if reading.is_alive():
+            self._given_up = reading
+            raise WorkerError(STILL_ASKED)
+        self._refuse_while_away()
+        return self._known
 
     def _look_beside(self) -> None:
         """Read the registry beside this search, which waits for it a little and goes on with what was known before."""
-        if not self._looking.acquire(blocking=False):
-            return
-        if self._beside(self._look_and_release, "osrerank-workers") is not None:
-            self._looking.release()
+        with self._lock:
+            reading = None if self._reading_under_way() else self._start_reading()
+        if reading is not None:
+            reading.join(PROBE_WAIT_S)
 
-    def _look_and_release(self) -> None:
+    def _reading_under_way(self) -> threading.Thread | None:
+        return self._reading if self._reading is not None and self._reading.is_alive() else None
+
+    def _start_reading(self) -> threading.Thread:
+        """Begin to read the registry; the lock is held.
+
+        Raises:
+            WorkerError: there can be no thread for it.
+        """
+        reading = threading.Thread(target=self._read, name="osrerank-workers", daemon=True)
+        try:
+            reading.start()
+        except RuntimeError as error:  # no more threads, or the interpreter ends
+            self._note(error)
+            raise WorkerError(self._failure) from error
+        self._reading = reading
+        return reading
+
+    def _read(self) -> None:
         try:
             self._look()
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody may use the broker now
             self._note(error)
-        finally:
-            self._looking.release()
 
     def _refuse_while_away(self) -> None:
         if self._breaker.is_open:
@@ -137,9 +167,10 @@ class LiveWorkers:
         return WorkerError(self._failure)
 
     def close(self) -> None:
-        """Wait for a probe that is under way."""
-        if self._probing is not None:
-            self._probing.join(CONNECT_S + PLAIN_ANSWER_S)
+        """Wait for a probe and a reading that are under way."""
+        for thread in (self._probing, self._reading):
+            if thread is not None:
+                thread.join(CONNECT_S + PLAIN_ANSWER_S)
 
     def _note(self, error: Exception, *, probed: bool = False) -> None:
         BROKER_FAILURES.inc()
@@ -153,20 +184,14 @@ class LiveWorkers:
 
     def _start_probe(self) -> None:
         """Probe the broker beside this search, which waits for it a little."""
-        error = self._beside(self._probe, "osrerank-probe")
-        if error is not None:
-            self._note(error, probed=True)
-
-    def _beside(self, work: Callable[[], None], name: str) -> RuntimeError | None:
-        """Begin work in a thread and wait for it a little; return why there can be none."""
-        thread = threading.Thread(target=work, name=name, daemon=True)
+        probing = threading.Thread(target=self._probe, name="osrerank-probe", daemon=True)
         try:
-            thread.start()
+            probing.start()
         except RuntimeError as error:  # no more threads, or the interpreter ends
-            return error
-        self._probing = thread
-        thread.join(PROBE_WAIT_S)
-        return None
+            self._note(error, probed=True)
+            return
+        self._probing = probing
+        probing.join(PROBE_WAIT_S)
 
     def _probe(self) -> None:
         try:
