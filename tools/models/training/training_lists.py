@@ -1,6 +1,6 @@
 """Write what `training.toml` trains on: lists of BM25's first documents of questions, over pools of documents.
 
-python tools/models/training/training_lists.py DATA LISTS
+python tools/models/training/training_lists.py DATA LISTS [--wide]
 
 It needs tools/models/joined in PYTHONPATH.
 
@@ -151,9 +151,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("lists", type=Path)
+    parser.add_argument("--wide", action="store_true", help="the plan's [wide] in place of its [data]")
     options = parser.parse_args()
     options.lists.mkdir(parents=True, exist_ok=True)
-    plan = tomllib.loads(PLAN.read_text("utf-8"))["data"]
+    plan = tomllib.loads(PLAN.read_text("utf-8"))["wide" if options.wide else "data"]
     for name, make in COLLECTIONS.items():
         file = options.lists / f"{name}.json"
         if not file.exists():
