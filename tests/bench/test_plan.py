@@ -7,10 +7,11 @@ work goes on, BENCH_PAIR_S=.06 BENCH_SECONDS=36 -k test_plan_and_sleeping still 
 Real workers of one thread each score over a real Redis. The client sends searches at times drawn beforehand, whether
 or not earlier ones have ended (open loop), and counts a search's latency from the time at which it was due. The
 prediction is for the very times of arrival, so that what chance does to a short run is in both, by the rate that the
-same workers have just before the load. Near what workers can do, a tenth less of it doubles the waits, and a shared
-machine's speed changes by more than that within a minute. So there is a second prediction, which compares the model
-alone: by the rate before the load times what a search cost the workers of processor time in the load, over what it cost
-before it. Stand-ins that sleep are as fast at any time: for them there is one, by the rate of the first of them.
+same workers have just before. Near what workers can do, a tenth less of it doubles the waits, and a shared machine's
+speed changes by more than that within half a minute. So a load is offered in parts of some seconds, each by the rate
+just before it, and there is a second prediction, which compares the model alone: by that rate times what a search cost
+the workers of processor time in the part, over what it cost before it. Stand-ins that sleep are as fast at any time:
+for them there is one part and one prediction, by the rate of the first of them.
 
 Client, Redis and workers share two cores: one worker has a core of its own; two have one each, and their rates are
 measured while the client works beside them.
@@ -19,7 +20,7 @@ measured while the client works beside them.
 import os
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +28,9 @@ import numpy as np
 import pytest
 
 from osrerank.bench.workload import synthetic
-from osrerank.decision.capacity.measure import Asked, measure_rate
-from osrerank.decision.capacity.predict import Traffic, at_load, predict, scored_s
+from osrerank.decision.capacity.measure import WAITING_COST, Asked, measure_rate
+from osrerank.decision.capacity.predict import Traffic, at_load, scored_s
+from osrerank.decision.capacity.rates import Rate
 from osrerank.decision.capacity.simulation import Setup
 from osrerank.scoring.remote.chunks import LEAST_CHARACTERS
 from osrerank.scoring.remote.scorer import RemoteScorer
@@ -40,7 +42,9 @@ MODEL = os.environ.get("BENCH_MODEL", TINY)
 DEPTH, WORDS, TASKS = 20, 60, 4
 LOADS = (0.3, 0.5, 0.65, 0.8)
 SECONDS = float(os.environ.get("BENCH_SECONDS", "18"))
-RATE_SECONDS = 6.0
+RATE_SECONDS = 3.0
+PARTS = 4
+"""Of a load for workers that compute: each begins with the rate that they have just then."""
 PAIR_S = float(os.environ.get("BENCH_PAIR_S", "0.01"))
 SEARCH_TASKS = synthetic(WORDS, queries=24, depth=DEPTH)
 WIDTH = sum(map(len, SEARCH_TASKS[0].documents.values())) // LEAST_CHARACTERS
@@ -79,39 +83,54 @@ def cpu_s(group):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A load for a time: when searches were due, what they took, and the workers' rates just before and in it."""
+
+    arrivals: np.ndarray
+    took_s: np.ndarray
+    before: Rate
+    in_load: Rate
+
+
+def offered_part(scorer, setup, rate, load, seed, group):
+    """Offer a load by the rate that the workers have just before."""
+    before, cost_before_s = beside_others(scorer, group, rate, setup) if group else (rate, 0.0)
+    traffic = at_load(Traffic(1.0, DEPTH, first_pass_ms=(1e-6, 1e-6), overhead_ms=0.0), before, setup, load)
+    seconds = SECONDS / PARTS if group else SECONDS
+    arrivals = traffic.arrivals(np.random.default_rng(seed), round(seconds * traffic.searches_per_s))
+    used_s = cpu_s(group) if group else 0.0
+    took_s = offered(scorer, arrivals)
+    if not group:
+        return Part(arrivals, took_s, before, before)
+    cost_s = (cpu_s(group) - used_s) / len(arrivals)
+    print(
+        f"  {DEPTH / before.busy_s(DEPTH):.0f} pairs/s of each before; a search cost {1000 * cost_before_s:.0f} ms of "
+        f"CPU before and {1000 * cost_s:.0f} in it; measured p95 {1000 * np.percentile(took_s, 95):.0f} ms"
+    )
+    in_load = replace(before, together=before.together / WAITING_COST * cost_s / cost_before_s)
+    return Part(arrivals, took_s, before, in_load)
+
+
 def compared(scorer, setup, rate, load, group=None):
     """Offer a load; return predicted and measured 95th percentiles in milliseconds.
 
-    A group of workers that compute is measured before, in and after the load; what is returned is by its speed in it.
+    With workers that compute, in parts; what is returned is by their speed in each.
     """
-    before, cost_before_s = beside_others(scorer, group, rate, setup) if group else (rate, 0.0)
-    traffic = at_load(Traffic(1.0, DEPTH, first_pass_ms=(1e-6, 1e-6), overhead_ms=0.0), before, setup, load)
-    seed = round(100 * load) + setup.workers
-    arrivals = traffic.arrivals(np.random.default_rng(seed), round(SECONDS * traffic.searches_per_s))
-    used_s = cpu_s(group) if group else 0.0
-    took = 1000 * offered(scorer, arrivals)
-    measured_ms = np.percentile(took, (50, 95))
+    seed = 100 * round(100 * load) + setup.workers
+    parts = [offered_part(scorer, setup, rate, load, seed + 10 * at, group) for at in range(PARTS if group else 1)]
+    measured_ms = 1000 * np.percentile(np.concatenate([part.took_s for part in parts]), (50, 95))
     print(
-        f"{setup.workers} worker(s), {load:.0%} load, {len(arrivals)} searches at {traffic.searches_per_s:.1f}/s: "
+        f"{setup.workers} worker(s), {load:.0%} load, {sum(len(part.arrivals) for part in parts)} searches: "
         f"measured p50 {measured_ms[0]:.0f}, p95 {measured_ms[1]:.0f} ms"
     )
-    rates = {"before": before}
-    if group:
-        cost_s = (cpu_s(group) - used_s) / len(arrivals)
-        rates["in"] = replace(rate, together=before.together * cost_s / cost_before_s)
-        after, cost_after_s = beside_others(scorer, group, rate, setup)
-        used = ", ".join(f"{1000 * one:.0f}" for one in (cost_before_s, cost_s, cost_after_s))
-        pairs = " and ".join(f"{DEPTH / one.busy_s(DEPTH):.0f}" for one in (before, after))
-        print(f"  a search cost {used} ms of CPU before, in and after it; each did {pairs} pairs/s before and after")
-    said_ms = []
-    for name, one in rates.items():
-        rng = np.random.default_rng(seed + 1)
-        said_ms = np.percentile(1000 * scored_s(arrivals, one, DEPTH, setup, rng), (50, 95))
+    rng = np.random.default_rng(seed)
+    said_ms = measured_ms
+    for name in ("before", "in_load") if group else ("before",):
+        said = [scored_s(part.arrivals, getattr(part, name), DEPTH, setup, rng) for part in parts]
+        said_ms = 1000 * np.percentile(np.concatenate(said), (50, 95))
         off = said_ms / measured_ms - 1
-        print(
-            f"  by the speed {name} it: p50 {said_ms[0]:.0f}, p95 {said_ms[1]:.0f} ms, off by {off[0]:+.0%}, "
-            f"{off[1]:+.0%}; in a long run p95 {predict(traffic, one, setup).p95_ms:.0f}"
-        )
+        print(f"  {name}: p50 {said_ms[0]:.0f}, p95 {said_ms[1]:.0f} ms, off by {off[0]:+.0%}, {off[1]:+.0%}")
     return said_ms[1], measured_ms[1]
 
 
@@ -122,9 +141,9 @@ def said_of(rate):
     )
 
 
-def measured(scorer, tasks, budget_s=10.0):
+def measured(scorer, tasks, budget_s=10.0, **options):
     """Return the rate of the only worker."""
-    rate = measure_rate(partial(score, scorer), SEARCH_TASKS, DEPTH, budget_s=budget_s, at_a_time=tasks)
+    rate = measure_rate(partial(score, scorer), SEARCH_TASKS, DEPTH, budget_s=budget_s, at_a_time=tasks, **options)
     print(f"\na worker: {said_of(rate)}; load average {os.getloadavg()[0]:.1f}")
     return rate
 
@@ -134,7 +153,7 @@ def beside_others(scorer, group, rate, setup):
     asked, used_s = Asked(partial(score, scorer), SEARCH_TASKS), cpu_s(group)
     each_s = asked.per_search_s(DEPTH, (setup.tasks + 1) * setup.workers, RATE_SECONDS) * setup.workers
     cost_s = (cpu_s(group) - used_s) / asked.number
-    return replace(rate, together=rate.together * each_s / rate.busy_s(DEPTH)), cost_s
+    return replace(rate, together=WAITING_COST * rate.together * each_s / rate.busy_s(DEPTH)), cost_s
 
 
 def check(scorer, setup, rate, group=None):
@@ -187,7 +206,7 @@ def test_plan_and_sleeping_workers(redis_url, tmp_path, count, tasks, turn):
     scorer = RemoteScorer(redis_url, STAND_IN, queue_chunks=64)
     try:
         group.start(1)
-        rate = measured(scorer, tasks, 10 + 250 * PAIR_S)
+        rate = measured(scorer, tasks, 10 + 250 * PAIR_S, waiting_cost=1.0)  # a sleep costs the same at any load
         group.start(count - 1)
         time.sleep(1.5)  # as above
         check(scorer, Setup(count, tasks, width=WIDTH), rate)

@@ -17,6 +17,9 @@ SMALL = 4
 """The small chunks have a fourth of the large ones' pairs."""
 SHARE_ALONE, SHARE_TOGETHER = 0.55, 0.3
 """Parts of the time; small chunks have the rest."""
+WAITING_COST = 1.07
+"""What a search costs a worker of processor time that is busy for 30 to 80% of the time, over what it costs one that
+always is: the mean of 52 loads of real workers (docs/capacity.md)."""
 
 
 class Asked:
@@ -70,8 +73,16 @@ class Asked:
         return (whole[-1] - whole[0]) / (len(whole) - 1)
 
 
-def measure_rate(score: Score, tasks: Sequence[Task], pairs: int, *, budget_s: float, at_a_time: int) -> Rate:
-    """Return the rate of one worker.
+def measure_rate(
+    score: Score,
+    tasks: Sequence[Task],
+    pairs: int,
+    *,
+    budget_s: float,
+    at_a_time: int,
+    waiting_cost: float = WAITING_COST,
+) -> Rate:
+    """Return the rate of one worker that is busy for a part of the time.
 
     Args:
         score: of the worker; must be safe to call from threads.
@@ -79,6 +90,7 @@ def measure_rate(score: Score, tasks: Sequence[Task], pairs: int, *, budget_s: f
         pairs: of a chunk.
         budget_s: seconds for all, about.
         at_a_time: chunks that the worker scores at a time.
+        waiting_cost: what a chunk occupies the worker for, over what it does where the worker is always busy.
     """
     asked = Asked(score, tasks)
     asked.times(pairs, 0.0)  # warm
@@ -87,7 +99,7 @@ def measure_rate(score: Score, tasks: Sequence[Task], pairs: int, *, budget_s: f
     fixed_s, pair_s = _fitted(alone, small)
     spread = tuple(took_s / (fixed_s + pair_s * size) for size, took_s in alone)
     between_s = asked.per_search_s(pairs, at_a_time, SHARE_TOGETHER * budget_s)
-    together = between_s / statistics.fmean(took_s for _, took_s in alone)
+    together = waiting_cost * between_s / statistics.fmean(took_s for _, took_s in alone)
     return Rate(pair_s, fixed_s, spread, together, at_a_time)
 
 

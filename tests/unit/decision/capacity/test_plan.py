@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 from osrerank.bench.workload import synthetic
 from osrerank.cli import cli
-from osrerank.decision.capacity.measure import measure_rate
+from osrerank.decision.capacity.measure import WAITING_COST, Asked, measure_rate
 from osrerank.decision.capacity.plan import Wanted, make_plan
 from osrerank.decision.capacity.predict import Traffic, at_load, least_workers, load_of, predict
 from osrerank.decision.capacity.rates import Rate, Rates, StatesRate, read_rates
@@ -148,6 +149,13 @@ def test_a_scorer_of_known_speed_is_measured():
     assert 0.0005 < rate.pair_s < 0.01
     assert rate.alone_s(20) >= 0.02
     assert rate.together < 0.9  # it sleeps for each caller by itself
+
+
+def test_a_worker_that_is_not_always_busy_needs_more_for_a_chunk(monkeypatch):
+    monkeypatch.setattr(Asked, "per_search_s", lambda *_: 1.0)
+    monkeypatch.setattr(Asked, "times", lambda _, pairs, __: [(pairs, 2.0)] * 4)
+    measured = partial(measure_rate, str, synthetic(10, queries=2, depth=20), 20, budget_s=1.0, at_a_time=2)
+    assert (measured().together, measured(waiting_cost=1.0).together) == (0.5 * WAITING_COST, 0.5)
 
 
 def run(*arguments):
