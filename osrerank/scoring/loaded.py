@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 RETRY_LOAD_AFTER_S = 30.0
 """Seconds before a model that failed to load is tried again; otherwise every search would wait for it."""
+FIND_AGAIN_AFTER_S = 1.0
+"""Searches look for workers this often: what they found is known for longer, and where there are none it costs time."""
 FINDING_SHARE = 0.5
 """Part of the time left in which a search must know its workers; in the rest it scores what has states without them."""
 
@@ -45,6 +47,7 @@ class LoadedModel:
         self._cached: CachedScorer | None = None
         self._failure: ModelLoadError | None = None
         self._failed_at_s = 0.0
+        self._sought_at_s = -math.inf
 
     def scorer(self, *, cached: bool) -> Scorer:
         """Return the model's scorer, through the cache if asked for.
@@ -67,17 +70,20 @@ class LoadedModel:
             return self._cached
 
     def find_workers(self, deadline: Deadline) -> None:
-        """Look for the model's workers, if it is on any, for a part of the time that is left.
+        """Look for the model's workers, if it is on any, for a part of the time that is left; at most once a second.
 
         Who cannot do without them, or without the model, is told so when it is used, and does not wait for the broker
         once more.
         """
+        if time.monotonic() - self._sought_at_s < FIND_AGAIN_AFTER_S:
+            return
         remaining_s = deadline.remaining_s()
         part = deadline.within_ms(None if remaining_s == math.inf else 1000 * FINDING_SHARE * remaining_s)
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             scorer = self.scorer(cached=False)
             if isinstance(scorer, NeedsWorkers):
                 scorer.find_workers(part)
+        self._sought_at_s = time.monotonic()  # not before, or others would go on and wait without a limit
 
     def close(self) -> None:
         """Release the model, unless the caller brought it, and the connections to the cache."""
