@@ -77,8 +77,7 @@ class LoadedModel:
         """
         if time.monotonic() - self._sought_at_s < FIND_AGAIN_AFTER_S:
             return
-        remaining_s = deadline.remaining_s()
-        part = deadline.within_ms(None if remaining_s == math.inf else 1000 * FINDING_SHARE * remaining_s)
+        part = deadline.within_ms(1000 * FINDING_SHARE * deadline.remaining_s())
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             scorer = self.scorer(cached=False)
             if isinstance(scorer, NeedsWorkers):

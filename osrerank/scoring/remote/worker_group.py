@@ -1,7 +1,6 @@
 """The workers that a client may send chunks to, and what it does while their broker is away."""
 
 import logging
-import math
 import threading
 import time
 from dataclasses import dataclass
@@ -70,8 +69,8 @@ class LiveWorkers:
         self._name = name
         self._breaker = Breaker()
         self._lock = threading.Lock()
-        self._reading: threading.Thread | None = None
-        self._given_up: threading.Thread | None = None
+        self._reading: threading.Event | None = None
+        self._given_up: threading.Event | None = None
         self._known: WorkerGroup | None = None
         self._looked_at = 0.0
         self._failure = ""
@@ -118,9 +117,7 @@ class LiveWorkers:
             reading = self._reading_under_way() or self._start_reading()
             if reading is self._given_up:
                 raise WorkerError(STILL_ASKED)
-        remaining_s = deadline.remaining_s()
-        reading.join(None if remaining_s == math.inf else max(0.0, remaining_s))
-        if reading.is_alive():
+        if not deadline.wait(reading):
             self._given_up = reading
             raise WorkerError(STILL_ASKED)
         self._refuse_while_away()
@@ -131,31 +128,33 @@ class LiveWorkers:
         with self._lock:
             reading = None if self._reading_under_way() else self._start_reading()
         if reading is not None:
-            reading.join(PROBE_WAIT_S)
+            reading.wait(PROBE_WAIT_S)
 
-    def _reading_under_way(self) -> threading.Thread | None:
-        return self._reading if self._reading is not None and self._reading.is_alive() else None
+    def _reading_under_way(self) -> threading.Event | None:
+        return self._reading if self._reading is not None and not self._reading.is_set() else None
 
-    def _start_reading(self) -> threading.Thread:
-        """Begin to read the registry; the lock is held.
+    def _start_reading(self) -> threading.Event:
+        """Begin to read the registry, and return what is set at the end; the lock is held.
 
         Raises:
             WorkerError: there can be no thread for it.
         """
-        reading = threading.Thread(target=self._read, name="osrerank-workers", daemon=True)
+        reading = threading.Event()
         try:
-            reading.start()
+            threading.Thread(target=self._read, args=(reading,), name="osrerank-workers", daemon=True).start()
         except RuntimeError as error:  # no more threads, or the interpreter ends
             self._note(error)
             raise WorkerError(self._failure) from error
         self._reading = reading
         return reading
 
-    def _read(self) -> None:
+    def _read(self, ended: threading.Event) -> None:
         try:
             self._look()
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody may use the broker now
             self._note(error)
+        finally:
+            ended.set()
 
     def _refuse_while_away(self) -> None:
         if self._breaker.is_open:
@@ -168,9 +167,10 @@ class LiveWorkers:
 
     def close(self) -> None:
         """Wait for a probe and a reading that are under way."""
-        for thread in (self._probing, self._reading):
-            if thread is not None:
-                thread.join(CONNECT_S + PLAIN_ANSWER_S)
+        if self._probing is not None:
+            self._probing.join(CONNECT_S + PLAIN_ANSWER_S)
+        if self._reading is not None:
+            self._reading.wait(CONNECT_S + PLAIN_ANSWER_S)
 
     def _note(self, error: Exception, *, probed: bool = False) -> None:
         BROKER_FAILURES.inc()
