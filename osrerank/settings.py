@@ -18,6 +18,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from osrerank._removed import instead_of
 from osrerank.errors import ConfigError
 from osrerank.tracing.spans import Tracing
 
@@ -229,8 +230,9 @@ class Settings(BaseSettings):
         known = {SECRETS_DIR} | {f"{PREFIX}{name}".upper() for name in cls.model_fields}
         for name in os.environ:
             if name.upper().startswith(PREFIX) and name.upper() not in known:
+                fix = instead_of(name.upper()) or f"known are {', '.join(sorted(known))}"
                 raise ConfigError(
-                    f"the environment variable {name} is not a setting; known are {', '.join(sorted(known))}",
+                    f"the environment variable {name} is not a setting; {fix}",
                     setting=name,
                     source="environment",
                 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from osrerank._removed import instead_of
 from osrerank.errors import ConfigError, OsrerankError
 from osrerank.scoring.registry import DTYPES, NAMES, check_backend
 
@@ -47,7 +48,7 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return sorted({*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))})
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
             module, _, attribute = COMMANDS[cmd_name].partition(":")
             command: click.Command = getattr(importlib.import_module(module), attribute)
@@ -55,6 +56,8 @@ class LazyGroup(click.Group):
         for entry in entry_points(group=GROUP, name=cmd_name):
             loaded: click.Command = entry.load()
             return loaded
+        if fix := instead_of(f"osrerank {cmd_name}"):
+            raise click.UsageError(f"There is no command {cmd_name!r}; {fix}", ctx)
         return None
 
 
@@ -84,6 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = cli.main(arguments, standalone_mode=False)
     except click.ClickException as error:
+        _say_instead(error)
         error.show()
         sys.exit(BAD_USAGE)
     except click.exceptions.Exit as stop:
@@ -98,6 +102,13 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(BAD_USAGE if isinstance(error, ConfigError) else FAILED)
     if isinstance(code, int) and code:  # the code that a command passed to ctx.exit
         sys.exit(code)
+
+
+def _say_instead(error: click.ClickException) -> None:
+    """Let the error of an option that is gone say what to do instead."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()
+        error.message = instead_of(f"osrerank {command} {error.option_name}") or error.message
 
 
 def _sentence(error: Exception) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict, get_args
 
+from osrerank._removed import instead_of
 from osrerank.errors import ConfigError
 from osrerank.options.candidates import Candidates
 from osrerank.options.cutoff import Cutoff
@@ -289,8 +290,9 @@ class Rerank:
         known = [one.name for one in fields(cls)]
         for name in value:
             if name not in known:
+                fix = instead_of(f"rerank.{name}") or f"known are {', '.join(known)}"
                 raise ConfigError(
-                    f"rerank has no option {name!r}; known are {', '.join(known)}",
+                    f"rerank has no option {name!r}; {fix}",
                     setting=f"rerank.{name}",
                     source="argument",
                 )

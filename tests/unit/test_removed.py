@@ -1,0 +1,36 @@
+"""Names of 0.2 that are gone: whoever still uses one reads what to do instead."""
+
+import pytest
+
+from osrerank._removed import REMOVED
+from osrerank.cli import main
+from osrerank.errors import ConfigError
+from osrerank.options.rerank import Rerank
+from osrerank.settings import PREFIX, Settings
+
+OPTIONS = [name.removeprefix("rerank.") for name in REMOVED if name.startswith("rerank.")]
+COMMANDS = [name.split()[1:] for name in REMOVED if name.startswith("osrerank ")]
+VARIABLES = [name for name in REMOVED if name.startswith(PREFIX)]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_is_gone_says_what_to_do_instead(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Rerank.of({name: None}, Rerank())
+    assert REMOVED[f"rerank.{name}"] in str(caught.value)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_command_that_is_gone_says_what_to_do_instead(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert REMOVED[" ".join(["osrerank", *words])] in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_variable_that_is_gone_says_what_to_do_instead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigError) as caught:
+        Settings.load()
+    assert REMOVED[name] in str(caught.value)
