@@ -203,7 +203,7 @@ def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Pat
         for notice in NOTICES:
             if (source / notice).exists():
                 shutil.copyfile(source / notice, folder / notice)
-        write_card(folder, replace(card_of(model, options.name), provenance={"base_model": source.name}))
+        write_card(folder, card_of(model, options.name))
         yield folder
 
 

@@ -19,7 +19,7 @@ from osrerank.training.weights.student import layer_map, select_layers, stand_in
 from tests.servers import ROOT  # noqa: E402
 
 DATA = ROOT / "tests" / "data"
-CLASSIFIER, BI_ENCODER = DATA / "tiny-bert-two-labels", DATA / "tiny-bert-cross-bias"
+CLASSIFIER, BI_ENCODER = DATA / "tiny-bert-two-labels", DATA / "tiny-bert-bi-encoder"
 POINTWISE = replace(PRESETS["simplified-tinybert"], dropout=0.0)
 LISTWISE = replace(PRESETS["tinybert-listwise"], dropout=0.0)
 EXAMPLES = [Example("low pressure", ("salt is low", "the wing of the engine " * 4, "heat"), (1, 0, 0))] * 2

@@ -24,7 +24,7 @@ from tests.servers import ROOT  # noqa: E402
 pytestmark = pytest.mark.long
 
 START = ROOT / "tests" / "data" / "tiny-bert-two-labels"
-BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-cross-bias"
+BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-bi-encoder"
 RECIPE = replace(PRESETS["duobert"], steps=40, batch=8, rate=1e-3, warmup=0, max_tokens=96, max_query_tokens=16)
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 
 DATA = ROOT / "tests" / "data"
 CLASSIFIER = DATA / "tiny-bert-two-labels"
-BI_ENCODER = DATA / "tiny-bert-cross-bias"
+BI_ENCODER = DATA / "tiny-bert-bi-encoder"
 SMALL = Recipe(
     steps=10, batch=8, negatives=3, rate=1e-3, mine_at=0.5, evaluate_every=2, max_tokens=64, max_query_tokens=16
 )

@@ -17,7 +17,7 @@ from tests.servers import ROOT, free_port  # noqa: E402
 
 pytestmark = pytest.mark.long
 
-BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-cross-bias"
+BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-bi-encoder"
 # Lots of few tokens, so that a step has several; two parts, with mining between them; without dropout, which processes
 # draw apart.
 RECIPE = (

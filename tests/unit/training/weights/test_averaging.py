@@ -17,7 +17,7 @@ from osrerank.training.weights.models import load_trainee  # noqa: E402 - its tw
 from tests.servers import ROOT  # noqa: E402 - its twin
 
 DATA = ROOT / "tests" / "data"
-START = DATA / "tiny-bert-cross-bias"
+START = DATA / "tiny-bert-bi-encoder"
 
 
 def bare(folder: Path) -> Path:

@@ -13,11 +13,11 @@ from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.scoring.card import Joining, ModelCard
 from osrerank.scoring.inputs import Batch, InputBuilder, padded
 from osrerank.scoring.model_files import read_card
-from osrerank.scoring.onnx_scorer import JoinedBackend
+from osrerank.scoring.onnx_scorer import EncoderBackend
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.record import PROFILES
-from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.scorer import BiEncoderScorer
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -33,7 +33,7 @@ from osrerank.training.weights.joined import TEMPERATURE, OnStates, on_states  #
 from osrerank.training.weights.models import load_trainee  # noqa: E402 - likewise
 from tests.servers import ROOT  # noqa: E402
 
-BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-cross-bias"
+BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-bi-encoder"
 JOININGS = [
     Joining(1, -1.0),
     Joining(2, -1.0, cosine_share=0.25),
@@ -103,7 +103,9 @@ def test_on_records_the_logits_are_those_that_searches_compute_from_them(
     trainee = load_trainee(source, SMALL)
     network, _ = on_states(trainee.network, trainee.card, source, PROFILES[profile])
     card, builder = read_card(source), trainee.builder
-    scorer = JoinedScorer(source, card, builder, JoinedBackend.load(source, card), States(None, PROFILES[profile], b""))
+    scorer = BiEncoderScorer(
+        source, card, builder, EncoderBackend.load(source, card), States(None, PROFILES[profile], b"")
+    )
     served = scorer.score("low blood pressure", DOCUMENTS, [(place,) for place in range(4)]).values
     scorer.close()
     batch = sequences(builder, "low blood pressure", DOCUMENTS)

@@ -57,7 +57,7 @@ def test_a_bi_encoder_becomes_a_pair_scorer_as_export_makes_it(tmp_path: Path) -
 def bare_bi_encoder(folder: Path) -> Path:
     folder.mkdir()
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        (folder / name).write_bytes((DATA / "tiny-bert-cross-bias" / name).read_bytes())
+        (folder / name).write_bytes((DATA / "tiny-bert-bi-encoder" / name).read_bytes())
     return folder
 
 
@@ -74,7 +74,7 @@ def test_a_bi_encoder_becomes_a_duo_model(tmp_path: Path) -> None:
 def test_a_mono_model_becomes_a_duo_model_with_its_biases_and_without_its_calibration(tmp_path: Path) -> None:
     mono = bare_bi_encoder(tmp_path / "mono")
     cross_bias = CrossBias(-1.0, -3.0, temperature=10.0)
-    card = replace(read_card(DATA / "tiny-bert-cross-bias"), cross_bias=cross_bias, calibration=Calibration(0.5, 1.0))
+    card = replace(read_card(DATA / "tiny-bert-bi-encoder"), cross_bias=cross_bias, calibration=Calibration(0.5, 1.0))
     write_card(mono, replace(card, first_pass_weight=7.0))
     duo = load_trainee(mono, RECIPE, kind="duo").card
     assert (duo.kind, duo.cross_bias) == ("duo", CrossBias(-1.0 - math.log(2), -3.0, 10.0, other=-4.0))
@@ -84,7 +84,7 @@ def test_a_mono_model_becomes_a_duo_model_with_its_biases_and_without_its_calibr
 
 
 def test_a_duo_model_goes_on_as_it_was_written_or_back_to_mono(tmp_path: Path) -> None:
-    trainee = load_trainee(DATA / "tiny-bert-cross-bias", RECIPE, kind="duo")
+    trainee = load_trainee(DATA / "tiny-bert-bi-encoder", RECIPE, kind="duo")
     made = tmp_path / "made"
     made.mkdir()
     replace(trainee, card=replace(trainee.card, cross_bias=replace(trainee.card.cross_bias, other="closed"))).save(made)
@@ -93,7 +93,7 @@ def test_a_duo_model_goes_on_as_it_was_written_or_back_to_mono(tmp_path: Path) -
 
 
 def test_layers_of_a_duo_model_are_selected(tmp_path: Path) -> None:
-    trainee = load_trainee(DATA / "tiny-bert-cross-bias", RECIPE, kind="duo")
+    trainee = load_trainee(DATA / "tiny-bert-bi-encoder", RECIPE, kind="duo")
     small = select_layers(trainee, (1,), "small")
     assert (small.card.kind, small.network.segments, len(small.network.layers)) == ("duo", 3, 1)
     probe = Probe(small.network)
