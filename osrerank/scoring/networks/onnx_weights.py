@@ -104,9 +104,8 @@ class _GraphWeights:
         return {name: self._constants[name] for name in names if name in self._constants}
 
     def _tables(self, segments: int) -> dict[str, Array]:
-        word, position, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
-        positions = self._matrix("positions" if "positions" in self._constants else position)
-        tables = {"word.weight": self._matrix(word), "position.weight": positions}
+        word, _, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
+        tables = {"word.weight": self._matrix(word), "position.weight": self._matrix("positions")}
         if "segment" not in self._constants:  # the standard layout
             return {**tables, "segment.weight": self._matrix(segment)}
         first = self._constants["segment"]

@@ -13,7 +13,7 @@ CLS, SEP = 2, 3
 
 
 def card(**options: object) -> ModelCard:
-    return ModelCard(name="tiny", head="logit1", **options)
+    return ModelCard(**{"name": "tiny", "head": "logit1", **options})
 
 
 def sequence(builder: InputBuilder, query: str, document: str) -> tuple[list[int], list[int]]:

@@ -112,7 +112,7 @@ def test_others_graphs_of_it_are_not_taken(write: Write) -> None:
 def test_a_bi_encoder_is_none(write: Write) -> None:
     directory = write({"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}})
     assert modular(directory) is None
-    with pytest.raises(ModelLoadError, match="osrerank adapt makes a reranker of a bi-encoder"):
+    with pytest.raises(ModelLoadError, match="osrerank export MODEL OUTPUT makes a reranker of a bi-encoder"):
         read_card(directory)
 
 
