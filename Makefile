@@ -15,7 +15,7 @@ help:
 	@echo "make setup  install everything into $(VENV)"
 	@echo "make check  lint, types and the unit tests that need no server, in about a minute"
 	@echo "make test   all tests but the benchmarks;  make lint, make type, make bench"
-	@echo "make gpu-rehearsal  everything that waits for a GPU, tiny, on this machine, in about two minutes"
+	@echo "make gpu-rehearsal  all that is checked on a GPU, with tiny models on this machine, in about two minutes"
 	@echo "make helm   Helm into $(VENV), for the tests of the chart; make manifests renders docker/kubernetes from it"
 	@echo "make lock   docker/requirements, the images' packages with hashes; make sbom lists them as CycloneDX, in build/"
 	@echo "make docs   the documentation as a site, in site/; a broken link fails"
@@ -61,7 +61,7 @@ bench: setup
 	$(BIN)/python -m pytest -m bench tests/bench $(TEST_OPTIONS)
 
 gpu-rehearsal: setup
-	$(BIN)/python -m tools.gpu.rehearse build/gpu-rehearsal
+	$(BIN)/python -m tools.gpu --tiny
 
 helm: $(BIN)/helm
 

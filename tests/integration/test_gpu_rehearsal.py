@@ -1,5 +1,6 @@
-"""Everything that waits for a GPU, tiny, on this machine: ``make gpu-rehearsal``."""
+"""All that is checked on a GPU, with tiny models on this machine: ``make gpu-rehearsal``."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,9 +15,12 @@ from tests.servers import ROOT
 @pytest.mark.timeout(1200)
 def test_every_step_is_rehearsed(tmp_path: Path) -> None:
     folders = [ROOT, ROOT / "index_loaders", ROOT / "workers"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-    command = [sys.executable, "-m", "tools.gpu.rehearse", str(tmp_path / "rehearsal")]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
-    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
-    assert "rehearsed" in found.stdout
-    assert "bitwise True" in found.stdout
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tools.gpu", "--tiny", "--output", str(tmp_path / "gpu.json")]
+    told = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    assert told.returncode == 0, told.stdout[-2000:] + told.stderr[-2000:]
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert not found["failed"]
+    assert {row["step"] for row in found["rows"]} == {"parity", "speed", "states", "worker", "training"}
+    (resumed,) = (row for row in found["rows"] if row["step"] == "training")
+    assert resumed["bitwise the same"] is True

@@ -1,6 +1,6 @@
 """Export a random checkpoint of each family and compare the backends with transformers, as a Markdown table.
 
-python tools/models/backends_table.py --shape minilm-l6 --queries 5 --threads 2
+python -m tools.models.backends_table --shape minilm-l6 --queries 5 --threads 2
 
 `families` says how the checkpoints are drawn. The columns: the logits' standard deviation within a query; the largest
 difference from transformers' logits; the mean share of transformers' first ten that int8 has in its first ten; pairs a
@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from families import FAMILIES, SHAPES, Text, load, logit, make, sequences
 from osrerank._platform import usable_cores
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.checkpoints.self_check import examples
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scorer
+from tools.models.families import FAMILIES, SHAPES, Text, load, logit, make, sequences
 
 TOP = 10
 CHARACTERS = 500

