@@ -31,12 +31,13 @@ def build(context: click.Context, /, *, index: str) -> None:
 
     Documents whose states are there are only read, so that the same command goes on where it was interrupted.
     """
-    from osrerank.states import bi_encoder_of, build_on_screen, side_stores  # noqa: PLC0415 - the client
+    from osrerank.scoring.states.configured import States  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.states import build_on_screen, side_stores  # noqa: PLC0415 - likewise
 
     client = client_of(context)
     try:
         done = build_on_screen(client, index)
-        store = bi_encoder_of(client).store
+        store = States.of(client.reranker.settings).store
         kept = _summary([store] if store else side_stores(client, [index]))
     finally:
         client.close()

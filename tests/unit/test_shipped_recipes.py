@@ -17,9 +17,8 @@ def test_the_card_is_its_recipes(file):
     recipe, card = tomllib.loads(file.read_text("utf-8")), read_card(locate(f"osrerank/{file.stem}"))
     assert card.name == f"osrerank/{file.stem}"
     assert card.provenance == recipe["provenance"]
-    assert card.joining.layers == recipe["adapt"]["layers"]
     for name in ("pooling", "query_prefix", "document_prefix"):
-        assert getattr(card.joining, name) == recipe["adapt"].get(name, getattr(card.joining, name))
+        assert getattr(card, name) == recipe["export"].get(name, getattr(card, name))
     weight = recipe.get("first_pass_weight", 0) * card.calibration.scale
     assert card.first_pass_weight == pytest.approx(weight, abs=1e-4)
 

@@ -45,7 +45,6 @@ from osrerank.scoring.remote.broker import connect as connect_redis
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
-from osrerank.scoring.vectors.texts import TextVectors
 from osrerank.states import build_states
 from osrerank.types import Scorer
 from tools.gpu import models
@@ -86,7 +85,7 @@ def vectors(run: Run) -> Iterator[Row]:
     exact = models.transformers_vectors(run.encoder(), texts)
     for dtype in ("fp32", "bf16", "fp16", ""):
         with closing(models.bi_encoder(dtype)) as scorer:
-            found = TextVectors(scorer).documents(texts)
+            found = models.vectors(scorer, texts)
         name = f"vectors, torch {dtype}" if dtype else "vectors, onnx int8"
         cosine = float((found * exact).sum(axis=1).min())
         yield Row(name, {"largest difference": largest(name, found, exact), "least cosine": cosine})
@@ -126,7 +125,7 @@ def speed(run: Run) -> Iterator[Row]:
             yield Row(f"pairs, osrerank, {calls} calls at once", {"pairs/s": count / taken})
     texts = list(models.documents().values())[: run.choose(len(models.documents()), 16)]
     with closing(models.bi_encoder("auto")) as encoder:
-        taken = seconds(functools.partial(TextVectors(encoder).documents, texts), rounds)
+        taken = seconds(functools.partial(models.vectors, encoder, texts), rounds)
     yield Row("documents, osrerank", {"documents/s": len(texts) / taken})
     if "sentence-transformers" in machine():
         yield from sentence_transformers(run, lists, texts, rounds)
@@ -148,7 +147,7 @@ def sentence_transformers(run: Run, lists: Sequence[Asked], texts: Sequence[str]
     reranker = CrossEncoder(str(run.checkpoint()), device=DEVICE.type, max_length=512, model_kwargs=given)
     module = Transformer(str(run.encoder()), max_seq_length=512, model_kwargs=given)
     encoder = SentenceTransformer(modules=[module, Pooling(module.get_embedding_dimension())], device=DEVICE.type)
-    prefixed = [read_card(locate(models.BI_ENCODER)).joining.document_prefix + text for text in texts]
+    prefixed = [read_card(locate(models.BI_ENCODER)).document_prefix + text for text in texts]
     for size in run.choose((32, 128, 512), (8,)):
         options: dict[str, Any] = {"batch_size": size, "show_progress_bar": False}
         taken = seconds(functools.partial(reranker.predict, pairs, **options), rounds)

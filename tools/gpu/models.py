@@ -21,7 +21,8 @@ from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
-from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.record import Record
+from osrerank.scoring.states.scorer import BiEncoderScorer
 from osrerank.scoring.torch_scorer import read_weights
 from tools.models.families import FAMILIES, SHAPES, make
 
@@ -91,12 +92,19 @@ def documents() -> Mapping[str, str]:
     return {line["id"]: line["text"] for _, line in numbered_objects(SAMPLE / "corpus.jsonl.gz")}
 
 
-def bi_encoder(dtype: str) -> JoinedScorer:
+def bi_encoder(dtype: str) -> BiEncoderScorer:
     """Return the package's bi-encoder, which encodes in torch where a dtype is named."""
     scorer = load_scorer(BI_ENCODER, backend="onnx")
-    if not isinstance(scorer, JoinedScorer):
+    if not isinstance(scorer, BiEncoderScorer):
         raise TypeError(f"{BI_ENCODER} is no bi-encoder")
     return scorer.made_in_torch(dtype) if dtype else scorer
+
+
+def vectors(scorer: BiEncoderScorer, texts: Sequence[str]) -> Scores:
+    """Return the vectors of documents, float32 ``(n, dimension)``."""
+    records, _ = scorer.recall(texts, None)
+    kept = [records[key] for key in scorer.keys_of(texts)]
+    return np.stack([record.vector for record in kept if isinstance(record, Record)])
 
 
 def transformers_scores(folder: Path, lists: Sequence[Asked]) -> Scores:

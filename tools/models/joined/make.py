@@ -16,9 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from osrerank.export.export_model import ExportOptions, export_model
-from osrerank.export.calibration import fit_scorer
-from osrerank.export.export_model import write_card
+import numpy as np
+
+from osrerank.export.calibration import fit_calibration
+from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.scoring.card import Calibration
 from osrerank.scoring.model_files import CARD_FILE, TOKENIZER_FILE, read_card, read_json
 from osrerank.scoring.registry import load_scorer
@@ -54,11 +55,16 @@ def labelled(folder: Path, *, sets: list[str], pairs: int) -> Iterator[Labelled]
 
 def make_model(models: Path, sets: Path, directory: Path, recipe: Mapping[str, Any]) -> None:
     """Make a model's directory, with a tokenizer of its own."""
-    adapt(models / recipe["start"], directory, AdaptOptions(**recipe["adapt"]))
+    export_model(models / recipe["start"], directory, ExportOptions(**recipe["export"]))
     card = replace(read_card(directory), name=f"osrerank/{directory.name}", provenance=recipe["provenance"])
     write_card(directory, replace(card, calibration=Calibration()))
+    raw: list[float] = []
+    is_relevant: list[bool] = []
     with closing(load_scorer(str(directory))) as scorer:
-        calibration = fit_scorer(scorer, labelled(sets, **recipe["calibration"]))
+        for query, texts, relevant in labelled(sets, **recipe["calibration"]):
+            raw += scorer.score(query, texts, [(place,) for place in range(len(texts))]).values.tolist()
+            is_relevant += relevant
+    calibration = fit_calibration(np.array(raw, dtype=np.float32), np.array(is_relevant))
     weight = round(recipe["first_pass_weight"] * calibration.scale, 4)
     write_card(directory, replace(card, calibration=calibration, first_pass_weight=weight))
     print(f"{directory}: {calibration}, first-pass weight {weight}", flush=True)
