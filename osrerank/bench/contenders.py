@@ -170,7 +170,6 @@ class Ours:
         self.budget_tokens = timed.budget_tokens
         self.builder = InputBuilder.load(directory, card)
         self.model = model
-        self.cross_bias = card.cross_bias
         timed_builder: Any = TimedBuilder(self.builder, self.spent)
         self._scorer = LocalScorer(directory, card, timed_builder, timed)
         self.kind = loaded.name

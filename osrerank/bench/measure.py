@@ -13,7 +13,6 @@ from osrerank.bench.peak import measured_peak, operations
 from osrerank.bench.workload import Task, pairs
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.basic import ndcg
-from osrerank.scoring.card import CrossBias
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CONFIG_FILE, read_json
 from osrerank.types import Qrels
@@ -90,20 +89,18 @@ def rows(
             "top10_shared": _shared(timings.values[one.name], timings.values[reference]),
         }
         if isinstance(one, Ours):
-            states = lengths_of(one.builder, tasks, one.cross_bias) if one.cross_bias.pools else own
-            row |= _parts(one, states, timings.seconds[one.name])
+            row |= _parts(one, own, timings.seconds[one.name])
         found.append(row)
     return found
 
 
-def lengths_of(builder: InputBuilder, tasks: Sequence[Task], cross_bias: CrossBias | None = None) -> list[int]:
-    """Return the tokens of each pair; for a model that pools documents, the states in its layers."""
-    cross_bias = cross_bias or CrossBias()
+def lengths_of(builder: InputBuilder, tasks: Sequence[Task]) -> list[int]:
+    """Return the tokens of each pair."""
     lengths = []
     for task in tasks:
         query = builder.query(task.query)
         documents = builder.documents(list(task.documents.values()), query)
-        lengths += [cross_bias.states(builder.mono(query, document).segments) for document in documents]
+        lengths += [len(builder.mono(query, document).ids) for document in documents]
     return lengths
 
 

@@ -23,7 +23,7 @@ WITHOUT_STATES = ROOT / "tests" / "data" / "tiny-bert-one-label"
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    adapt(plain(tmp_path / "plain"), tmp_path / "made", AdaptOptions(pooling="cls", layers=1))
+    adapt(plain(tmp_path / "plain"), tmp_path / "made", AdaptOptions(pooling="cls", layers=0))
     return tmp_path / "made"
 
 
