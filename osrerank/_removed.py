@@ -1,6 +1,10 @@
 """Names of 0.2 that are gone, each with what to do instead; the changelog has the same table."""
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "osrerank distill --pool-factor": "make a smaller student, with --layers or --student",
+    "osrerank train mono --on-states": "leave it out to train the whole model; joined layers are gone",
+    "osrerank train mono --states-profile": "leave it out: a training reads whole texts",
+}
 """What a user may still name -> one sentence. Options stand as ``rerank.NAME``, commands as ``osrerank NAME``, options
 of a command as ``osrerank NAME --OPTION``, variables and fields of a model card by their names."""
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from osrerank.export.export_model import write_card
+from osrerank.scoring.card import Joining, ModelCard, Pooling
+
 TINY = Path(__file__).parent / "data" / "tiny-bert-cross-bias"
 
 
@@ -25,4 +28,11 @@ def plain(folder: Path) -> Path:
     folder.mkdir(parents=True)
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         shutil.copyfile(TINY / name, folder / name)
+    return folder
+
+
+def carded(folder: Path, pooling: Pooling = "cls", query_prefix: str = "") -> Path:
+    """Write the tiny bi-encoder with its weights and its card, without a graph."""
+    joining = Joining(0, pooling=pooling, query_prefix=query_prefix)
+    write_card(plain(folder), ModelCard("tiny", "cosine", layout="joined", max_query_tokens=512, joining=joining))
     return folder
