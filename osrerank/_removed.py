@@ -1,9 +1,25 @@
 """Names of 0.2 that are gone, each with what to do instead; the changelog has the same table."""
 
+EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
+
 REMOVED: dict[str, str] = {
+    "biases": EXPORT,
+    "cross-bias": "export the bi-encoder that it was made of, with osrerank export SOURCE OUTPUT",
+    "joining": "export the bi-encoder that it was made of, with osrerank export SOURCE OUTPUT",
+    "osrerank adapt": "osrerank export MODEL OUTPUT reads a bi-encoder, with its prefixes and pooling",
     "osrerank distill --pool-factor": "make a smaller student, with --layers or --student",
+    "osrerank export --calibrate": "give --candidates CANDIDATES --qrels QRELS",
+    "osrerank export --document-bias": EXPORT,
+    "osrerank export --layout": "osrerank export reads a bi-encoder and a cross-encoder as they are: leave it out",
+    "osrerank export --other-bias": EXPORT,
+    "osrerank export --pool-factor": EXPORT,
+    "osrerank export --query-bias": EXPORT,
+    "osrerank states build --kind": "only the model that scores candidates has states: leave it out",
     "osrerank train mono --on-states": "leave it out to train the whole model; joined layers are gone",
     "osrerank train mono --states-profile": "leave it out: a training reads whole texts",
+    "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",
+    "prior_share": EXPORT,
+    "rerank.duo_skip_margin": "lower duo_depth, or set duo_budget_ms, where pairs take too long",
 }
 """What a user may still name -> one sentence. Options stand as ``rerank.NAME``, commands as ``osrerank NAME``, options
 of a command as ``osrerank NAME --OPTION``, variables and fields of a model card by their names."""

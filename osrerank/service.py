@@ -63,7 +63,7 @@ class RerankService:
         self.settings = settings
         fix = "" if settings.backend == HTTP else NAME_A_DUO_MODEL
         self._mono = LoadedModel(settings.model, "mono", settings, scorer)
-        self._duo = LoadedModel(settings.duo_model, "duo", settings, duo_scorer, fix=fix)
+        self._duo = LoadedModel(settings.duo_model or "", "duo", settings, duo_scorer, fix=fix)
 
     def depth(self, options: Rerank) -> int:
         """Return how many candidates the first pass must return."""
@@ -129,10 +129,7 @@ class RerankService:
             "scorer": scorer.identity,
             "blend": None if blend is None else [blend.method, blend.weight],
         }
-        if options.pipeline != MONO_DUO:
-            return depends
-        duo = self._duo.scorer(cached=False)
-        return {**depends, "duo": duo.identity, "prior_share": _prior_share(options, duo)}
+        return depends | ({"duo": self._duo.scorer(cached=False).identity} if options.pipeline == MONO_DUO else {})
 
     @property
     def model_name(self) -> str:
@@ -217,10 +214,9 @@ class RerankService:
     def state_keys(
         self, ranking: Ranking, options: Rerank, indices: Sequence[str], deadline: Deadline = NEVER
     ) -> dict[bytes, str]:
-        """Return the keys of the states that the stages may need, and the index of each one's candidate.
+        """Return the keys of the states that the first stage may need, and the index of each one's candidate.
 
-        There are none of a model that has no states, is not computed here or cannot be loaded. Which candidates are
-        compared is not known yet: there are keys of all those that are scored at any depth, the first hundred.
+        There are none of a model that has no states, is not computed here or cannot be loaded.
 
         Args:
             ranking: the first pass.
@@ -234,28 +230,7 @@ class RerankService:
             keys = self._keys(block, options)
         except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             keys = []
-        found = {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
-        if options.pipeline == MONO_DUO and (duo := self.duo_with_states()) is not None:
-            compared = zip(block[: options.least_depth], indices, strict=False)
-            texts = {one.text: index for one, index in compared if one.text}
-            found |= zip(duo.keys_of(list(texts)), texts.values(), strict=True)
-        return found
-
-    def duo_scorer(self) -> Scorer:
-        """Return the scorer of pairs, loaded if necessary, not behind a cache.
-
-        Raises:
-            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
-        """
-        return self._duo.scorer(cached=False)
-
-    def duo_with_states(self) -> HasStates | None:
-        """Return the scorer of pairs; None where it has no states or cannot be loaded."""
-        try:
-            scorer = self.duo_scorer()
-        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
-            return None
-        return scorer if isinstance(scorer, HasStates) else None
+        return {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
 
     def _keys(self, candidates: Sequence[Candidate], options: Rerank) -> list[bytes | None]:
         """Return the key of the states that the first stage needs of each candidate; None of those without text.
@@ -310,34 +285,24 @@ class RerankService:
         first, blend = _first_stage(options, scorer), _blend(options, scorer)
         stages = [first] if blend is None else [first, blend]
         if options.pipeline == MONO_DUO:
-            stages.append(self._duo_stage(options, states, brought=brought, judge=first.name))
+            stages.append(self._duo_stage(options))
         return Pipeline(tuple(stages))
 
-    def _duo_stage(self, options: Rerank, states: RequestStates | None, *, brought: bool, judge: str) -> Stage:
-        """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates.
-
-        Args:
-            options: the search's.
-            states: of the search.
-            brought: whether they come from side indices.
-            judge: the stage before the blend. The first pass's part of a blend is not a model's judgment, and keeps its
-                weight from the mono model's card.
-        """
+    def _duo_stage(self, options: Rerank) -> Stage:
+        """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates."""
         depth = min(options.duo_depth, options.least_depth)
         try:
-            scorer = _with_states(self._duo, states, cached=options.cache, brought=brought)
+            scorer = self._duo.scorer(cached=options.cache)
         except (ModelLoadError, MissingDependencyError) as error:
             return FailedStage("duo", depth, error)
-        share = _prior_share(options, scorer)
-        budget_ms, skip_margin = options.duo_budget_ms, options.duo_skip_margin
-        return DuoStage(scorer, depth, options.pairs, budget_ms, skip_margin, prior_share=share, judge=judge)
+        return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms)
 
 
 def _with_states(model: LoadedModel, states: RequestStates | None, *, cached: bool, brought: bool = False) -> Scorer:
     """Return a model's scorer with the states of a search.
 
     Args:
-        model: scores candidates, or compares them.
+        model: scores candidates.
         states: of the search.
         cached: whether scores may come from the cache.
         brought: whether they come from side indices, so that they are kept there.
@@ -380,9 +345,3 @@ def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
             source="argument",
         )
     return BlendStage("linear", weight, options.least_depth)
-
-
-def _prior_share(options: Rerank, scorer: Scorer) -> float:
-    """Return the prior share of a duo model's card; 0 if the scores before are not logits."""
-    in_logits = options.sentences is None and options.blend not in ("weighted", "rrf")
-    return scorer.advice.prior_share if in_logits else 0.0

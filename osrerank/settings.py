@@ -27,7 +27,6 @@ SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 """A folder with a file for each secret, ``osrerank_redis_url`` and so on, as Docker and Kubernetes mount them."""
 DEFAULT_MODEL = "osrerank/mono"
 """The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
-DEFAULT_DUO_MODEL = "osrerank/duo"
 RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
 """How a rerank server may be asked (`osrerank.scoring.endpoint.dialects`)."""
 ONE_REDIS = (
@@ -59,7 +58,7 @@ class Settings(BaseSettings):
             backend ``workers``, unless ``broker_url`` names another.
         broker_url: Redis through which clients and workers exchange messages; None for ``redis_url``.
         model: model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub id.
-        duo_model: model that compares pairs of candidates, for the pipeline ``mono-duo``; named likewise.
+        duo_model: model that compares pairs of candidates, for ``mono-duo``; named likewise, None for none.
         backend: what computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes, or ``http``
             for a rerank server; ``auto`` takes ``onnx`` where the model has a graph, else ``torch``.
         rerank_url: the rerank server of the backend ``http``: ``http(s)://host:port``, with a path where it has one.
@@ -76,12 +75,12 @@ class Settings(BaseSettings):
         cache_local_mb: memory for cached scores in this process, in megabytes; 0 for none.
         cache_key: secret that scores in Redis are signed with, so that nobody else can write any. Of several, separated
             by commas, the first signs and all are accepted.
-        states: where documents' states are kept, for models of the layout ``joined``: ``file``, ``redis`` or ``off``.
+        states: where documents' states are kept, for bi-encoders: ``file``, ``redis`` or ``off``.
         states_folder: folder of that file.
         states_redis_url: Redis that keeps them, where ``states`` is ``redis``.
         states_mb: what they may take, in megabytes.
         states_ttl_s: lifetime of a document's states, in seconds.
-        states_profile: how much of a document is kept: ``standard``, ``small``, or ``exact`` for all of it.
+        states_profile: numbers of a document's vector: ``standard`` has 8 bits, ``exact`` 32.
         states_index: whether states are also kept in a side index of each index that is searched.
         states_key: secret that states are signed with, so that nobody else can write any.
         workers_key: secret that clients and workers sign their messages with. Of several, separated by commas, the
@@ -106,7 +105,7 @@ class Settings(BaseSettings):
     url: SecretStr = Field(default_factory=_default_url)
     redis_url: SecretStr | None = None
     model: str = DEFAULT_MODEL
-    duo_model: str = DEFAULT_DUO_MODEL
+    duo_model: str | None = None
     broker_url: SecretStr | None = None
     backend: str = "auto"
     dtype: str = "auto"
@@ -120,7 +119,7 @@ class Settings(BaseSettings):
     states_folder: Path = Field(default_factory=_default_states_folder)
     states_mb: float = Field(default=1024.0, ge=1)
     states_ttl_s: int = Field(default=30 * 24 * 3600, gt=1)
-    states_profile: Literal["standard", "small", "exact"] = "standard"
+    states_profile: Literal["standard", "exact"] = "standard"
     states_index: bool = False
     states_key: SecretStr | None = None
     workers_key: SecretStr | None = None

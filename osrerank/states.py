@@ -12,13 +12,12 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.response import parse
 from osrerank.retrieval.requests import is_embedded
-from osrerank.scoring.card import Kind
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.states.index import SUFFIX, IndexStore, every_hit
 from osrerank.scoring.states.request import BroughtStates
-from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.scorer import BiEncoderScorer
 from osrerank.scoring.states.store import STATES_OFF
-from osrerank.types import Candidate, HasStates, LongText, Query, Scorer
+from osrerank.types import LongText, Query, Scorer
 
 BATCH = 64
 """Documents encoded at a time."""
@@ -57,7 +56,6 @@ def build_states(
     client: Client,
     index: str,
     *,
-    kind: Kind = "mono",
     report: Callable[[Built, int], None] = lambda _done, _all: None,
 ) -> Built:
     """Compute and keep the states of an index's documents, as its searches read them; what is there is not made again.
@@ -67,7 +65,6 @@ def build_states(
     Args:
         client: of the index; its settings name the models, and where states are kept.
         index: its name.
-        kind: which model's: of the one that scores candidates, or of the one that compares them.
         report: gets what is done after each batch, and how many documents there are.
 
     Raises:
@@ -75,9 +72,9 @@ def build_states(
         OsrerankError: a text cannot be encoded, or the store takes nothing.
     """
     sides, done = SideStores(client), Built()
-    with record_maker(client, kind) as scorer:
+    with record_maker(client) as scorer:
         count = int(client.count(index=index)["count"])
-        for batch in batches_of(client, index, kind):
+        for batch in batches_of(client, index):
             kept = [scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
             texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
             done = done.plus(batch.documents, texts, encoded, batch.empty)
@@ -85,14 +82,14 @@ def build_states(
     return done
 
 
-def build_on_screen(client: Client, index: str, kind: Kind = "mono") -> Built:
+def build_on_screen(client: Client, index: str) -> Built:
     """Do what `build_states` does, with its progress on standard error: a bar on a terminal, else lines."""
     with shown("states", "documents") as report:
-        return build_states(client, index, kind=kind, report=lambda done, count: report(done.documents, count))
+        return build_states(client, index, report=lambda done, count: report(done.documents, count))
 
 
 def prune_states(client: Client, indexes: Sequence[str]) -> int:
-    """Drop all states but those of these indexes' texts by the client's models; return how many are left.
+    """Drop all states but those of these indexes' texts by the client's model; return how many are left.
 
     Args:
         client: of the indexes.
@@ -102,18 +99,13 @@ def prune_states(client: Client, indexes: Sequence[str]) -> int:
         ConfigError: the model has no states, or states are off.
         OsrerankError: the store cannot be pruned; it is as it was.
     """
-    scorer = joined_scorer(client)
+    scorer = bi_encoder_of(client)
     sides = side_stores(client, indexes) if client.reranker.settings.states_index else []
     if scorer.store is None and not sides:
         raise ConfigError(STATES_OFF, setting="states", source="environment")
 
-    models: list[tuple[Kind, HasStates]] = [("mono", scorer)]
-    if (duo := client.reranker.duo_with_states()) is not None:
-        models.append(("duo", duo))
-
     def keys(names: Sequence[str]) -> Iterator[list[bytes]]:
-        for kind, model in models:
-            yield from (model.keys_of(batch.every) for name in names for batch in batches_of(client, name, kind))
+        return (scorer.keys_of(batch.every) for name in names for batch in batches_of(client, name))
 
     left = sum(side.prune(keys([side.beside])) for side in sides)
     return left + (scorer.store.prune(keys(indexes)) if scorer.store else 0)
@@ -181,7 +173,7 @@ def coverage(client: Client, index: str, *, most: int = 1000) -> Coverage:
         ConfigError: the model has no states.
         InferenceError: a text could not be encoded.
     """
-    scorer, sides = joined_scorer(client), SideStores(client)
+    scorer, sides = bi_encoder_of(client), SideStores(client)
     some: list[str | LongText] = []
     asked: set[bytes] = set()
     known: set[bytes] = set()
@@ -220,14 +212,14 @@ class Batch(NamedTuple):
         return [text for texts in self.texts.values() for text in texts]
 
 
-def batches_of(client: Client, index: str, kind: Kind = "mono") -> Iterator[Batch]:
+def batches_of(client: Client, index: str) -> Iterator[Batch]:
     """Yield an index's documents as a model reads them; the index may be an alias or a pattern."""
     options = client.options_of(index)
     documents = documents_of(client, index, options.fields or ())
     while hits := list(islice(documents, BATCH)):
         ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), options.fields or (), options.separator)
         texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
-        text_of, empty = client.reranker.text_of(options) if kind == "mono" else _beginning, 0
+        text_of, empty = client.reranker.text_of(options), 0
         for candidate, hit in zip(ranking.candidates, hits, strict=True):
             if candidate.text is None:
                 empty += 1
@@ -236,13 +228,8 @@ def batches_of(client: Client, index: str, kind: Kind = "mono") -> Iterator[Batc
         yield Batch(texts, len(hits), empty)
 
 
-def _beginning(candidate: Candidate) -> str:
-    """Return a candidate's text as a duo model reads it: cut where it is too long."""
-    return candidate.text or ""
-
-
 @contextmanager
-def record_maker(client: Client, kind: Kind = "mono") -> Iterator[JoinedScorer]:
+def record_maker(client: Client) -> Iterator[BiEncoderScorer]:
     """Yield what makes the records of a client's model: its scorer; with the torch backend the same model in torch.
 
     Raises:
@@ -251,31 +238,29 @@ def record_maker(client: Client, kind: Kind = "mono") -> Iterator[JoinedScorer]:
     """
     settings = client.reranker.settings
     if settings.backend != "torch":
-        yield joined_scorer(client, kind)
+        yield bi_encoder_of(client)
         return
-    model = settings.model if kind == "mono" else settings.duo_model
-    scorer = load_scorer(model, backend="onnx", threads=settings.threads, kind=kind, settings=settings)
+    scorer = load_scorer(settings.model, backend="onnx", threads=settings.threads, kind="mono", settings=settings)
     try:
-        yield _joined(scorer).made_in_torch(settings.dtype)
+        yield _bi_encoder(scorer).made_in_torch(settings.dtype)
     finally:
         scorer.close()
 
 
-def joined_scorer(client: Client, kind: Kind = "mono") -> JoinedScorer:
-    """Return the client's model of a kind.
+def bi_encoder_of(client: Client) -> BiEncoderScorer:
+    """Return the client's model.
 
     Raises:
         ConfigError: it has no states.
         ModelLoadError, MissingDependencyError: it cannot be loaded.
     """
-    reranker = client.reranker
-    return _joined(reranker.scorer(cached=False) if kind == "mono" else reranker.duo_scorer())
+    return _bi_encoder(client.reranker.scorer(cached=False))
 
 
-def _joined(scorer: Scorer) -> JoinedScorer:
-    if not isinstance(scorer, JoinedScorer):
-        reason = f"{scorer.model} has no document states: only models of the layout joined do, computed by onnx"
-        raise ConfigError(f"{reason}; osrerank adapt makes one of a bi-encoder", setting="model", source="--model")
+def _bi_encoder(scorer: Scorer) -> BiEncoderScorer:
+    if not isinstance(scorer, BiEncoderScorer):
+        reason = f"{scorer.model} has no document states: only bi-encoders do, computed by onnx"
+        raise ConfigError(f"{reason}; osrerank export reads one of the hub", setting="model", source="--model")
     return scorer
 
 

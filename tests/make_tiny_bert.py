@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 from osrerank.export.export_model import ExportOptions, export_model
 
 SEED = 20190113
-FORMS = ("one-label", "two-labels", "cross-bias", "duo")
+FORMS = ("one-label", "two-labels", "bi-encoder", "duo")
 DATA = Path(__file__).parent / "data"
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = """
@@ -67,14 +68,14 @@ def make(folder: Path, form: str) -> None:
         num_labels=1 if form == "one-label" else 2,
     )
     network = (
-        BertModel(config, add_pooling_layer=False) if form == "cross-bias" else BertForSequenceClassification(config)
+        BertModel(config, add_pooling_layer=False) if form == "bi-encoder" else BertForSequenceClassification(config)
     )
     plain = folder.with_name(f".{folder.name}.plain")
     save(network, plain)
-    layout = "cross-bias" if form == "cross-bias" else "standard"
     shutil.rmtree(folder, ignore_errors=True)
-    kind = "duo" if form == "duo" else "mono"
-    export_model(plain, folder, ExportOptions(f"tiny-bert-{form}", kind, layout=layout, padded=True, keep_weights=True))
+    kind, pooling = "duo" if form == "duo" else "mono", "mean" if form == "bi-encoder" else None
+    options = ExportOptions(f"tiny-bert-{form}", kind, pooling=pooling, precision="fp32", keep_weights=True)
+    export_model(plain, folder, replace(options, padded=form != "bi-encoder"))
     shutil.rmtree(plain)
 
 

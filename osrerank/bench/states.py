@@ -18,11 +18,11 @@ from osrerank.errors import ConfigError
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card
-from osrerank.scoring.onnx_scorer import JoinedBackend
+from osrerank.scoring.onnx_scorer import EncoderBackend
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.file import FileStore
-from osrerank.scoring.states.record import PROFILES, Record
-from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.record import PROFILES, Record, cosines
+from osrerank.scoring.states.scorer import BiEncoderScorer
 from osrerank.scoring.states.store import MemoryStore
 from osrerank.settings import Settings
 
@@ -36,13 +36,13 @@ class KnownStates:
     """Scores documents whose states are there, each time a query that was not asked before.
 
     Args:
-        model: of the layout ``joined``.
+        model: a bi-encoder.
         tasks: whose documents' states are computed beforehand.
         states: where they are kept.
         threads: CPU threads; 0 means the cores that this process may use.
 
     Raises:
-        ConfigError: the model has another layout.
+        ConfigError: the model is no bi-encoder.
     """
 
     version = __version__
@@ -72,22 +72,22 @@ def places(settings: Settings, folder: Path, profile: str) -> list[States]:
     found = [States(MemoryStore(MOST_BYTES), kept), States(FileStore(folder, most_bytes=MOST_BYTES, ttl_s=DAY_S), kept)]
     if settings.states_redis_url is not None:
         in_redis = States.of(settings.model_copy(update={"states": "redis"}))
-        found.append(replace(in_redis, profile=kept))
+        found.append(replace(in_redis, bits=kept))
     return found
 
 
-def scorer_of(model: str, states: States, *, threads: int) -> JoinedScorer:
-    """Load a mono model of the layout ``joined``.
+def scorer_of(model: str, states: States, *, threads: int) -> BiEncoderScorer:
+    """Load a bi-encoder.
 
     Raises:
-        ConfigError: the model has another layout, or is none of mono's.
+        ConfigError: the model is none.
     """
     directory = locate(model)
     card = read_card(directory, name=model)
-    if card.layout != "joined" or card.kind != "mono":
-        raise ConfigError(f"{model} has no states: name a mono model of the layout joined", setting="model")
-    backend = JoinedBackend.load(directory, card, threads=threads)
-    return JoinedScorer(directory, card, InputBuilder.load(directory, card), backend, states)
+    if not card.is_bi_encoder:
+        raise ConfigError(f"{model} has no states: name a bi-encoder", setting="model")
+    backend = EncoderBackend.load(directory, card, threads=threads)
+    return BiEncoderScorer(directory, card, InputBuilder.load(directory, card), backend, states)
 
 
 def texts_of(tasks: Sequence[Task]) -> list[str]:
@@ -100,11 +100,11 @@ def measure_states(
 ) -> dict[str, Any]:
     """Return medians over queries and rounds, in milliseconds, of documents whose states are in a file.
 
-    ``total_ms`` is one call: keys, store, query, join. The parts are measured apart, one after the other. Each round
+    ``total_ms`` is one call: keys, store, query, cosines. The parts are measured apart, one after the other. Each round
     asks a query that was not asked before.
 
     Args:
-        model: of the layout ``joined``.
+        model: a bi-encoder.
         tasks: the queries and documents.
         folder: an empty one, for the file.
         profile: how much of a document is kept.
@@ -112,7 +112,7 @@ def measure_states(
         threads: CPU threads; 0 means the cores that this process may use.
 
     Raises:
-        ConfigError: the model has another layout.
+        ConfigError: the model is no bi-encoder.
     """
     store = FileStore(folder, most_bytes=MOST_BYTES, ttl_s=DAY_S)
     scorer = scorer_of(model, States(store, PROFILES[profile]), threads=threads)
@@ -145,7 +145,7 @@ def measure_states(
     }
 
 
-def _measure(scorer: JoinedScorer, whole: Ours, task: Task, spent: defaultdict[str, list[float]]) -> None:
+def _measure(scorer: BiEncoderScorer, whole: Ours, task: Task, spent: defaultdict[str, list[float]]) -> None:
     texts = list(task.documents.values())
     tuples = [(place,) for place in range(len(texts))]
     with _timed(spent, "total_ms"):
@@ -154,16 +154,16 @@ def _measure(scorer: JoinedScorer, whole: Ours, task: Task, spent: defaultdict[s
     store = scorer.store
     assert store is not None
     with _timed(spent, "query_ms"):
-        query = scorer.encoded(f"{task.query} again")  # queries that were just asked are kept
+        query = scorer.query_vector(f"{task.query} again")  # queries that were just asked are kept
     with _timed(spent, "keys_ms"):
         keys = scorer.keys_of(texts)
     with _timed(spent, "read_ms"):
         contents = store.read(list(dict.fromkeys(keys)))
     with _timed(spent, "check_ms"):
         records = {key: Record.read(content, key) for key, content in contents.items()}
-    seen = [[record] for key in keys if (record := records[key]) is not None]
-    with _timed(spent, "join_ms"):
-        scorer.joiner.scores(query, seen)
+    kept = [record for key in keys if (record := records[key]) is not None]
+    with _timed(spent, "cosines_ms"):
+        cosines(query, kept)
     some = texts[:WHOLE_PAIRS]
     began = time.perf_counter()
     whole.score(task.query, some)

@@ -13,7 +13,6 @@ from osrerank.scoring.registry import DTYPES, NAMES, check_backend
 
 # name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
 COMMANDS = {
-    "adapt": "osrerank.cli.adapt:adapt",
     "advise": "osrerank.cli.advise:advise",
     "bench": "osrerank.cli.bench:bench",
     "calibrate": "osrerank.cli.calibrate:calibrate",
@@ -87,8 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = cli.main(arguments, standalone_mode=False)
     except click.ClickException as error:
-        _say_instead(error)
-        error.show()
+        _with_fix(error).show()
         sys.exit(BAD_USAGE)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
@@ -104,11 +102,13 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(code)
 
 
-def _say_instead(error: click.ClickException) -> None:
-    """Let the error of an option that is gone say what to do instead."""
+def _with_fix(error: click.ClickException) -> click.ClickException:
+    """Return the error, or of an option that is gone one that says what to do instead."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()
-        error.message = instead_of(f"osrerank {command} {error.option_name}") or error.message
+        if fix := instead_of(f"osrerank {command} {error.option_name}"):
+            return click.UsageError(f"No such option {error.option_name}; {fix}.", error.ctx)
+    return error
 
 
 def _sentence(error: Exception) -> str:

@@ -11,21 +11,6 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
-class Bias(click.ParamType[float | str]):
-    """A number, or ``closed``."""
-
-    name = "bias"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Return a number or ``closed``."""
-        if value == "closed":
-            return "closed"
-        try:
-            return float(str(value))
-        except ValueError:
-            self.fail(f"{value} is neither a number nor 'closed'", param, ctx)
-
-
 @click.command()
 @click.argument("source", type=CHECKPOINT)
 @click.argument("output", type=FOLDER)
@@ -50,40 +35,12 @@ class Bias(click.ParamType[float | str]):
     help="duo: the second document's segment, where the checkpoint has two; zeros as the released duoBERT.",
 )
 @click.option(
-    "--layout",
-    type=click.Choice(["standard", "cross-bias"]),
-    default="standard",
-    show_default=True,
-    help="A classifier as it is, or a pair scorer made of a bi-encoder.",
+    "--pooling", type=click.Choice(["cls", "mean"]), help="bi-encoder: a text's vector.  [default: its files']"
 )
+@click.option("--query-prefix", help="bi-encoder: stands before every query.  [default: its files', else none]")
+@click.option("--document-prefix", help="bi-encoder: stands before every document.  [default: likewise]")
 @click.option(
-    "--query-bias",
-    type=Bias(),
-    default=-2.0,
-    show_default=True,
-    help="cross-bias: bias on the attention of the query to the document; a number or 'closed'.",
-)
-@click.option(
-    "--document-bias",
-    type=Bias(),
-    default="closed",
-    show_default=True,
-    help="cross-bias: bias on the attention of the document to the query.",
-)
-@click.option(
-    "--other-bias",
-    type=Bias(),
-    default=-4.0,
-    show_default=True,
-    help="cross-bias, duo: bias on the attention of one document to the other.",
-)
-@click.option(
-    "--pool-factor",
-    type=click.FloatRange(min=1),
-    help="cross-bias: pieces of a document for each of its states; faster, less exact. [default: SOURCE's own]",
-)
-@click.option(
-    "--precision", type=click.Choice(["fp32", "int8"]), default="fp32", show_default=True, help="Of the ONNX graph."
+    "--precision", type=click.Choice(["fp32", "int8"]), help="Of the graph.  [default: int8 of a bi-encoder, else fp32]"
 )
 @click.option(
     "--activations",
@@ -95,9 +52,7 @@ class Bias(click.ParamType[float | str]):
 @click.option(
     "--first-pass-weight",
     type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="For the card: logits that the best first-pass score adds in a blend.",
+    help="For the card: logits that the best first-pass score adds in a blend.  [default: SOURCE's, or chosen]",
 )
 @click.option("--padded", is_flag=True, help="Make a graph that takes padded batches, for other programs; slower here.")
 @click.option("--keep-weights", is_flag=True, help="Also copy the safetensors, for the torch backend.")
@@ -107,19 +62,18 @@ class Bias(click.ParamType[float | str]):
     show_default=True,
     help="Refuse a model of others that does not put answering paragraphs first, as one that is not trained.",
 )
+@click.option("--candidates", type=FILE, help="A development set, JSON lines as `osrerank rerank` reads; with --qrels.")
 @click.option(
-    "--calibrate",
-    nargs=2,
-    type=FILE,
-    metavar="CANDIDATES QRELS",
-    help="Fit probabilities on candidates (JSON lines) with judgments (TREC).",
+    "--qrels", type=FILE, help="Its judgments (TREC); probabilities and first-pass weight are fitted to them."
 )
 def export(
     source: Path,
     output: Path,
-    calibrate: tuple[Path, Path] | None,
+    candidates: Path | None,
+    qrels: Path | None,
     activations: Literal["dynamic", "static"],
     head: str | None,
+    precision: str | None,
     **options: object,
 ) -> None:
     """Write SOURCE, a checkpoint's directory or a hub id, as the model directory OUTPUT.
@@ -128,15 +82,21 @@ def export(
     osrerank export castorini/monobert-large-msmarco monobert
     osrerank export ./birch-msmarco birch --head next-sentence
     osrerank export ./BERT_Large_trained_on_MSMARCO monobert --precision int8
+    osrerank export BAAI/bge-small-en-v1.5 bge --candidates dev.jsonl --qrels dev.qrels
 
-    SOURCE has safetensors, PyTorch's pickled weights or a TensorFlow checkpoint, and tokenizer.json or vocab.txt.
-    OUTPUT appears whole or not at all; it gets an ONNX graph, the tokenizer and the card osrerank.json.
+    SOURCE is a cross-encoder, or a BERT bi-encoder that sentence-transformers saved. It has safetensors, or PyTorch's
+    pickled weights or a TensorFlow checkpoint, and tokenizer.json or vocab.txt. OUTPUT appears whole or not at all; it
+    gets an ONNX graph, the tokenizer and the card osrerank.json.
     """
     from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
     from osrerank.export.quantise import Recipe  # noqa: PLC0415 - its neighbour
 
-    wanted = ExportOptions(recipe=Recipe(activations=activations), head=head or "", **options)  # type: ignore[arg-type] # click's choices are checked
-    card = export_model(source, output, wanted, calibrate=calibrate, report=click.echo)
+    if (candidates is None) != (qrels is None):
+        raise click.UsageError("--candidates and --qrels go together; give both or neither")
+    judged = None if candidates is None or qrels is None else (candidates, qrels)
+    recipe = Recipe(activations=activations)
+    wanted = ExportOptions(recipe=recipe, head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
+    card = export_model(source, output, wanted, judged=judged, report=click.echo)
     fitted = card.calibration
     model = f"{card.kind} model, {card.layout} layout, {card.head} head"
     click.echo(f"{output}: {model}, logit = {fitted.scale:.4g} * raw + {fitted.offset:.4g}")

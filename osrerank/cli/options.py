@@ -26,7 +26,6 @@ RERANK_NAMES = (
     "pairs",
     "mono_budget_ms",
     "duo_budget_ms",
-    "duo_skip_margin",
     "blend",
     "blend_weight",
     "passages",
@@ -169,11 +168,6 @@ def pipeline_options(command: Command) -> Command:
             ),
             click.option("--mono-budget-ms", type=DURATION, help="Time for the first stage, within the deadline."),
             click.option("--duo-budget-ms", type=DURATION, help="Time for the pairs, within the deadline."),
-            click.option(
-                "--duo-skip-margin",
-                type=click.FloatRange(min=0, min_open=True),
-                help="No pairs where the first candidate leads by so much: a heuristic.",
-            ),
             click.option(
                 "--blend", type=click.Choice(BLENDS), help="How BM25 counts beside the model.  [default: card]"
             ),

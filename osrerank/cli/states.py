@@ -12,26 +12,18 @@ from osrerank.cli.options import client_of, wants_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from osrerank.scoring.card import Kind
     from osrerank.scoring.states.store import StateStore
 
 
 @click.group()
 def states() -> None:
-    """Document states, with which a model of the layout joined scores a known document in microseconds."""
+    """Document states, with which a bi-encoder scores a known document in microseconds."""
 
 
 @states.command()
 @click.option("--index", "-i", required=True, help="Index whose documents' states are computed.")
-@click.option(
-    "--kind",
-    type=click.Choice(["mono", "duo"]),
-    default="mono",
-    show_default=True,
-    help="Whether they are of the model that scores candidates, or of the one that compares them.",
-)
 @click.pass_context
-def build(context: click.Context, /, *, index: str, kind: "Kind") -> None:
+def build(context: click.Context, /, *, index: str) -> None:
     """Compute the states of an index's documents beforehand, as searches read them.
 
     \b
@@ -39,12 +31,12 @@ def build(context: click.Context, /, *, index: str, kind: "Kind") -> None:
 
     Documents whose states are there are only read, so that the same command goes on where it was interrupted.
     """
-    from osrerank.states import build_on_screen, joined_scorer, side_stores  # noqa: PLC0415 - the client
+    from osrerank.states import bi_encoder_of, build_on_screen, side_stores  # noqa: PLC0415 - the client
 
     client = client_of(context)
     try:
-        done = build_on_screen(client, index, kind)
-        store = joined_scorer(client, kind).store
+        done = build_on_screen(client, index)
+        store = bi_encoder_of(client).store
         kept = _summary([store] if store else side_stores(client, [index]))
     finally:
         client.close()

@@ -1,12 +1,14 @@
-"""Fit the affine map from raw scores to logits, so that their sigmoid is a probability (Platt 1999)."""
+"""Fit what a card says of scores: the map to probabilities, and the first pass's weight, on judged candidates."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import EvaluationError
+from osrerank.evaluation.basic import ndcg
 from osrerank.formats.candidates import candidate_lists
 from osrerank.scoring.card import Calibration
 from osrerank.scoring.local import LocalScorer
@@ -15,12 +17,117 @@ from osrerank.types import Qrels
 STEPS = 50
 RIDGE = 1e-9
 """Keeps Newton's step finite if a development set is separable."""
+WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+"""Logits that the best first-pass score may add."""
+FOLDS = 5
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A query's candidates with a model's scores and their judgments.
+
+    Attributes:
+        raw: the model's raw scores ``(n,)``; NaN for those that could not be scored.
+        first_pass: first-pass scores over the query's best ``(n,)``; zeros where there are none.
+        doc_ids: of the candidates, n.
+        relevance: of all judged documents, by id; a document without a judgment is not relevant.
+    """
+
+    raw: Floats
+    first_pass: Floats
+    doc_ids: Sequence[str]
+    relevance: dict[str, int]
+
+    @property
+    def is_relevant(self) -> npt.NDArray[np.bool_]:
+        """Whether each candidate is relevant ``(n,)``."""
+        return np.array([self.relevance.get(doc_id, 0) > 0 for doc_id in self.doc_ids], dtype=bool)
+
+    def ndcg(self, calibration: Calibration, weight: float) -> float:
+        """Return nDCG@10 of the order by logits, with the first pass's score times a weight added."""
+        raw = np.where(np.isnan(self.raw), -np.inf, self.raw)
+        order = np.argsort(-(calibration.scale * raw + weight * self.first_pass), kind="stable")
+        return ndcg([self.doc_ids[place] for place in order], self.relevance)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPassWeight:
+    """The first pass's weight that orders a development set best.
+
+    Attributes:
+        weight: logits that the best first-pass score adds.
+        mean: nDCG@10 with it, the mean over the queries.
+        held_out: likewise, each fold's queries ordered with the weight that is best on the other folds.
+        first_pass: nDCG@10 of the candidates as they came.
+    """
+
+    weight: float
+    mean: float
+    held_out: float
+    first_pass: float
+
+
+def read_judged(scorer: LocalScorer, candidates: Path, qrels: Qrels) -> Iterator[Judged]:
+    """Yield each query of a candidate file, with the scores of a mono model.
+
+    Raises:
+        FormatError: as `candidate_lists`.
+    """
+    before = scorer.card.calibration
+    for one in candidate_lists(candidates):
+        texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in one.documents]
+        scores = scorer.score(one.query.text, texts, [(index,) for index in range(len(texts))])
+        first_pass = np.array([document.get("score") or 0.0 for document in one.documents], dtype=np.float64)
+        best = first_pass.max(initial=0)
+        yield Judged(
+            (scores.values.astype(np.float64) - before.offset) / before.scale,
+            first_pass / best if best > 0 else np.zeros_like(first_pass),
+            [document["id"] for document in one.documents],
+            dict(qrels.judgments.get(one.query.query_id, {})),
+        )
+
+
+def fit_judged(judged: Sequence[Judged]) -> Calibration:
+    """Fit the map from raw scores to logits on judged candidates.
+
+    Raises:
+        EvaluationError: as `fit_calibration`.
+    """
+    raw = np.concatenate([one.raw for one in judged]) if judged else np.zeros(0)
+    is_relevant = np.concatenate([one.is_relevant for one in judged]) if judged else np.zeros(0, dtype=bool)
+    scored = np.isfinite(raw)
+    return fit_calibration(raw[scored].astype(np.float32), is_relevant[scored])
+
+
+def choose_weight(judged: Sequence[Judged], calibration: Calibration) -> FirstPassWeight:
+    """Choose the weight with the best mean nDCG@10 over the queries that have a relevant document.
+
+    Raises:
+        EvaluationError: there are fewer such queries than folds.
+    """
+    able = [one for one in judged if any(grade > 0 for grade in one.relevance.values()) and one.doc_ids]
+    if len(able) < FOLDS:
+        reason = f"{len(able)} queries have candidates and a relevant document; {FOLDS} are needed to choose a weight"
+        raise EvaluationError(reason)
+    values = np.array([[one.ndcg(calibration, weight) for one in able] for weight in WEIGHTS])
+    folds = np.arange(len(able)) % FOLDS
+    held_out = [values[values[:, folds != fold].mean(axis=1).argmax(), folds == fold] for fold in range(FOLDS)]
+    best = int(values.mean(axis=1).argmax())
+    return FirstPassWeight(
+        WEIGHTS[best],
+        float(values[best].mean()),
+        float(np.concatenate(held_out).mean()),
+        float(np.mean([ndcg(one.doc_ids, one.relevance) for one in able])),
+    )
 
 
 def fit_calibration(raw: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:
-    """Return the scale and offset of greatest likelihood: logistic regression on one variable by Newton's method.
+    """Return the scale and offset of greatest likelihood, so that a logit's sigmoid is a probability (Platt 1999).
 
-    The targets are Platt's, (n+ + 1) / (n+ + 2) and 1 / (n- + 2): a small or separable set gives no infinite scale.
+    It is logistic regression on one variable by Newton's method. The targets are Platt's, (n+ + 1) / (n+ + 2) and
+    1 / (n- + 2): a small or separable set gives no infinite scale.
 
     Args:
         raw: raw scores ``(n,)``.
@@ -52,35 +159,3 @@ def _newton_step(
     probabilities = 1 / (1 + np.exp(-np.clip(inputs @ weights, -30, 30)))
     curvature = (inputs * (probabilities * (1 - probabilities))[:, None]).T @ inputs + RIDGE * np.eye(2)
     return np.linalg.solve(curvature, inputs.T @ (targets - probabilities)).astype(np.float64)
-
-
-def read_labelled(candidates: Path, qrels: Qrels) -> Iterator[tuple[str, list[str], list[bool]]]:
-    """Yield, for each query of a candidate file, its text, the documents' texts and whether each is relevant.
-
-    Documents without a judgment are not relevant.
-
-    Raises:
-        FormatError: as `candidate_lists`.
-    """
-    for one in candidate_lists(candidates):
-        judged = qrels.judgments.get(one.query.query_id, {})
-        texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in one.documents]
-        yield one.query.text, texts, [judged.get(document["id"], 0) > 0 for document in one.documents]
-
-
-def fit_scorer(scorer: LocalScorer, labelled: Iterable[tuple[str, list[str], list[bool]]]) -> Calibration:
-    """Fit the map from raw scores to logits on judged candidates.
-
-    Raises:
-        EvaluationError: as `fit_calibration`.
-    """
-    before = scorer.card.calibration
-    logits: list[float] = []
-    is_relevant: list[bool] = []
-    for query, texts, relevant in labelled:
-        scores = scorer.score(query, texts, [(index,) for index in range(len(texts))])
-        scored = np.isfinite(scores.values)
-        logits += scores.values[scored].tolist()
-        is_relevant += np.array(relevant, dtype=bool)[scored].tolist()
-    raw = (np.array(logits) - before.offset) / before.scale
-    return fit_calibration(raw.astype(np.float32), np.array(is_relevant, dtype=bool))

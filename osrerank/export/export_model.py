@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export.calibration import fit_scorer, read_labelled
+from osrerank.export.bi_encoder import card_of, is_bi_encoder, read_bi_encoder
+from osrerank.export.calibration import choose_weight, fit_judged, read_judged
 from osrerank.export.quantise import Recipe
-from osrerank.export.write_graphs import GRAPHS, join_files, write_graphs
+from osrerank.export.write_graphs import GRAPHS, write_graphs
 from osrerank.formats.trec import read_qrels
-from osrerank.scoring.card import Calibration, CrossBias, Kind, Layout, ModelCard, with_pool_factor
+from osrerank.scoring.card import Calibration, Kind, ModelCard, Pooling
 from osrerank.scoring.checkpoints.convert import NOTICES, Head, usable
 from osrerank.scoring.checkpoints.self_check import checked
 from osrerank.scoring.model_files import (
@@ -44,23 +45,18 @@ class ExportOptions:
         kind: ``duo`` makes a model that compares two documents: a classifier gets a third segment where it has two.
         third_segment: what that segment's embedding is: ``zeros``, as the released duoBERT computes it, or a ``copy``
             of the document's (`osrerank.export.third_segment`).
-        layout: ``cross-bias`` makes a reranker of a bi-encoder; ``standard`` exports a reranker as it is, whatever its
-            card's layout.
-        query_bias: for ``cross-bias``: added to the query's attention to the document; a number or ``closed``. A duo
-            model's is less by log 2 (`osrerank.scoring.card.CrossBias.as_duo`).
-        document_bias: for ``cross-bias``: the other direction.
-        other_bias: for ``cross-bias`` with the kind ``duo``: added to one document's attention to the other.
-        pool_factor: for ``cross-bias``: a document's pieces for each of its states, on average
-            (`osrerank.scoring.networks.cross_bias`); None for the source's own. A different one drops the source's
-            calibration and measures.
-        precision: ``fp32`` or ``int8``.
+        pooling: of a bi-encoder: ``cls`` or ``mean``; None for what the files say.
+        query_prefix: stands before every query of a bi-encoder; None for what the files say.
+        document_prefix: likewise before every document.
+        precision: ``fp32`` or ``int8``; empty for int8 of a bi-encoder that others saved, else fp32.
         recipe: how int8 is made.
-        first_pass_weight: logits that the best first-pass score adds in a blend; for the card.
+        first_pass_weight: logits that the best first-pass score adds in a blend; None for the source's own, or what is
+            chosen by a development set.
         padded: whether the graph takes padded batches, for other programs; otherwise BERTs and ModernBERTs get the
             faster graphs of `osrerank.export.graph` and `osrerank.export.modern_bert_graph`.
         keep_weights: whether to copy the safetensors, for the torch backend.
         head: what the head is, where the source's files do not say: ``logit1``, ``logits2`` or ``next-sentence``.
-        self_check: whether a model of the layout ``standard`` that osrerank did not make must put paragraphs that
+        self_check: whether a cross-encoder that osrerank did not make must put paragraphs that
             answer a question before random ones, as a trained one does (`osrerank.scoring.checkpoints.self_check`).
         provenance: for the card.
     """
@@ -68,14 +64,12 @@ class ExportOptions:
     name: str = ""
     kind: Kind = "mono"
     third_segment: Literal["zeros", "copy"] = "zeros"
-    layout: Layout = "standard"
-    query_bias: float | str = -2.0
-    document_bias: float | str = "closed"
-    other_bias: float | str = -4.0
-    pool_factor: float | None = None
-    precision: str = "fp32"
+    pooling: Pooling | None = None
+    query_prefix: str | None = None
+    document_prefix: str | None = None
+    precision: str = ""
     recipe: Recipe = field(default_factory=Recipe)
-    first_pass_weight: float = 0.0
+    first_pass_weight: float | None = None
     padded: bool = False
     keep_weights: bool = False
     head: Head = ""
@@ -88,43 +82,63 @@ def export_model(
     output: Path,
     options: ExportOptions | None = None,
     *,
-    calibrate: tuple[Path, Path] | None = None,
+    judged: tuple[Path, Path] | None = None,
     report: Callable[[str], None] = logger.info,
 ) -> ModelCard:
     """Write an osrerank model directory; it appears whole or not at all.
 
     Args:
-        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors, another form that is converted
-            first (`osrerank.scoring.checkpoints`), or a model whose weights are in a graph that osrerank exported.
+        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors; a bi-encoder that
+            sentence-transformers saved; another form that is converted first (`osrerank.scoring.checkpoints`); or a
+            model whose weights are in a graph that osrerank exported.
         output: the directory to make; it must not exist.
         options: what to make.
-        calibrate: candidates (JSON lines) and judgments (TREC) of a development set, for the map to probabilities.
-        report: gets what the self-check found.
+        judged: candidates (JSON lines) and judgments (TREC) of a development set, by which the map to probabilities is
+            fitted and the first pass's weight is chosen.
+        report: gets what the self-check found, and how the weight was chosen.
 
     Raises:
         ConfigError: the output exists, or the options do not go together.
         FormatError: the development set cannot be read.
         EvaluationError: the development set calibrates nothing.
-        ModelLoadError: the source cannot be read as a model of that layout.
+        ModelLoadError: the source cannot be read as a model.
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
     options = options or ExportOptions()
-    _check(options, calibrate)
+    is_foreign = not (source / CARD_FILE).exists() and (is_bi_encoder(source) or options.pooling is not None)
+    precision = options.precision or ("int8" if is_foreign else "fp32")
+    options = replace(options, precision=precision, name=options.name or output.name)
+    _check(options, judged)
+    refuse_existing(output)
     require("torch", extra="onnx")
     require("onnx", extra="onnx")
+    if is_foreign:
+        with _as_ours(source, output, options) as ready:
+            return _export(ready, output, options, judged, report, sha256="")
     found = usable(source, options.head)
-    source = found.directory
-    card = with_pool_factor(_card(source, output.name, options), options.pool_factor)
-    with new_directory(output) as folder, _with_segments(source, output, card, options) as ready:
+    return _export(found.directory, output, options, judged, report, sha256=found.sha256)
+
+
+def _export(
+    source: Path,
+    output: Path,
+    options: ExportOptions,
+    judged: tuple[Path, Path] | None,
+    report: Callable[[str], None],
+    *,
+    sha256: str,
+) -> ModelCard:
+    card = _card(source, options)
+    with new_directory(output) as folder, _with_segments(source, output, options) as ready:
         _copy_descriptions(ready, folder, options)
         write_graphs(ready, folder, card, precision=options.precision, recipe=options.recipe, padded=options.padded)
         write_card(folder, card)
-        if calibrate is not None:
-            card = replace(card, calibration=_calibration(folder, *calibrate))
+        if judged is not None:
+            card = _fitted(folder, card, options, *judged, report)
             write_card(folder, card)
-        if options.self_check and card.layout == "standard" and not (source / CARD_FILE).exists():
+        if options.self_check and not card.is_bi_encoder and not (source / CARD_FILE).exists():
             with closing(load_scorer(str(folder), backend="onnx")) as scorer:
-                report(str(checked(scorer, folder, card, sha256=found.sha256)))
+                report(str(checked(scorer, folder, card, sha256=sha256)))
     return card
 
 
@@ -162,21 +176,42 @@ def new_directory(output: Path) -> Iterator[Path]:
         folder.rename(output)
 
 
-def _check(options: ExportOptions, calibrate: tuple[Path, Path] | None) -> None:
+def _check(options: ExportOptions, judged: tuple[Path, Path] | None) -> None:
     """Refuse options that contradict each other."""
     if options.precision != "int8" and options.recipe.activations == "static":
         message = f"static scales are of int8 activations, the graph is to be {options.precision}; add --precision int8"
         raise ConfigError(message, setting="activations", source="argument")
-    if options.kind == "duo" and calibrate is not None:
-        message = "a duo model is not calibrated on judged documents: it says which of two is better; leave it out"
-        raise ConfigError(message, setting="calibrate", source="argument")
+    if options.kind == "duo" and judged is not None:
+        message = "a duo model is not calibrated on judged documents: it says which of two is better; leave them out"
+        raise ConfigError(message, setting="candidates", source="argument")
 
 
 @contextmanager
-def _with_segments(source: Path, output: Path, card: ModelCard, options: ExportOptions) -> Iterator[Path]:
+def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
+    """Yield a copy of a bi-encoder that sentence-transformers saved, with a card."""
+    model = read_bi_encoder(
+        source,
+        pooling=options.pooling,
+        query_prefix=options.query_prefix,
+        document_prefix=options.document_prefix,
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
+        folder = Path(parent)
+        for file in (CONFIG_FILE, TOKENIZER_FILE, *weight_files(model.directory)):
+            shutil.copyfile(model.directory / file, folder / file)
+        for notice in NOTICES:
+            if (source / notice).exists():
+                shutil.copyfile(source / notice, folder / notice)
+        write_card(folder, card_of(model, options.name))
+        yield folder
+
+
+@contextmanager
+def _with_segments(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
     """Yield the source; for a duo model that needs a third segment, a copy that has it."""
     config = read_json(source / CONFIG_FILE) if (source / CONFIG_FILE).exists() else {}
-    if options.kind != "duo" or card.layout != "standard" or config.get("type_vocab_size") != 2:
+    if options.kind != "duo" or config.get("type_vocab_size") != 2:
         yield source
         return
     from osrerank.export.third_segment import write_with_third_row  # noqa: PLC0415 - imports torch
@@ -189,48 +224,41 @@ def _with_segments(source: Path, output: Path, card: ModelCard, options: ExportO
         yield Path(parent)
 
 
-def _card(source: Path, name: str, options: ExportOptions) -> ModelCard:
+def _card(source: Path, options: ExportOptions) -> ModelCard:
+    card = read_card(source, name=options.name)
+    if options.kind == "duo" and card.kind == "mono":
+        card = _compared(card, source)
+    weight = card.first_pass_weight if options.first_pass_weight is None else options.first_pass_weight
     onnx = {options.precision: GRAPHS[options.precision]}
-    if options.layout == "standard":
-        card = read_card(source, name=options.name or name)
-        if options.kind == "duo" and card.kind == "mono":
-            card = _compared(card, options)
-        onnx |= join_files(card, options.precision)
-        weight = options.first_pass_weight or card.first_pass_weight
-        return replace(card, onnx=onnx, first_pass_weight=weight, provenance=options.provenance or card.provenance)
-    config = read_json(source / CONFIG_FILE)
-    if config.get("model_type") != "bert":
-        reason = f"{source / CONFIG_FILE}: model_type is {config.get('model_type')!r}; the layout cross-bias needs bert"
-        raise ModelLoadError(reason, model=name, path=str(source))
-    cross_bias = CrossBias(options.query_bias, options.document_bias)
-    return ModelCard(
-        name=options.name or name,
-        head="cosine",
-        kind=options.kind,
-        layout="cross-bias",
-        max_tokens=min(512, int(config["max_position_embeddings"])),
-        segment_rows=int(config["type_vocab_size"]),
-        onnx=onnx,
-        cross_bias=cross_bias.as_duo(options.other_bias) if options.kind == "duo" else cross_bias,
-        first_pass_weight=options.first_pass_weight,
-        provenance=options.provenance,
-    )
+    return replace(card, onnx=onnx, first_pass_weight=weight, provenance=options.provenance or card.provenance)
 
 
-def _compared(card: ModelCard, options: ExportOptions) -> ModelCard:
-    """Return a mono model's card as a duo model's."""
-    if card.layout == "joined":
-        duo = replace(card, kind="duo", joining=card.joining.as_duo())
-    elif card.layout == "cross-bias":
-        duo = replace(card, kind="duo", cross_bias=card.cross_bias.as_duo(options.other_bias))
-    else:
-        duo = replace(card, kind="duo", segment_rows=card.segment_rows + (card.segment_rows == 2))
-    return replace(duo, calibration=Calibration(), first_pass_weight=0.0)
+def _compared(card: ModelCard, source: Path) -> ModelCard:
+    """Return a mono model's card as a duo model's.
+
+    Raises:
+        ModelLoadError: it is a bi-encoder.
+    """
+    if card.is_bi_encoder:
+        reason = f"{source} is a bi-encoder, which compares no documents; a duo model is made of a cross-encoder"
+        raise ModelLoadError(reason, model=card.name, path=str(source))
+    rows = card.segment_rows + (card.segment_rows == 2)
+    return replace(card, kind="duo", segment_rows=rows, calibration=Calibration(), first_pass_weight=0.0)
 
 
-def _calibration(folder: Path, candidates: Path, qrels: Path) -> Calibration:
-    scorer = load_scorer(str(folder), backend="onnx")
-    return fit_scorer(scorer, read_labelled(candidates, read_qrels(qrels)))
+def _fitted(
+    folder: Path, card: ModelCard, options: ExportOptions, candidates: Path, qrels: Path, report: Callable[[str], None]
+) -> ModelCard:
+    """Return the card with the calibration, and unless it is given the first pass's weight, of a development set."""
+    with closing(load_scorer(str(folder), backend="onnx")) as scorer:
+        judged = list(read_judged(scorer, candidates, read_qrels(qrels)))
+    calibration = fit_judged(judged)
+    if options.first_pass_weight is not None:
+        return replace(card, calibration=calibration)
+    chosen = choose_weight(judged, calibration)
+    measured = f"nDCG@10 {chosen.mean:.4f}, by cross-validation {chosen.held_out:.4f}"
+    report(f"first-pass weight {chosen.weight:g}: {measured}, the candidates as they came {chosen.first_pass:.4f}")
+    return replace(card, calibration=calibration, first_pass_weight=chosen.weight)
 
 
 def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> None:

@@ -14,10 +14,12 @@ import numpy as np
 from osrerank._optional import require
 from osrerank.export.graph import TOKENS, Graph, Weights
 from osrerank.export.head_graph import RUNTIME, add_head
-from osrerank.scoring.card import BLOCKED, ModelCard
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.modular.head import Head
 from osrerank.scoring.networks.modern_bert.shape import EMBEDDINGS, LAYER, PREFIX, Shape, classifier_head
 
+BLOCKED = -1e4
+"""Added to logits that must not count: its exp is 0 in float32, and it overflows in no type."""
 WINDOWS_IN_A_MASK = 4
 """Up to so many windows, a mask is faster than blocks."""
 

@@ -13,10 +13,11 @@ from tokenizers import Tokenizer
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError
+from osrerank.export.bi_encoder_graph import build_encoder
 from osrerank.export.graph import build_graph, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
 from osrerank.export.quantise import Recipe, quantise
-from osrerank.scoring.card import ModelCard, join_keys
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, apart
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_json
 from osrerank.scoring.networks.modern_bert import shape as modern_shape
@@ -39,14 +40,11 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
         padded: whether the graph takes padded batches.
 
     Raises:
-        ConfigError: the layout has no graph for padded batches.
+        ConfigError: a bi-encoder's graph is to take padded batches.
         ModelLoadError: the weights cannot be read or are not the config's.
     """
     target = folder / GRAPHS[precision]
     target.parent.mkdir()
-    if card.layout == "joined":
-        _write_joined(source, folder, card, recipe, precision=precision, padded=padded)
-        return
     if precision == "fp32":
         _write_fp32(source, target, card, padded=padded)
         return
@@ -58,14 +56,8 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
 
 def _recipe(recipe: Recipe, card: ModelCard) -> Recipe:
     """Return the recipe with the layout's own way with outlying channels where it names none."""
-    smooths = card.layout == "standard" and recipe.activations == "dynamic"
+    smooths = not card.is_bi_encoder and recipe.activations == "dynamic"
     return replace(recipe, outlying=recipe.outlying or ("smooth" if smooths else "apart"))
-
-
-def join_files(card: ModelCard, precision: str) -> dict[str, str]:
-    """Return the files of the graphs that join, by their keys in a card."""
-    ending = {"fp32": "", "int8": "_int8"}[precision]
-    return {key: f"onnx/{key.removeprefix(f'{precision}-')}{ending}.onnx" for key in join_keys(card, precision)}
 
 
 def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
@@ -84,45 +76,27 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
             texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
             first, second = builder.documents(texts, query)
             whole = builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
-            yield from apart(whole) if card.layout == "joined" else [whole]
-
-
-def _write_joined(source: Path, folder: Path, card: ModelCard, recipe: Recipe, *, precision: str, padded: bool) -> None:
-    """Write the encoder graph and, where layers are joined, the graphs that join."""
-    from osrerank.export.contexts_graph import GRAPHS as JOINING  # noqa: PLC0415 - for one layout
-    from osrerank.export.joined_graph import build_encoder  # noqa: PLC0415 - likewise
-    from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
-
-    onnx, config = require("onnx", extra="onnx"), read_json(source / CONFIG_FILE)
-    if padded or not can_build(config):
-        reason = f"{source}: the layout joined has graphs for a BERT with GELU, without padding; leave --padded out"
-        raise ConfigError(reason, setting="padded", source="argument")
-    weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
-    target = folder / GRAPHS[precision]
-    encoder = build_encoder(weights, config, card)
-    if precision == "fp32":
-        onnx.save(encoder, target)
-    else:
-        with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
-            onnx.save(encoder, Path(parent) / "model.onnx")
-            quantise(Path(parent) / "model.onnx", target, recipe, list(_examples(folder, card)))
-    for key, file in join_files(card, precision).items():
-        graph = JOINING[key.removeprefix(f"{precision}-")]
-        onnx.save(graph(weights, config, card, int8=precision == "int8").build(), folder / file)
+            yield from apart(whole) if card.is_bi_encoder else [whole]
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
     """Build the graph of a BERT or ModernBERT; trace other families, and where the graph must take padding."""
     from osrerank.scoring.torch_scorer import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
 
-    network, head = load_network(source, card), head_of(source)
     config = read_json(source / CONFIG_FILE)
+    if card.is_bi_encoder:
+        if padded or not can_build(config):
+            reason = f"{source}: a bi-encoder's graph is of a BERT with GELU, without padding; leave --padded out"
+            raise ConfigError(reason, setting="padded", source="argument")
+        weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
+        require("onnx", extra="onnx").save(build_encoder(weights, config, card), target)
+        return
+    network, head = load_network(source, card), head_of(source)
     build = _builder(config)
     if padded or build is None:
         write_onnx(network, target)
         return
-    is_read = head is not None or card.layout == "cross-bias"
-    tensors = read_weights(source) if is_read else network.network.state_dict()
+    tensors = network.network.state_dict() if head is None else read_weights(source)
     weights = {name: tensor.float().numpy() for name, tensor in tensors.items()}
     require("onnx", extra="onnx").save(build(weights, config, card, head), target)
 

@@ -43,7 +43,6 @@ class RerankOptions(TypedDict, total=False):
     pairs: str | Mapping[str, Any] | Pairs
     mono_budget_ms: float | None
     duo_budget_ms: float | None
-    duo_skip_margin: float | None
     fields: str | Sequence[str] | None
     separator: str
     query_fields: str | Sequence[str] | None
@@ -81,8 +80,6 @@ class Rerank:
             ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
         mono_budget_ms: time for the first stage, in milliseconds; None for all that the deadline leaves.
         duo_budget_ms: time for the pairs, in milliseconds; None for all that the deadline leaves.
-        duo_skip_margin: skips the pairs where the first candidate's score leads by at least this much, in the unit of
-            the scores before; a heuristic (``osrerank.stages.duo``). None never skips.
         fields: fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those of
             ``query_fields``, or those that are found: ``title`` and ``text`` where the index's mapping has either, else
             its text fields, at most five, title-like names first, without fields of one or two words.
@@ -108,7 +105,7 @@ class Rerank:
         blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
             the card's. In a weighted blend: its share in [0, 1], None for a half.
         passages: ``"auto"`` scores documents that are longer than the model's window by their best passage, where the
-            model's card recommends it (the layout ``joined`` does), and otherwise as ``"off"``, which scores as much of
+            model's card recommends it (a bi-encoder's does), and otherwise as ``"off"``, which scores as much of
             their beginning as the model reads. ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options
             or ``Passages`` scores the passages of every document.
         sentences: True, a dict of options or ``Sentences`` combines a document's best sentences with the first pass, as
@@ -132,7 +129,6 @@ class Rerank:
     pairs: Pairs = field(default_factory=Pairs)
     mono_budget_ms: float | None = None
     duo_budget_ms: float | None = None
-    duo_skip_margin: float | None = None
     fields: tuple[str, ...] | None = None
     separator: str = " "
     query_fields: tuple[str, ...] | None = None
@@ -321,7 +317,6 @@ _DURATION = "a positive number of milliseconds or None"
 # option that OpenSearch's own reranking lacks -> values without effect
 _CLIENT_ONLY: dict[str, tuple[Any, ...]] = {
     "pipeline": ("mono",),
-    "duo_skip_margin": (None,),
     "mono_budget_ms": (None,),
     "duo_budget_ms": (None,),
     "deadline_ms": (None,),
@@ -360,10 +355,6 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "mono_budget_ms": (_is_duration, _DURATION),
     "duo_budget_ms": (_is_duration, _DURATION),
-    "duo_skip_margin": (
-        lambda value: value is None or (_is_number(value) and 0 < value < math.inf),
-        "a positive number, in the unit of the scores before, or None",
-    ),
     "fields": (_are_names, "one or more field names, or None"),
     "separator": (lambda value: isinstance(value, str), "a text"),
     "query_fields": (_are_names, "one or more field names, or None"),

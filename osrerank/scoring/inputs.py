@@ -1,7 +1,6 @@
 """Token sequences for a model: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
 
-In the layouts ``cross-bias`` and ``joined`` each document has a [CLS] of its own, which has the document's segment. In
-``joined``, query and document each have the whole window, and a text may have a prefix.
+A bi-encoder's query and document each have the whole window and a [CLS] of their own, and may have a prefix.
 
 Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections 3.2 and 3.3):
 the query has at most 64 tokens with its two specials, and the document is cut so that the sequence has at most 512; of
@@ -99,15 +98,14 @@ class InputBuilder:
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard, *, length_rule: LengthRule | None = None) -> None:
         self._tokenizer = tokenizer
-        self._is_joined = card.layout == "joined"
-        has_own_cls = self._is_joined or card.layout == "cross-bias"
-        self._template = template(tokenizer, own_cls=has_own_cls)
-        self._query_prefix = card.joining.query_prefix if self._is_joined else card.query_prefix
-        self._document_prefix = card.joining.document_prefix if self._is_joined else ""
+        self._is_bi_encoder = card.is_bi_encoder
+        self._template = template(tokenizer, own_cls=card.is_bi_encoder)
+        self._query_prefix, self._document_prefix = card.query_prefix, card.document_prefix
         if card.kind == "duo":
-            first, second = (1, 2) if has_own_cls or card.segment_rows > 2 else (0, 0)
+            first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
-        before = tokenizer.encode(card.query_prefix, add_special_tokens=False).ids
+        own = "" if card.is_bi_encoder else card.query_prefix  # a bi-encoder's is a part of its query
+        before = tokenizer.encode(own, add_special_tokens=False).ids
         self._query_pieces = card.max_query_tokens - 2 + len(before)
         self.max_tokens = card.max_tokens
         if before and self.max_tokens <= self._template.specials() + self._query_pieces:
@@ -183,26 +181,17 @@ class InputBuilder:
 
     def _mono_room(self, query: Pieces) -> int:
         """Return how many pieces a document may have; the released code leaves one token unused."""
-        if self._is_joined:
-            return self._whole_room
+        if self._is_bi_encoder:
+            return self.max_tokens - len(self._template.head) - len(self._template.tail)
         unused = self.length_rule == "released"
         return self.max_tokens - self._template.specials() - unused - len(query.ids)
-
-    @property
-    def _whole_room(self) -> int:
-        """How many pieces a document may have that stands apart from the query."""
-        return self.max_tokens - len(self._template.head) - len(self._template.tail)
 
     def _duo_room(self, query: Pieces) -> int:
         """Return how many pieces each of two documents may have: 223 where queries may have 62.
 
-        With a [CLS] for each document it is 222.
-
         The released code gives each document half of what the query with its two specials leaves, less two: 222 to 252.
         A short document leaves no room to the other.
         """
-        if self._is_joined:
-            return self._whole_room
         if self.length_rule == "released":
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
         return (self.max_tokens - self._template.specials(2) - self._query_pieces) // 2

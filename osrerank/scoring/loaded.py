@@ -29,7 +29,7 @@ class LoadedModel:
     Safe to use from many threads.
 
     Args:
-        name: directory, hub id or shipped name.
+        name: directory, hub id or shipped name; "" where none is named.
         kind: ``mono`` or ``duo``.
         settings: backend, threads, Redis.
         scorer: used in place of the named model; the caller closes it.

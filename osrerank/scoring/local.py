@@ -33,7 +33,7 @@ class LocalScorer:
 
     ``Scores.values`` are logits in float32, ``scale * raw + offset`` with the card's calibration (1 and 0 unless it has
     one), where raw is the logit of a one-logit head, z1 - z0 of two logits (the log-odds, in the order of log-
-    softmax[1]), logit 1 of a next-sentence head, or t * cosine. A duo model's are those of p_ij.
+    softmax[1]), logit 1 of a next-sentence head, or a cosine. A duo model's are those of p_ij.
     ``Scores.inferences`` counts tuples.
 
     Args:
@@ -98,27 +98,24 @@ class LocalScorer:
         held = max(1, WINDOW * WINDOW_TOKENS // max(WINDOW_TOKENS, self.card.max_tokens))
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
-        reached = inferences = 0
+        reached = 0
         while reached < len(tuples):
             window = tuples[reached : reached + held]
-            different, places = self._different(documents, window)
-            outcome = self._compute(texts, different, deadline)
-            computed = outcome.reached(len(different))
-            done = next((at for at, (place, _) in enumerate(places) if place >= computed), len(window))
-            for at, (place, sign) in enumerate(places[:done]):
-                logit = self._logit(sign * outcome.outputs[place]) if place in outcome.outputs else math.nan
+            outcome = self._compute(texts, window, deadline)
+            done = outcome.reached(len(window))
+            for at in range(done):
+                logit = self._logit(outcome.outputs[at]) if at in outcome.outputs else math.nan
                 if math.isfinite(logit):
                     values[reached + at] = logit
                 else:
                     reason = f"the score {logit} of {self.model} is not a finite number"
-                    failures[reached + at] = outcome.failures.get(place, reason)
+                    failures[reached + at] = outcome.failures.get(at, reason)
             reached += done
-            inferences += computed
             if done < len(window):
                 break
         truncated = texts.truncated(tuples[:reached])
         cut = texts.query.cut
-        return Scores(values, failures, reached, inferences=inferences, truncated=truncated, query_truncated=cut)
+        return Scores(values, failures, reached, inferences=reached, truncated=truncated, query_truncated=cut)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the logistic function of logits ``(n,)``, in float64: the values are calibrated already."""
@@ -139,24 +136,6 @@ class LocalScorer:
             raise ValueError("a mono model scores single documents; pairs of documents need a duo model")
         if self.card.kind == "duo" and any(len(indices) != 2 for indices in tuples):
             raise ValueError("a duo model scores pairs of documents; single documents need a mono model")
-
-    def _different(
-        self, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]
-    ) -> tuple[Sequence[tuple[int, ...]], list[tuple[int, int]]]:
-        """Return the tuples to compute, and for each given one its place among them and its sign.
-
-        For an antisymmetric model, (j, i) has the score of (i, j) with the other sign. The texts decide which of the
-        two is computed, so that a score does not depend on what else is asked.
-        """
-        if not self.card.is_antisymmetric:
-            return tuples, [(place, 1) for place in range(len(tuples))]
-        known: dict[tuple[int, ...], int] = {}
-        places = []
-        for first, second in tuples:
-            is_turned = documents[second] < documents[first]
-            pair = (second, first) if is_turned else (first, second)
-            places.append((known.setdefault(pair, len(known)), -1 if is_turned else 1))
-        return list(known), places
 
     def _compute(self, texts: "_Texts", tuples: Sequence[tuple[int, ...]], deadline: Deadline) -> Outcome:
         fitting = self.backend.budget_tokens // ORDINARY_TOKENS

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.model_files import GRAPHS, WEIGHTS, read_json
 from osrerank.scoring.modular.description import has_own_head
@@ -89,7 +90,8 @@ def _shipped(model: str) -> Path:
     directory = SHIPPED / model.removeprefix(SHIPPED_PREFIX)
     if not directory.is_dir():
         names = ", ".join(sorted(f"{SHIPPED_PREFIX}{entry.name}" for entry in SHIPPED.iterdir() if entry.is_dir()))
-        raise ModelLoadError(f"osrerank ships no model {model}; it ships {names}", model=model, path=str(directory))
+        fix = instead_of(model) or f"it ships {names}"
+        raise ModelLoadError(f"osrerank ships no model {model}; {fix}", model=model, path=str(directory))
     return directory
 
 

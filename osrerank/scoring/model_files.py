@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import CARD_VERSION, Calibration, CrossBias, Head, Joining, ModelCard, join_keys
+from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
 from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE, CrossEncoder, read_cross_encoder
 
 CARD_FILE = "osrerank.json"
@@ -107,8 +108,7 @@ def modular(directory: Path) -> CrossEncoder | None:
 def parameter_files(directory: Path) -> list[str]:
     """Return what a network's weights are read from: its safetensors, else the graph of its card, fp32 before int8.
 
-    A modular cross-encoder has more safetensors in its modules' folders. A joined model whose joined layers have
-    weights of their own has those in the graphs that join, the other files.
+    A modular cross-encoder has more safetensors in its modules' folders.
 
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
@@ -120,9 +120,7 @@ def parameter_files(directory: Path) -> list[str]:
     if not (directory / CARD_FILE).exists():
         return found
     card = read_card(directory)
-    precision = next((name for name in ("fp32", "int8") if name in card.onnx), "")
-    wanted = [precision, *(join_keys(card, precision) if card.joining.own_weights else ())]
-    return [card.onnx[name] for name in wanted if name in card.onnx]
+    return [card.onnx[name] for name in ("fp32", "int8") if name in card.onnx][:1]
 
 
 def _refuse_unusable(directory: Path) -> None:
@@ -147,10 +145,27 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     if version != CARD_VERSION:
         raise ValueError(f"version is {version!r}; this osrerank reads version {CARD_VERSION}")
     card["calibration"] = Calibration(**card.pop("calibration", {}))
-    card["cross_bias"] = CrossBias.from_json(card.pop("biases", {}))
     card["languages"] = tuple(card.pop("languages", ()))
-    card["joining"] = Joining.from_json(card.pop("joining", {}))
-    return card
+    return _of_bi_encoder(card)
+
+
+def _of_bi_encoder(card: dict[str, Any]) -> dict[str, Any]:
+    """Return a card of today's from one that 0.2 wrote, where a bi-encoder was the layout ``joined``.
+
+    Raises:
+        ValueError: the model has what is gone; the message says what to do instead.
+    """
+    for name in ("biases", "prior_share"):
+        if card.pop(name, None):
+            raise ValueError(f"{name} is gone; {instead_of(name)}")
+    if card.get("layout") == "cross-bias":
+        raise ValueError(f"the layout cross-bias is gone; {instead_of('cross-bias')}")
+    joining = card.pop("joining", {})
+    if joining.get("layers"):
+        raise ValueError(f"joining has {joining['layers']} layers, and joined layers are gone; {instead_of('joining')}")
+    kept = ("pooling", "query_prefix", "document_prefix")
+    layout = {"layout": "bi-encoder"} if card.get("layout") == "joined" else {}
+    return {**card, **layout, **{name: joining[name] for name in kept if name in joining}}
 
 
 def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
@@ -185,7 +200,7 @@ def _head(config: Mapping[str, Any]) -> Head:
         return "next-sentence"
     if not architecture.endswith("ForSequenceClassification"):
         wanted = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
-        fix = "osrerank adapt makes a reranker of a bi-encoder"
+        fix = "osrerank export MODEL OUTPUT makes a reranker of a bi-encoder"
         if architecture.endswith("ForPreTraining"):
             fix = "if it was trained as a reranker with that head: osrerank export MODEL OUTPUT --head next-sentence"
         raise ValueError(f"architectures names {architecture}; {wanted}; {fix}")

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 DTYPES = (AUTO, "fp32", "bf16", "fp16")
+NO_DUO_MODEL = (
+    "no duo model is named, and neither this package nor a hub has one: export the authors' duobert-large-msmarco with "
+    "osrerank export FOLDER duobert --kind duo, or train one with osrerank train duo"
+)
 GPU = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is loaded."""
 
@@ -79,20 +83,22 @@ def load(settings: Settings, kind: Kind | None, *, model: str | None = None, in_
     Args:
         settings: model, backend, dtype, threads, broker.
         kind: what the model must be; None takes either.
-        model: another model than ``settings.model``.
+        model: another model than ``settings.model``; "" where no duo model is named.
         in_worker: whether this process is a worker, which computes itself where the backend is ``workers``.
 
     Raises:
         ConfigError, ModelLoadError, MissingDependencyError: as `load_scorer`.
     """
     name = settings.model if model is None else model
-    if is_local(settings.backend) or (in_worker and settings.backend == WORKERS):
-        return load_local(settings, kind, model=name)
-    entry = BACKENDS[settings.backend]
-    if kind is not None and kind not in entry.kinds:
+    entry = BACKENDS.get(settings.backend)
+    if entry is not None and kind is not None and kind not in entry.kinds:
         what = "scores single documents and compares no pairs"
         reason = f"the backend {entry.name} {what}: use the pipeline mono, or another backend"
         raise ModelLoadError(reason, model=name)
+    if not name:
+        raise ModelLoadError(NO_DUO_MODEL)
+    if entry is None or entry.is_local or (in_worker and settings.backend == WORKERS):
+        return load_local(settings, kind, model=name)
     scorer: Scorer = entry.load(settings, name)
     return scorer
 
@@ -136,7 +142,7 @@ def load_scorer(
             CPU. Any but ``auto`` selects the torch backend: an ONNX graph has its own types.
         compiled: whether torch compiles the network; its first batches are slow, later ones faster.
         kind: what the model must be: ``mono`` scores ``(i,)`` tuples, ``duo`` ``(i, j)``; None takes either.
-        settings: how states of documents are kept; without them nothing is rounded, and nothing kept.
+        settings: how documents' vectors are kept; without them nothing is rounded, and nothing kept.
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
@@ -159,11 +165,11 @@ def load_scorer(
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     loaded: Any = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype, compiled=compiled)
     builder = InputBuilder.load(directory, card)
-    if card.layout == "joined" and loaded.name == "onnx":
+    if card.is_bi_encoder and loaded.name == "onnx":
         from osrerank.scoring.states.configured import States  # noqa: PLC0415 - for one layout
-        from osrerank.scoring.states.scorer import JoinedScorer  # noqa: PLC0415 - likewise
+        from osrerank.scoring.states.scorer import BiEncoderScorer  # noqa: PLC0415 - likewise
 
-        return JoinedScorer(directory, card, builder, loaded, States() if settings is None else States.of(settings))
+        return BiEncoderScorer(directory, card, builder, loaded, States() if settings is None else States.of(settings))
     scorer = LocalScorer(directory, card, builder, loaded)
     if not converted.is_checked:
         try:

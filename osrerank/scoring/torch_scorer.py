@@ -14,7 +14,7 @@ from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadErr
 from osrerank.scoring.backend import Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model_files import CONFIG_FILE, modular, padding_id, parameter_files, read_card, read_json
+from osrerank.scoring.model_files import CONFIG_FILE, modular, padding_id, parameter_files, read_json
 from osrerank.scoring.modular.head import Head
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
         ModelLoadError: the weights cannot be read or are not the config's.
     """
     try:
-        if card.layout != "standard":
+        if card.is_bi_encoder:
             return _bi_encoder(directory, card)
         head = head_of(directory)
         return _standard(directory, card) if head is None else _modular(directory, card, head)
@@ -206,7 +206,7 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
     """
     files = parameter_files(directory)
     if files and files[0].endswith(".onnx"):
-        return _read_graphs(directory, *files)
+        return _read_graph(directory, files[0])
     safetensors: Any = require("safetensors.torch", extra="torch")
     return {
         ".".join((*Path(file).parent.parts, name)): tensor
@@ -215,34 +215,25 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
     }
 
 
-def _read_graphs(directory: Path, graph: str, *joins: str) -> Mapping[str, Any]:
-    from osrerank.scoring.networks.onnx_weights import read_graph_weights, read_join_weights  # noqa: PLC0415 - torch
+def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
+    from osrerank.scoring.networks.onnx_weights import read_graph_weights  # noqa: PLC0415 - imports torch
 
     file, config = directory / graph, read_json(directory / CONFIG_FILE)
     if config.get("model_type") != "bert":
         fix = "bring the safetensors, or export the model again with --keep-weights"
         raise ModelLoadError(f"{file} is of a family whose weights are not read from a graph; {fix}", path=str(file))
     try:
-        weights = read_graph_weights(file, config)
-        if joins:
-            file = directory / joins[0]
-            files = [directory / join for join in joins]
-            weights |= read_join_weights(files, config, read_card(directory).joining.layers)
+        return read_graph_weights(file, config)
     except KeyError as error:
         reason = f"{file} has no weight {error}, because osrerank did not export that graph; bring the safetensors"
         raise ModelLoadError(reason, path=str(file)) from error
-    return weights
 
 
 def _bi_encoder(directory: Path, card: ModelCard) -> Any:
-    """Return the network of a layout that reads a bi-encoder's weights."""
-    from osrerank.scoring.networks.cross_bias import from_bert  # noqa: PLC0415 - imports torch
-    from osrerank.scoring.networks.joined import joined_from_bert  # noqa: PLC0415 - likewise
+    from osrerank.scoring.networks.bi_encoder import BiEncoder  # noqa: PLC0415 - imports torch
 
     weights, config = read_weights(directory), read_json(directory / CONFIG_FILE)
-    if card.layout == "joined":
-        return joined_from_bert(weights, config, card.joining)
-    return from_bert(weights, config, card.cross_bias, kind=card.kind)
+    return BiEncoder(config, card.pooling).load_bert(weights)
 
 
 def _standard(directory: Path, card: ModelCard) -> Any:

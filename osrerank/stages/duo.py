@@ -1,8 +1,6 @@
 """Pairwise reranking: every candidate is compared with every other one.
 
-H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3. Skipping a
-stage for an easy query is an early exit (Cambazoglu et al.: Early exit optimizations for additive machine learned
-ranking systems, WSDM 2010, cited there in section 2).
+H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """
 
 import math
@@ -13,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import ConfigError, DeadlineExceeded, InferenceError
+from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.pairs import Pairs
 from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
 from osrerank.stages.pairs import PairPlan, aggregate
@@ -21,7 +19,6 @@ from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Rankin
 
 STRANDED = "every candidate to compare it with failed"
 Matrix = npt.NDArray[np.float64]
-Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +35,6 @@ class DuoStage:
         depth: how many candidates are compared (k1).
         pairs: which pairs are compared, and how their probabilities are aggregated.
         budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
-        skip_margin: a heuristic, off when None: skips the stage if the first candidate's score exceeds the second's by
-            at least this much, in the unit of the stage before (monoBERT: logits).
-        prior_share: weight s in [0, 1) of the mono logit difference in a pair's logit: (1 - s) times the model's logit
-            plus s times the difference of the two candidates' scores before this stage, which must be logits (a
-            log-linear pool). 0 is the paper's duoBERT.
-        judge: name of the stage whose scores are pooled with the model's logits; what later stages added to them, such
-            as BM25's part, keeps its whole weight. Empty for the last stage's scores.
         name: how the stage is called in traces and reports.
     """
 
@@ -52,31 +42,23 @@ class DuoStage:
     depth: int = 20
     pairs: Pairs = field(default_factory=Pairs)
     budget_ms: float | None = None
-    skip_margin: float | None = None
-    prior_share: float = 0.0
-    judge: str = ""
     name: str = "duo"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of their aggregated pair probabilities.
 
         Raises:
-            ConfigError: no candidate passed the stage ``judge``.
             DeadlineExceeded: no two candidates could be compared in time.
             InferenceError: no two candidates could be compared at all, or a score is not a number.
         """
         started = time.perf_counter()
         block = ranking.candidates[: self.depth]
         readable = [candidate for candidate in block if candidate.text is not None]
-        if reason := self._lead(block):
-            report = StageReport(self.name, applied=False, reason=reason, candidates=len(block), skipped=True)
-            return ranking.with_report(report)
         if len(readable) < 2:
             return ranking.with_report(self._without_pairs(block, readable))
-        judged = _scores_before(block, readable, self.judge)
         plan = PairPlan.of([candidate.doc_id for candidate in readable], self.pairs)
         scores = self._score(ranking.query.text, readable, plan, deadline.within_ms(self.budget_ms))
-        probabilities = self._probabilities(scores, plan, judged, _scores_before(block, readable) - judged)
+        probabilities = self._probabilities(scores, plan)
         attempt = self._attempt(block, readable, plan, scores, probabilities)
         candidates = settle(ranking, self.name, attempt)
         took_ms = (time.perf_counter() - started) * 1000
@@ -88,15 +70,6 @@ class DuoStage:
     def model(self) -> str:
         """The model's name."""
         return self.scorer.model
-
-    def _lead(self, block: Sequence[Candidate]) -> str:
-        """Return why the stage is skipped; empty when it is not."""
-        if self.skip_margin is None or len(block) < 2:
-            return ""
-        lead = block[0].score - block[1].score
-        if lead < self.skip_margin or len(block[0].trace) != len(block[1].trace):  # scores of different stages
-            return ""
-        return f"skipped: the first candidate leads by {lead:.4g}, at least skip_margin {self.skip_margin:g}"
 
     def _without_pairs(self, block: Sequence[Candidate], readable: Sequence[Candidate]) -> StageReport:
         failed = len(block) - len(readable)
@@ -113,15 +86,8 @@ class DuoStage:
             raise DeadlineExceeded(f"the deadline passed after {_share(scores, plan)}", stage=self.name)
         return scores
 
-    def _probabilities(self, scores: Scores, plan: PairPlan, judged: Vector, added: Vector) -> Matrix:
-        """Return p_ij ``(n, n)``, NaN where it was not computed or failed.
-
-        Args:
-            scores: the pairs' logits.
-            plan: which pairs.
-            judged: the candidates' scores that are pooled with the logits ``(n,)``.
-            added: what later stages added to those scores ``(n,)``.
-        """
+    def _probabilities(self, scores: Scores, plan: PairPlan) -> Matrix:
+        """Return p_ij ``(n, n)``, NaN where it was not computed or failed."""
         matrix: Matrix = np.full((plan.size, plan.size), np.nan)
         scored = [at for at in range(scores.reached) if at not in scores.failures]
         logits = scores.values[scored]
@@ -130,9 +96,6 @@ class DuoStage:
             raise InferenceError(message, stage=self.name, model=self.model)
         if scored:
             first, second = np.array([plan.tuples[at] for at in scored]).T
-            if self.prior_share:
-                known = self.prior_share * judged + added
-                logits = (1 - self.prior_share) * logits + (known[first] - known[second]).astype(np.float32)
             matrix[first, second] = self.scorer.probabilities(logits)
         return matrix
 
@@ -194,34 +157,6 @@ class DuoStage:
             took_ms=took_ms,
             pairs=kept,
         )
-
-
-def _scores_before(block: Sequence[Candidate], readable: Sequence[Candidate], stage: str = "") -> Vector:
-    """Return the readable candidates' scores of a stage ``(n,)``, the least one for those that it did not score.
-
-    Args:
-        block: all candidates of the stage.
-        readable: those with a text.
-        stage: an earlier stage's name; empty for the last one.
-
-    Raises:
-        ConfigError: none of them passed that stage.
-    """
-    passed = max(len(candidate.trace) for candidate in block)
-    last = [candidate for candidate in block if len(candidate.trace) == passed]
-    known = {one.doc_id: score for one in last if (score := _score_of(one, stage)) is not None}
-    if not known:
-        reason = f"no candidate passed the stage {stage!r}, whose scores the pairs' logits are pooled with"
-        raise ConfigError(reason, setting="judge")
-    least = min(known.values())
-    return np.array([known.get(candidate.doc_id, least) for candidate in readable])
-
-
-def _score_of(candidate: Candidate, stage: str) -> float | None:
-    """Return its score of a stage, None where it did not pass that; of the last one where none is named."""
-    if not stage:
-        return candidate.score
-    return next((passed.score for passed in candidate.trace if passed.stage == stage), None)
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:

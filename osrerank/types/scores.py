@@ -19,10 +19,10 @@ class Counts:
     """What scoring took.
 
     Attributes:
-        inferences: forward passes computed, without cached scores; of a joined model, documents or pairs joined.
+        inferences: forward passes computed, without cached scores; of a bi-encoder, documents compared with the query.
         cached: scores that came from a cache.
-        encoded: documents whose states were computed, of a joined model.
-        known: documents whose states were there.
+        encoded: documents whose vectors were computed, of a bi-encoder.
+        known: documents whose vectors were there.
         truncated: documents cut to fit the model, among those inferred.
         query_truncated: whether the query was cut to fit the model; known only where something was inferred.
     """
@@ -131,21 +131,17 @@ class Advice:
 
     Attributes:
         first_pass_weight: weight, 0 or above, of the first-pass score over the query's best in a linear blend.
-        prior_share: weight in [0, 1) of the mono logit difference in a pair's logit, for a duo model.
         passages: whether documents beyond the model's window are read by passages.
         languages: that the model reads, by ISO 639-1 code; none where it is not known.
     """
 
     first_pass_weight: float = 0.0
-    prior_share: float = 0.0
     passages: bool = False
     languages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.first_pass_weight < math.inf:
             raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
-        if not 0 <= self.prior_share < 1:
-            raise ValueError(f"prior_share is {self.prior_share}; it must be 0 or above and below 1")
 
 
 class RequestStates(Protocol):

@@ -23,7 +23,7 @@ from opensearchpy.helpers import bulk
 from osrerank import connect
 from osrerank.options.sentences import Sentences
 from osrerank.stages.sentence_splitting import cleaned, sentence_spans
-from osrerank.states import build_states, joined_scorer
+from osrerank.states import bi_encoder_of, build_states
 from tests.bench.test_states import SAMPLE, questions, show, took_ms
 from tests.servers import ROOT
 
@@ -99,7 +99,7 @@ def test_long_documents(tmp_path, monkeypatch):
         began = time.perf_counter()
         done = build_states(client, "papers")
         print(f"\n{done}; {time.perf_counter() - began:,.0f} s")
-        size = joined_scorer(client).store.size()
+        size = bi_encoder_of(client).store.size()
         print(f"{size.records} records, {size.stored / size.records:,.0f} bytes each")
         times = [_papers_ms(client, question) for question in asked]
         print(f"a search without states {once_ms / 1000:.1f} s; 100 with them {sum(times) / 1000:.1f} s")

@@ -13,7 +13,7 @@ from opensearchpy.helpers import bulk
 
 from osrerank import connect
 from osrerank.scoring.states.index import READ_AT_ONCE, Form, IndexStore
-from osrerank.states import joined_scorer
+from osrerank.states import bi_encoder_of
 from tests.bench.test_states import SAMPLE, questions, show
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
@@ -34,7 +34,7 @@ def client(opensearch_url, tmp_path_factory):
 @pytest.fixture(scope="module")
 def keys(client):
     """Index the sample without and with its states in each document; return each document's key."""
-    scorer = joined_scorer(client)
+    scorer = bi_encoder_of(client)
     lines = gzip.decompress((SAMPLE / "corpus.jsonl.gz").read_bytes()).splitlines()
     documents = {one["id"]: one["text"] for one in map(json.loads, lines)}
     scorer.remember(list(documents.values()))

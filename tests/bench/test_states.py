@@ -13,7 +13,7 @@ import pytest
 from opensearchpy.helpers import bulk
 
 from osrerank import connect
-from osrerank.states import build_states, joined_scorer
+from osrerank.states import bi_encoder_of, build_states
 from tests.servers import ROOT
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
@@ -91,11 +91,11 @@ def table(client, name, *depths):
 
 def test_cold_and_warm_searches_with_states(client):
     first = took_ms(client, "what is oxygen used for", True)
-    joined_scorer(client).records.flush()
+    bi_encoder_of(client).records.flush()
     second = took_ms(client, "what is oxygen needed for", True)
     print(f"\nthe first search, the next one, depth 100: {first:.0f}, {second:.0f} ms")
     built(client)
-    size = joined_scorer(client).store.size()
+    size = bi_encoder_of(client).store.size()
     print(f"{size.stored / size.records:.0f} bytes a record")
     table(client, "file", 0, 100, 200, 500, 1000)
 

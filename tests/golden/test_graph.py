@@ -1,4 +1,4 @@
-"""The drawn graphs of `osrerank.export.graph` against torch, on the tiny BERTs: every head and layout."""
+"""The drawn graphs of `osrerank.export.graph` against torch, on the tiny BERTs: every head."""
 
 import json
 import shutil
@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.export.export_model import ExportOptions, export_model, write_card
+from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.export.graph import can_build
 from osrerank.export.quantise import Recipe
-from osrerank.scoring.card import with_pool_factor
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
@@ -20,8 +19,7 @@ onnx = pytest.importorskip("onnx")
 transformers = pytest.importorskip("transformers")
 
 DATA = Path(__file__).parents[1] / "data"
-CLASSIFIERS = ("one-label", "two-labels", "next-sentence", "duo")
-FORMS = (*CLASSIFIERS, "cross-bias", "cross-bias-duo", "pooled", "pooled-duo")
+FORMS = ("one-label", "two-labels", "next-sentence", "duo")
 QUERY = "what causes low blood pressure"
 DOCUMENTS = ["blood pressure is low when the heart is slow", "", "wing flow " * 40, "water & heat: 1,000!"]
 TUPLES = {"mono": [(0,), (1,), (2,), (3,)], "duo": [(0, 1), (1, 0), (2, 3), (3, 2)]}
@@ -40,42 +38,17 @@ def next_sentence(folder: Path) -> Path:
     return folder
 
 
-def cross_bias_duo(folder: Path) -> Path:
-    """Write a duo model of the layout cross-bias, of the tiny bi-encoder, with its weights."""
-    options = ExportOptions(kind="duo", layout="cross-bias", keep_weights=True)
-    export_model(DATA / "tiny-bert-cross-bias", folder, options)
-    return folder
-
-
-def pooled(folder: Path) -> Path:
-    """Write a model of the layout cross-bias, of the tiny bi-encoder, that pools documents."""
-    options = ExportOptions(
-        kind="duo" if folder.name.endswith("duo") else "mono", layout="cross-bias", keep_weights=True
-    )
-    card = export_model(DATA / "tiny-bert-cross-bias", folder, options)
-    write_card(folder, with_pool_factor(card, 2.5))
-    return folder
-
-
-MADE = {
-    "next-sentence": next_sentence,
-    "cross-bias-duo": cross_bias_duo,
-    "pooled": pooled,
-    "pooled-duo": pooled,
-}
-
-
 @pytest.fixture(params=FORMS)
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    make = MADE.get(request.param)
-    return make(tmp_path / request.param) if make else DATA / f"tiny-bert-{request.param}"
+    if request.param == "next-sentence":
+        return next_sentence(tmp_path / request.param)
+    return DATA / f"tiny-bert-{request.param}"
 
 
 def exported(source: Path, output: Path, form: str = "fp32") -> LocalScorer:
-    layout = "cross-bias" if source.name.endswith("cross-bias") else "standard"
     kind = "duo" if source.name.endswith("duo") else "mono"
     precision, activations = ("int8", "static") if form == "static" else (form, "dynamic")
-    options = ExportOptions(kind=kind, layout=layout, precision=precision, recipe=Recipe(activations=activations))
+    options = ExportOptions(kind=kind, precision=precision, recipe=Recipe(activations=activations))
     export_model(source, output, options)
     return load_scorer(str(output), backend="onnx", threads=2)
 
@@ -90,11 +63,10 @@ def test_drawn_equals_torch(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(values(exported(source, tmp_path / "made")), expected, atol=1e-5, rtol=0)
 
 
-def test_padding_can_be_given_where_texts_are_pooled(source: Path, tmp_path: Path) -> None:
+def test_a_drawn_graph_takes_no_padding(source: Path, tmp_path: Path) -> None:
     exported(source, tmp_path / "made")
     graph = onnx.load(tmp_path / "made" / "onnx" / "model.onnx").graph
-    mask = ["attention_mask"] if source.name.startswith("pooled") else []
-    assert [entry.name for entry in graph.input] == ["input_ids", *mask, "token_type_ids"]
+    assert [entry.name for entry in graph.input] == ["input_ids", "token_type_ids"]
 
 
 @pytest.mark.parametrize("form", ["fp32", "int8", "static"])
@@ -111,20 +83,8 @@ def test_static_scales_stay_near(source: Path, tmp_path: Path) -> None:
     assert 0 < np.abs(coarse - exact).max() < 0.15
 
 
-def test_sequences_of_equally_many_states_share_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scorer = exported(pooled(tmp_path / "pooled"), tmp_path / "made", "static")
-    documents = ["pressure " * words for words in range(5, 37)]
-    alone = [scorer.score(QUERY, documents, [(place,)]).values[0] for place in range(len(documents))]
-    backend, passes = scorer.backend, []
-    compute = backend._run
-    monkeypatch.setattr(backend, "_run", lambda batch: passes.append(batch) or compute(batch))
-    assert scorer.score(QUERY, documents, [(place,) for place in range(len(documents))]).values.tolist() == alone
-    assert len(passes) < 24
-    assert any(0 in batch.attention_mask for batch in passes)
-
-
-def test_a_pass_has_so_many_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = exported(DATA / "tiny-bert-cross-bias", tmp_path / "made", "static").backend
+def test_a_pass_has_so_many_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = exported(DATA / "tiny-bert-one-label", tmp_path / "made", "static").backend
     lengths = [20, 100, 20, 100, 20, 300, 100, 300]
     sequences = [Tokens(np.full(length, 5), (np.arange(length) > 6).astype(np.int64)) for length in lengths]
     sizes = []
@@ -166,31 +126,8 @@ def test_equal_lengths_may_share_a_batch(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(together, alone, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("form", ["pooled", "pooled-duo"])
-@pytest.mark.parametrize("segment", [0, 1])
-def test_padding_of_any_kind_changes_nothing_where_texts_are_pooled(tmp_path: Path, form: str, segment: int) -> None:
-    import onnxruntime
-
-    exported(pooled(tmp_path / form), tmp_path / "made")
-    session = onnxruntime.InferenceSession(
-        str(tmp_path / "made" / "onnx" / "model.onnx"), providers=["CPUExecutionProvider"]
-    )
-    ids = np.random.default_rng(1).integers(5, 60, size=(1, 20))
-    segments = (np.arange(20) >= 6).astype(np.int64)[None]
-    if form.endswith("duo"):
-        segments += np.arange(20) >= 13
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    (plain,) = session.run(None, dict(zip(names, (ids, np.ones_like(ids), segments), strict=True)))
-    fills = (7, 0, segment)
-    arrays = (ids, np.ones_like(ids), segments)
-    padded = [np.pad(array, ((0, 0), (0, 11)), constant_values=fill) for array, fill in zip(arrays, fills, strict=True)]
-    (found,) = session.run(None, dict(zip(names, padded, strict=True)))
-    np.testing.assert_allclose(found, plain, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("form", ["one-label", "pooled"])
-def test_a_padded_graph_is_made_on_request(tmp_path: Path, form: str) -> None:
-    source = pooled(tmp_path / form) if form == "pooled" else DATA / f"tiny-bert-{form}"
+def test_a_padded_graph_is_made_on_request(tmp_path: Path) -> None:
+    source = DATA / "tiny-bert-one-label"
     export_model(source, tmp_path / "made", ExportOptions(padded=True))
     graph = onnx.load(tmp_path / "made" / "onnx" / "model.onnx").graph
     assert "attention_mask" in {entry.name for entry in graph.input}

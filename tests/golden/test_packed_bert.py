@@ -1,4 +1,4 @@
-"""The packed forward pass against transformers' own, and against the cross-bias layout's padded module.
+"""The packed forward pass against transformers' own, and against a bi-encoder's padded module.
 
 Each is computed twice: with attention on a padded grid, as the CPU does it, and through the arguments of the CUDA
 kernel, with a stand-in that computes the same thing densely.
@@ -13,23 +13,20 @@ import numpy as np
 import pytest
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.card import Kind, ModelCard
+from osrerank.scoring.card import ModelCard, Pooling
 from osrerank.scoring.inputs import Tokens, padded
 from osrerank.scoring.model_files import read_card, read_json
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from osrerank.scoring.card import CrossBias  # noqa: E402 - likewise
 from osrerank.scoring.networks.attention import (  # noqa: E402 - imports torch
     Attention,
     PaddedAttention,
     VarlenAttention,
-    merged,
 )
-from osrerank.scoring.networks.bert import PackedNetwork  # noqa: E402 - likewise
+from osrerank.scoring.networks.bi_encoder import BiEncoder  # noqa: E402 - likewise
 from osrerank.scoring.networks.classifier import Classifier  # noqa: E402 - likewise
-from osrerank.scoring.networks.cross_bias import from_bert  # noqa: E402 - likewise
 from osrerank.scoring.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
 from osrerank.scoring.networks.load import load_packed, obstacle  # noqa: E402 - likewise
 from osrerank.scoring.torch_scorer import load_network, read_weights  # noqa: E402 - likewise
@@ -129,114 +126,24 @@ def test_the_committed_classifiers_equal_transformers(attention: Callable[[], At
     np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
 
 
-def cross_bias_outputs(directory: Path, bias: CrossBias, batch: Sequence[Tokens], kind: Kind = "mono") -> np.ndarray:
-    """The padded module, in which the bias is added to dense attention logits."""
-    network = from_bert(read_weights(directory), read_json(directory / "config.json"), bias, kind=kind)
+def padded_cosines(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -> np.ndarray:
+    network = BiEncoder(read_json(directory / "config.json"), pooling).load_bert(read_weights(directory))
     inputs = padded(batch)
     with torch.inference_mode():
         return network(*(torch.from_numpy(getattr(inputs, name)) for name in inputs.__slots__)).numpy()
 
 
-BIASES = [
-    CrossBias(-2.0, "closed"), CrossBias("closed", -1.5), CrossBias(-2.0, 0.5), CrossBias(0.0, 0.0),
-    CrossBias("closed", "closed"), CrossBias(-30.0, 12.0, temperature=5.0),
-    CrossBias(pool_factor=2.5), CrossBias(-2.0, 0.5, pool_factor=1.2), CrossBias(pool_factor=1000.0),
-]  # fmt: skip
-
-
 @attentions
-@pytest.mark.parametrize("bias", BIASES, ids=str)
-def test_cross_bias_equals_the_padded_module(attention: Callable[[], Attention], bias: CrossBias) -> None:
-    directory = DATA / "tiny-bert-cross-bias"
-    card = ModelCard("tiny", "cosine", layout="cross-bias", cross_bias=bias)
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_bi_encoder_equals_the_padded_module(attention: Callable[[], Attention], pooling: Pooling) -> None:
+    directory = DATA / "tiny-bert-bi-encoder"
+    card = ModelCard("tiny", "cosine", layout="bi-encoder", pooling=pooling)
     batch = sequences((*LENGTHS, 2), 278)
     packed = load_packed(
         read_weights(directory), read_json(directory / "config.json"), card, attention=attention(), dtype=torch.float32
     )
-    expected = cross_bias_outputs(directory, bias, batch)
-    np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
-
-
-def duo_cross_bias(bias: CrossBias, attention: Attention, dtype: torch.dtype = torch.float32) -> PackedNetwork:
-    directory = DATA / "tiny-bert-cross-bias"
-    card = ModelCard("tiny", "cosine", kind="duo", layout="cross-bias", cross_bias=bias)
-    config = read_json(directory / "config.json")
-    return load_packed(read_weights(directory), config, card, attention=attention, dtype=dtype)
-
-
-DUO_BIASES = [
-    CrossBias(), CrossBias(other="closed"), CrossBias("closed", "closed", other="closed"),
-    CrossBias(0.5, -1.0, other=0.0), CrossBias("closed", 1.0, other=-2.0), CrossBias(-30.0, 12.0, 5.0, other=3.0),
-    CrossBias(0.5, -1.0, other=0.0, pool_factor=1.7), CrossBias(pool_factor=3.0),
-]  # fmt: skip
-DUO_LENGTHS = (*LENGTHS[:-1], 4, 3)
-
-
-@attentions
-@pytest.mark.parametrize("bias", DUO_BIASES, ids=str)
-def test_pairs_in_cross_bias_equal_the_padded_module(attention: Callable[[], Attention], bias: CrossBias) -> None:
-    batch = sequences(DUO_LENGTHS, 278, segments=3)
-    expected = cross_bias_outputs(DATA / "tiny-bert-cross-bias", bias, batch, "duo")
-    assert np.ptp(expected) > 0.1
-    found = PackedEngine(duo_cross_bias(bias, attention()), CPU)(batch)
-    np.testing.assert_allclose(found, expected, atol=2e-5, rtol=0)
-
-
-@attentions
-@pytest.mark.parametrize("factor", [1.0, 2.5])
-def test_a_pair_in_cross_bias_depends_on_no_neighbour(attention: Callable[[], Attention], factor: float) -> None:
-    bias = CrossBias(pool_factor=factor)
-    engine = PackedEngine(duo_cross_bias(bias, attention()), CPU)
-    batch = sequences((*DUO_LENGTHS, *range(3, 30)), 278, segments=3)
-    alone = np.concatenate([engine([tokens]) for tokens in batch])
-    np.testing.assert_allclose(engine(batch[::-1])[::-1], alone, atol=2e-5, rtol=0)
-
-
-@attentions
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("factor", [1.0, 2.5, 3.0])
-def test_pairs_in_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.dtype, factor: float) -> None:
-    batch = sequences(DUO_LENGTHS, 278, segments=3)
-    bias = CrossBias(pool_factor=factor)
-    fine, coarse = (
-        PackedEngine(duo_cross_bias(bias, attention(), kind), CPU)(batch) for kind in (torch.float32, dtype)
-    )
-    assert 0 < np.abs(coarse - fine).max() < 0.05 * np.ptp(fine) + 0.05
-
-
-def test_each_open_way_between_three_parts_is_one_call() -> None:
-    kernel = Varlen()
-    batch = sequences((21, 9, 30), 278, segments=3)
-    PackedEngine(duo_cross_bias(CrossBias(), VarlenAttention(kernel)), CPU)(batch)
-    within = {"sequences": 9, "rows": 60, "columns": 60}
-    between = {"sequences": 3, "rows": 20, "columns": 20}
-    assert kernel.calls == [within, *[between] * 4] * 2  # q-d1, q-d2, d1-d2, d2-d1
-    closed = Varlen()
-    PackedEngine(duo_cross_bias(CrossBias(other="closed"), VarlenAttention(closed)), CPU)(batch)
-    assert closed.calls == [within, *[between] * 2] * 2
-
-
-def test_a_pair_with_one_document_is_refused() -> None:
-    packed = duo_cross_bias(CrossBias(), PaddedAttention())
-    with pytest.raises(InferenceError, match="no document part"):
-        packed.pack([Tokens(np.array([2, 3, 2, 3]), np.array([0, 0, 1, 1]))])
-
-
-def test_three_sets_of_columns_are_merged_into_one_softmax() -> None:
-    draw = torch.Generator().manual_seed(1)
-    logits, values = torch.randn(5, 4, 12, generator=draw), torch.randn(4, 12, 8, generator=draw)
-    biases, parts = (0.0, -2.0, 3.0), (slice(0, 3), slice(3, 8), slice(8, 12))
-    added = torch.cat([torch.full((part.stop - part.start,), bias) for bias, part in zip(biases, parts, strict=True)])
-    expected = torch.einsum("thc,hcw->thw", (logits + added).softmax(dim=2), values)
-    first, *others = (
-        (
-            torch.einsum("thc,hcw->thw", logits[..., part].softmax(dim=2), values[:, part]),
-            logits[..., part].logsumexp(2).T,
-        )
-        for part in parts
-    )
-    found = merged(first, *((*one, bias) for one, bias in zip(others, biases[1:], strict=True)))
-    torch.testing.assert_close(found, expected)
+    expected = padded_cosines(directory, pooling, batch)
+    np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-5, rtol=0)
 
 
 def test_the_stand_in_has_the_signature_of_the_kernel() -> None:
@@ -248,11 +155,11 @@ def test_the_stand_in_has_the_signature_of_the_kernel() -> None:
     assert list(theirs)[: len(positional)] == positional
 
 
-@pytest.mark.parametrize("layout", ["standard", "cross-bias"])
+@pytest.mark.parametrize("layout", ["standard", "bi-encoder"])
 def test_the_kernel_itself_takes_what_the_network_gives(layout: str) -> None:
     """On the device ``meta``, which computes shapes and types alone."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
-    directory = DATA / ("tiny-bert-cross-bias" if layout == "cross-bias" else "tiny-bert-one-label")
+    directory = DATA / ("tiny-bert-bi-encoder" if layout == "bi-encoder" else "tiny-bert-one-label")
     attention = VarlenAttention(varlen)
     packed = load_packed(
         read_weights(directory), read_json(directory / "config.json"), read_card(directory),
@@ -263,27 +170,16 @@ def test_the_kernel_itself_takes_what_the_network_gives(layout: str) -> None:
     assert (outputs.shape, outputs.dtype) == ((len(LENGTHS), 1), torch.float32)
 
 
-def test_the_kernel_itself_takes_pairs() -> None:
-    varlen = pytest.importorskip("torch.nn.attention.varlen")
-    packed = duo_cross_bias(CrossBias(), VarlenAttention(varlen), torch.bfloat16).to("meta")
-    arrays = packed.pack(sequences(DUO_LENGTHS, 278, segments=3))
-    outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
-    assert (outputs.shape, outputs.dtype) == ((len(DUO_LENGTHS), 1), torch.float32)
-
-
 def test_the_kernel_is_asked_for_each_attention_once() -> None:
-    directory = DATA / "tiny-bert-cross-bias"
+    directory = DATA / "tiny-bert-bi-encoder"
     kernel = Varlen()
     batch = sequences((20, 9, 30), 278)
-    query_tokens = sum(int((tokens.segments == 0).sum()) for tokens in batch)
     packed = load_packed(
         read_weights(directory), read_json(directory / "config.json"), read_card(directory),
         attention=VarlenAttention(kernel), dtype=torch.float32,
     )  # fmt: skip
     PackedEngine(packed, CPU)(batch)
-    within = {"sequences": 6, "rows": 59, "columns": 59}
-    between = {"sequences": 3, "rows": query_tokens, "columns": 59 - query_tokens}
-    assert kernel.calls == [within, between] * 2
+    assert kernel.calls == [{"sequences": 6, "rows": 59, "columns": 59}] * 2
 
 
 def test_the_last_layer_of_a_classifier_asks_for_first_rows_alone() -> None:
@@ -296,9 +192,9 @@ def test_the_last_layer_of_a_classifier_asks_for_first_rows_alone() -> None:
 
 
 @attentions
-@pytest.mark.parametrize("layout", ["standard", "cross-bias"])
+@pytest.mark.parametrize("layout", ["standard", "bi-encoder"])
 def test_a_score_depends_on_no_neighbour_and_keeps_its_place(attention: Callable[[], Attention], layout: str) -> None:
-    directory = DATA / ("tiny-bert-cross-bias" if layout == "cross-bias" else "tiny-bert-one-label")
+    directory = DATA / ("tiny-bert-bi-encoder" if layout == "bi-encoder" else "tiny-bert-one-label")
     packed = load_packed(
         read_weights(directory), read_json(directory / "config.json"), read_card(directory),
         attention=attention(), dtype=torch.float32,
@@ -313,9 +209,9 @@ def test_a_score_depends_on_no_neighbour_and_keeps_its_place(attention: Callable
 
 @attentions
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("layout", ["standard", "cross-bias"])
+@pytest.mark.parametrize("layout", ["standard", "bi-encoder"])
 def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.dtype, layout: str) -> None:
-    directory = DATA / ("tiny-bert-cross-bias" if layout == "cross-bias" else "tiny-bert-one-label")
+    directory = DATA / ("tiny-bert-bi-encoder" if layout == "bi-encoder" else "tiny-bert-one-label")
     weights, config, card = read_weights(directory), read_json(directory / "config.json"), read_card(directory)
     batch = sequences(LENGTHS, 278)
     fine, coarse = (
@@ -347,7 +243,7 @@ def test_ids_beyond_the_tables_are_refused(tokens: Tokens, reason: str) -> None:
 
 
 def test_a_sequence_without_document_is_refused_by_the_layout_that_needs_one() -> None:
-    directory = DATA / "tiny-bert-cross-bias"
+    directory = DATA / "tiny-bert-bi-encoder"
     packed = load_packed(
         read_weights(directory), read_json(directory / "config.json"), read_card(directory),
         attention=PaddedAttention(), dtype=torch.float32,
@@ -384,18 +280,6 @@ def test_minilm_equals_transformers(attention: Callable[[], Attention]) -> None:
     found = logits(network, config, ModelCard("minilm", "logit1"), batch, attention)
     assert np.ptp(expected) > 0.1
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
-
-
-@pytest.mark.skipif(not MINILM, reason="TEST_MINILM names no directory of all-MiniLM-L6-v2")
-@attentions
-def test_minilm_as_cross_bias_equals_the_padded_module(attention: Callable[[], Attention]) -> None:
-    bias = CrossBias()
-    card = ModelCard("minilm", "cosine", layout="cross-bias")
-    config = read_json(Path(MINILM) / "config.json")
-    batch = sequences(LENGTHS, config["vocab_size"])
-    packed = load_packed(read_weights(Path(MINILM)), config, card, attention=attention(), dtype=torch.float32)
-    expected = cross_bias_outputs(Path(MINILM), bias, batch)
-    np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow

@@ -68,15 +68,13 @@ def test_the_kernel_computes_what_its_stand_in_does(dtype: torch.dtype, width: i
     projected = torch.randn(tokens, 3, 4, width, device="cuda", dtype=dtype)
     query, key, value = projected.unbind(1)
     query = query[: len(LENGTHS)] if first_rows else query
-    context, lse = attention.with_lse(query, key, value, rows, columns)
+    context = attention(query, key, value, rows, columns)
     for other in (VarlenAttention(Varlen()), PaddedAttention()):
-        expected, expected_lse = other.with_lse(query, key, value, rows, columns)
+        expected = other(query, key, value, rows, columns)
         torch.testing.assert_close(context, expected, atol=2e-2, rtol=2e-2)
-        torch.testing.assert_close(lse, expected_lse, atol=2e-2, rtol=2e-2)
-    torch.testing.assert_close(attention(query, key, value, rows, columns), context)
 
 
-@pytest.mark.parametrize("form", ["one-label", "two-labels", "cross-bias"])
+@pytest.mark.parametrize("form", ["one-label", "two-labels", "bi-encoder"])
 @pytest.mark.parametrize(("dtype", "most"), [("fp32", 1e-4), ("fp16", 2e-2), ("bf16", 2e-1)])
 def test_cuda_equals_the_cpu(form: str, dtype: str, most: float, sequences: list[Tokens]) -> None:
     directory = DATA / f"tiny-bert-{form}"

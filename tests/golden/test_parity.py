@@ -1,21 +1,18 @@
-"""The ONNX graphs against the plain transformers forward, and the cross-bias layout against its definition."""
+"""The ONNX graphs against the plain transformers forward, and the tiny bi-encoder against its definition."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from osrerank.export.export_model import ExportOptions, export_model
-from osrerank.scoring.card import CrossBias
-from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
-from tests.cross_bias import defined
+from tests.bi_encoders import defined
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 DATA = Path(__file__).parents[1] / "data"
-FORMS = ("one-label", "two-labels", "cross-bias")
+FORMS = ("one-label", "two-labels", "bi-encoder")
 QUERY = "what causes low blood pressure"
 DOCUMENTS = [
     "blood pressure is low when the heart is slow",
@@ -25,7 +22,6 @@ DOCUMENTS = [
     "water & heat: 1,000!",
 ] * 3
 TUPLES = [(index,) for index in range(len(DOCUMENTS))]
-CROSS_BIAS = CrossBias(-2.0, "closed", temperature=20.0)
 
 
 @pytest.fixture(params=FORMS)
@@ -65,35 +61,8 @@ def test_standard_layout_equals_transformers_own_pairs(form: str) -> None:
     np.testing.assert_allclose(values(directory, "onnx"), expected, atol=1e-4, rtol=0)
 
 
-def test_cross_bias_equals_its_definition() -> None:
-    directory = DATA / "tiny-bert-cross-bias"
-    expected = [defined(directory, QUERY, [document], CROSS_BIAS) for document in DOCUMENTS[:5]]
-    np.testing.assert_allclose(values(directory, "onnx")[:5], expected, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("biases", [{}, {"query_bias": 0.5, "document_bias": -1.0, "other_bias": "closed"}])
-def test_pairs_in_cross_bias_equal_their_definition(tmp_path: Path, biases: dict[str, float | str]) -> None:
-    source = DATA / "tiny-bert-cross-bias"
-    options = ExportOptions(kind="duo", layout="cross-bias", keep_weights=True, **biases)
-    card = export_model(source, tmp_path / "duo", options)
-    pairs = [(0, 1), (1, 0), (2, 3), (4, 2)]
-    expected = [defined(source, QUERY, [DOCUMENTS[i], DOCUMENTS[j]], card.cross_bias) for i, j in pairs]
-    assert np.ptp(expected) > 0.1
-    for backend in ("onnx", "torch"):
-        scorer = load_scorer(str(tmp_path / "duo"), backend=backend, threads=1, kind="duo")
-        np.testing.assert_allclose(scorer.score(QUERY, DOCUMENTS, pairs).values, expected, atol=1e-4, rtol=0)
-
-
-def test_closed_on_both_sides_is_the_bi_encoder(tmp_path: Path) -> None:
-    source = DATA / "tiny-bert-cross-bias"
-    options = ExportOptions(layout="cross-bias", query_bias="closed")
-    export_model(source, tmp_path / "closed", options)
-    network = transformers.BertModel.from_pretrained(source, add_pooling_layer=False).eval()
-    tokenizer = load_scorer(str(source), backend="onnx")._builder._tokenizer
-    means = []
-    for text in (QUERY, DOCUMENTS[0]):
-        with torch.inference_mode():
-            means.append(network(torch.tensor([tokenizer.encode(text).ids])).last_hidden_state[0].mean(dim=0))
-    expected = 20 * torch.nn.functional.cosine_similarity(*means, dim=0).item()
-    scorer: LocalScorer = load_scorer(str(tmp_path / "closed"), backend="onnx")
-    assert scorer.score(QUERY, DOCUMENTS, [(0,)]).values[0] == pytest.approx(expected, abs=1e-4)
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_a_bi_encoder_equals_its_definition(backend: str) -> None:
+    directory = DATA / "tiny-bert-bi-encoder"
+    expected = [20 * defined(directory, QUERY, document, "mean") - 15 for document in DOCUMENTS[:5]]
+    np.testing.assert_allclose(values(directory, backend)[:5], expected, atol=1e-4, rtol=0)

@@ -45,25 +45,25 @@ def embedded_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model of the layout joined."""
-    from osrerank.adapt.adapt import AdaptOptions, adapt
+    """A small bi-encoder."""
+    from osrerank.export.export_model import ExportOptions, export_model
 
     folder = tmp_path_factory.mktemp("model")
-    adapt(plain(folder / "plain"), folder / "made", AdaptOptions(pooling="cls", layers=1, precision="fp32"))
+    export_model(plain(folder / "plain"), folder / "made", ExportOptions(pooling="cls", precision="fp32"))
     return folder / "made"
 
 
 @pytest.fixture
 def encodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the texts that joined models encode."""
-    from osrerank.scoring.onnx_scorer import JoinedBackend
+    from osrerank.scoring.onnx_scorer import EncoderBackend
 
     counted: list[int] = []
-    encoded = JoinedBackend.encoded
+    encoded = EncoderBackend.encoded
 
-    def counting(self: JoinedBackend, ids: Any) -> Any:
+    def counting(self: EncoderBackend, ids: Any) -> Any:
         counted.append(len(ids))
         return encoded(self, ids)
 
-    monkeypatch.setattr(JoinedBackend, "encoded", counting)
+    monkeypatch.setattr(EncoderBackend, "encoded", counting)
     return counted

@@ -119,46 +119,6 @@ def test_the_first_search_writes_what_it_computes(
     assert client.mget(index=index_name, body={"ids": ids}) == before  # no document of the application's was written
 
 
-@pytest.fixture(scope="module")
-def duo(model: Path) -> Path:
-    """A duo model whose documents have other states than the mono model's: two layers are joined."""
-    from osrerank.adapt.adapt import AdaptOptions, adapt
-    from osrerank.export.export_model import ExportOptions, export_model
-
-    mono, made = model.with_name("two-layers"), model.with_name("duo")
-    adapt(model.with_name("plain"), mono, AdaptOptions(pooling="cls", layers=2, precision="fp32"))
-    export_model(mono, made, ExportOptions(kind="duo", precision="fp32"))
-    return made
-
-
-def test_pairs_find_what_another_client_computed(
-    client: Client, engine_url: str, model: Path, duo: Path, index_name: str, encodings: list[int]
-) -> None:
-    fill(client, index_name, DOCUMENTS)
-    found = []
-    for compared in (10, 0):
-        with connect(engine_url, model=str(model), duo_model=str(duo)) as another:
-            del encodings[:]
-            options = {"pipeline": "mono-duo", "duo_depth": 10}
-            response = another.search(QUERY, index=index_name, rerank=options, size=100)
-            assert response["rerank"]["applied"] is True, response["rerank"]
-            stage = response["rerank"]["stages"][-1]
-            assert (stage["name"], stage.get("encoded", 0), len(encodings)) == (
-                "duo",
-                compared,
-                2 + (COUNT + 10 if compared else 0),  # each model encodes the query
-            )
-            found.append([(hit["_id"], hit["_score"]) for hit in response["hits"]["hits"]])
-        refresh(client, index_name)
-    assert found[0] == found[1]
-    (side,) = side_stores(client, [index_name])
-    assert side.size().records == COUNT + 10
-    with connect(engine_url, model=str(model), duo_model=str(duo)) as another:
-        client.delete(index=index_name, id=found[0][0][0], refresh=True)
-        assert prune_states(another, [index_name]) == COUNT + 10 - 2
-        assert build_states(another, index_name, kind="duo").encoded == COUNT - 1 - 9
-
-
 def test_without_a_duo_model_candidates_find_their_states(
     client: Client, engine_url: str, model: Path, index_name: str, tmp_path: Path, encodings: list[int]
 ) -> None:

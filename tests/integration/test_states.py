@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from osrerank import Client, connect
 from osrerank.cli import cli
 from osrerank.errors import ConfigError
-from osrerank.states import build_states, coverage, joined_scorer, prune_states
+from osrerank.states import bi_encoder_of, build_states, coverage, prune_states
 from tests.articles import fill
 from tests.servers import ROOT
 
@@ -67,7 +67,7 @@ def test_the_second_search_encodes_nothing(client: Client, index_name: str, enco
     fill(client, index_name, [*DOCUMENTS, LONG])
     first = order(client, index_name)
     assert len(encodings) > 100
-    joined_scorer(client).records.flush()  # written by now
+    bi_encoder_of(client).records.flush()  # written by now
     del encodings[:]
     assert order(client, index_name) == first
     assert encodings == []  # the query is known, too
@@ -81,28 +81,31 @@ def test_no_score_of_an_old_text(client: Client, index_name: str) -> None:
     ]
     fill(client, index_name, changed)
     warm = order(client, index_name)
-    store = joined_scorer(client).store
+    store = bi_encoder_of(client).store
     assert store is not None
     assert store.drop() >= 150
     assert order(client, index_name) == warm
 
 
 def test_a_model_without_states_says_so(engine_url: str, index_name: str) -> None:
-    with connect(engine_url, model=str(WITHOUT_STATES)) as client, pytest.raises(ConfigError, match="joined"):
+    with (
+        connect(engine_url, model=str(WITHOUT_STATES)) as client,
+        pytest.raises(ConfigError, match="only bi-encoders"),
+    ):
         build_states(client, index_name)
 
 
 def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
     build_states(client, index_name)
-    store = joined_scorer(client).store
+    store = bi_encoder_of(client).store
     assert store is not None
     client.delete(index=index_name, id="0", refresh=True)
     client.index(index=index_name, id="1", body={"title": "Another", "text": "text than before."}, refresh=True)
     assert store.size().records == 150
     assert prune_states(client, [index_name]) == 148
     before = order(client, index_name)
-    joined_scorer(client).records.flush()
+    bi_encoder_of(client).records.flush()
     assert store.size().records >= 148
     assert order(client, index_name) == before
 
@@ -199,10 +202,10 @@ def test_an_open_depth_goes_as_deep_as_states_are_known(client: Client, index_na
     found = client.search(QUERY, index=index_name, size=150)["hits"]["hits"]
     assert len(found) > 125
     assert depth_of(QUERY) == 100
-    joined_scorer(client).records.flush()
+    bi_encoder_of(client).records.flush()
     assert depth_of(QUERY) == 100  # what is deeper was not scored, so it has no states
     some = [hit["_source"]["title"] + " " + hit["_source"]["text"] for hit in [*found[100:120], *found[121:]]]
-    joined_scorer(client).remember(some)
+    bi_encoder_of(client).remember(some)
     del encodings[:]
     assert depth_of(QUERY) == 120  # the candidate after these has none
     build_states(client, index_name)

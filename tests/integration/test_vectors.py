@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from osrerank.scoring.vectors.texts import TextVectors
 
 from osrerank import Client, connect
 from osrerank.cli import cli
 from osrerank.errors import ConfigError, InferenceError, LoaderError, VectorsError
 from osrerank.retrieval.requests import is_embedded
 from osrerank.retrieval.vector_field import VectorField
-from osrerank.scoring.vectors.texts import TextVectors
 from osrerank.vectors import VectorCounts, build_vectors, count_vectors
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.bulk import BulkOptions
@@ -188,7 +188,6 @@ def test_documents_changed_while_their_vectors_are_made_are_left(
 def test_another_model_replaces_all_vectors(
     client: Client, index_name: str, engine_url: str, model: Path, tmp_path: Path
 ) -> None:
-    from osrerank.adapt.adapt import AdaptOptions, adapt
     from tests.bi_encoders import plain
 
     made_for_vectors(client, index_name)

@@ -10,11 +10,11 @@ from osrerank import connect
 from osrerank.errors import WorkerError
 from osrerank.options.passages import Passages
 from osrerank.scoring.registry import load, load_local
-from osrerank.scoring.remote.joined import JoinedOnWorkers
-from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.remote.bi_encoder import BiEncoderOnWorkers
+from osrerank.scoring.states.scorer import BiEncoderScorer
 from osrerank.settings import Settings
 from osrerank.stages.passages import PassageStage
-from osrerank.states import build_states, joined_scorer
+from osrerank.states import bi_encoder_of, build_states
 from osrerank.types import Candidate
 from tests import servers
 from tests.bi_encoders import plain
@@ -23,7 +23,6 @@ from tests.workers import WorkerGroup, worker_group
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
-from osrerank.adapt.adapt import AdaptOptions, adapt
 from osrerank.export.export_model import ExportOptions, export_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -38,8 +37,8 @@ OPTIONS = Passages(words=20, stride=20, limit=6, least_words=30)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("model")
-    adapt(plain(folder / "plain"), folder / "joined", AdaptOptions(pooling="cls", layers=1, document_prefix="say : "))
-    return str(folder / "joined")
+    export_model(plain(folder / "plain"), folder / "made", ExportOptions(pooling="cls", document_prefix="say : "))
+    return str(folder / "made")
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +59,15 @@ def settings(broker: str, model: str, tmp_path: Path) -> Settings:
     return Settings.load(model=model, broker_url=broker, backend="workers", states_folder=tmp_path / "states")
 
 
-def opened(settings: Settings, **changes: object) -> JoinedOnWorkers:
+def opened(settings: Settings, **changes: object) -> BiEncoderOnWorkers:
     scorer = load(Settings.load(**{**settings.model_dump(), **changes}), None)
-    assert isinstance(scorer, JoinedOnWorkers)
+    assert isinstance(scorer, BiEncoderOnWorkers)
     return scorer
 
 
-def local(settings: Settings) -> JoinedScorer:
+def local(settings: Settings) -> BiEncoderScorer:
     scorer = load_local(settings.model_copy(update={"states": "off", "backend": "onnx"}), None)
-    assert isinstance(scorer, JoinedScorer)
+    assert isinstance(scorer, BiEncoderScorer)
     return scorer
 
 
@@ -139,7 +138,7 @@ def test_workers_with_another_model_score_everything(
     group: WorkerGroup, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     group.wait_for(2)
-    scorer = opened(settings, states_profile="small")  # the workers keep more of a document
+    scorer = opened(settings, states_profile="exact")  # the workers round vectors
     assert not scorer.keeps_states
     scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
     np.testing.assert_array_equal(scores.values, local(settings).score(QUERY, DOCUMENTS, TUPLES).values)
@@ -159,20 +158,6 @@ def test_records_with_another_key_are_not_taken(group: WorkerGroup, settings: Se
     scorer.close()
 
 
-def test_pairs_are_scored_here_too(broker: str, model: str, settings: Settings, tmp_path: Path) -> None:
-    duo = tmp_path / "duo"
-    export_model(Path(model), duo, ExportOptions(kind="duo", precision="fp32"))
-    texts = DOCUMENTS[:8]
-    pairs = [(first, second) for first in range(8) for second in range(8) if first != second]
-    with worker_group(broker, tmp_path / "group", model=str(duo), environment={"OSRERANK_STATES": "off"}):
-        scorer = opened(settings, model=str(duo))
-        scores = scorer.score(QUERY, texts, pairs)
-        scorer.close()
-    expected = local(settings.model_copy(update={"model": str(duo)})).score(QUERY, texts, pairs)
-    np.testing.assert_array_equal(scores.values, expected.values)
-    assert scores.encoded == 8
-
-
 def test_a_whole_index_is_built_by_workers(
     group: WorkerGroup, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,13 +173,13 @@ def test_a_whole_index_is_built_by_workers(
         response = client.search(QUERY, index="notes", rerank={"cache": False, "depth": 40})
         stage = response["rerank"]["stages"][0]
         assert (stage["known"], stage["encoded"], stage["inferences"]) == (40, 0, 40)
-        assert isinstance(joined_scorer(client), JoinedOnWorkers)
+        assert isinstance(bi_encoder_of(client), BiEncoderOnWorkers)
 
 
 def test_states_that_are_off_leave_all_to_workers(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer = load(settings.model_copy(update={"states": "off"}), None)
-    assert not isinstance(scorer, JoinedScorer)
+    assert not isinstance(scorer, BiEncoderScorer)
     np.testing.assert_array_equal(
         scorer.score(QUERY, DOCUMENTS, TUPLES).values, local(settings).score(QUERY, DOCUMENTS, TUPLES).values
     )

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.states.configured import States
-from osrerank.scoring.states.record import HEADER, MAGIC, PERSON, PROFILES, Profile, Record, TextStates
-from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.record import HEADER, MAGIC, PERSON, PROFILES, ROUNDED, Record
+from osrerank.scoring.states.scorer import BiEncoderScorer
 from osrerank.scoring.states.store import MemoryStore
 from tests.bi_encoders import plain
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
-from osrerank.adapt.adapt import AdaptOptions, adapt
+from osrerank.export.export_model import ExportOptions, export_model
 
 KEY, SECRET = bytes(range(16)), b"a secret"
 QUERY = "blood pressure is low"
@@ -40,18 +40,15 @@ def digest(body: bytes, key: bytes, secret: bytes = b"") -> bytes:
 
 
 @st.composite
-def contents(draw: st.DrawFn) -> tuple[bytes, Profile]:
+def contents(draw: st.DrawFn) -> bytes:
     """Some text's record, in bytes."""
-    profile = draw(st.sampled_from(sorted(PROFILES.values(), key=str)))
-    layers, rows = draw(st.integers(0, 2)), draw(st.integers(1, 12))
-    numbers = np.random.default_rng(draw(st.integers(0, 99))).normal(size=(layers * rows + 1, 8)).astype(np.float32)
-    states = TextStates(numbers[1:].reshape(layers, rows, 8), np.ones(rows, dtype=np.uint16), numbers[0], False)
-    return Record.of(states, profile).write(KEY, SECRET), profile
+    vector = np.random.default_rng(draw(st.integers(0, 99))).normal(size=draw(st.integers(1, 96))).astype(np.float32)
+    return Record.of(vector, draw(st.sampled_from(list(PROFILES.values()))), cut=False).write(KEY, SECRET)
 
 
 @given(contents(), st.sets(st.integers(0, 8 * 3000), min_size=1, max_size=5))
-def test_flipped_bits_are_no_record(made: tuple[bytes, Profile], flips: set[int]) -> None:
-    content = bytearray(made[0])
+def test_flipped_bits_are_no_record(made: bytes, flips: set[int]) -> None:
+    content = bytearray(made)
     for bit in {flip % (8 * len(content)) for flip in flips}:
         content[bit // 8] ^= 1 << bit % 8
     assert Record.read(bytes(content), KEY, SECRET) is None
@@ -65,15 +62,14 @@ def test_any_bytes_are_no_record_or_a_whole_one(body: bytes, headed: bool) -> No
     forged = Record.read(body + digest(body, KEY), KEY)
     if forged is not None:
         assert forged.write(KEY)[:4] == body[:4]
-        assert np.isfinite(forged.states).all()
-        assert np.isfinite(forged.vector_scale)
-        assert forged.pieces.all() or not len(forged.states)
+        assert np.isfinite(forged.vector).all()
+        assert np.isfinite(forged.scale)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    adapt(plain(folder / "plain"), folder / "made", AdaptOptions(pooling="cls", layers=1, precision="fp32"))
+    export_model(plain(folder / "plain"), folder / "made", ExportOptions(pooling="cls", precision="fp32"))
     return folder / "made"
 
 
@@ -96,11 +92,11 @@ class Forger(MemoryStore):
         return {key: body + digest(body, key, self._secret) for key in keys}
 
 
-def opened(model: Path, store: MemoryStore | None, secret: bytes = b"") -> JoinedScorer:
+def opened(model: Path, store: MemoryStore | None, secret: bytes = b"") -> BiEncoderScorer:
     whole = load_scorer(str(model))
-    assert isinstance(whole, JoinedScorer)
-    states = States(store, PROFILES["standard"], secret)
-    return JoinedScorer(model, whole.card, whole._builder, whole._joined, states)
+    assert isinstance(whole, BiEncoderScorer)
+    states = States(store, ROUNDED, secret)
+    return BiEncoderScorer(model, whole.card, whole._builder, whole._encoder, states)
 
 
 @SLOW

@@ -93,7 +93,7 @@ def test_weights_come_back_as_the_layers_that_changed(tmp_path: Path) -> None:
 
 
 def test_what_came_back_of_a_training_is_a_model(tmp_path: Path) -> None:
-    start = ROOT / "tests" / "data" / "tiny-bert-cross-bias"
+    start = ROOT / "tests" / "data" / "tiny-bert-bi-encoder"
     weights = load_file(start / "model.safetensors")
     changed = next(name for name in weights if name.endswith("output.dense.weight"))
     save_file({changed: (weights[changed] * 2).astype(np.float16)}, tmp_path / "mono-0.safetensors")

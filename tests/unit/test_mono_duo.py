@@ -6,11 +6,8 @@ import pytest
 
 from osrerank import Pairs, Rerank, connect
 from osrerank.errors import ConfigError, InferenceError, ModelLoadError
-from osrerank.scoring.registry import load_scorer
-from osrerank.service import RerankService
-from osrerank.settings import DEFAULT_DUO_MODEL, Settings
+from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
-from osrerank.types import Advice
 from tests.rankings import response_of
 from tests.servers import ROOT
 
@@ -50,32 +47,6 @@ def test_the_pairs_are_never_deeper_than_the_first_stage():
     assert ids(response) == ["d0", "d1", "d2", "d3"]
 
 
-class Pooling(FunctionScorer):
-    """As its card says, nine tenths of a pair's logit are what was known before."""
-
-    __slots__ = ()
-    advice = Advice(prior_share=0.9)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, ["d3", "d1", "d2", "d0"]),  # mono's order
-        ({"blend": "linear", "blend_weight": 8.0}, ["d0", "d1", "d2", "d3"]),  # from 9, 9, 6 and 6
-        ({"blend": "rrf"}, ["d0", "d2", "d1", "d3"]),  # no logits: the model's own order
-    ],
-)
-def test_the_share_that_a_duo_card_leaves_to_what_was_known(options, expected):
-    client = client_for(duo_scorer=Pooling(lambda _query, text: -float(len(text))))
-    assert ids(search(client, **options)) == expected
-
-
-def test_the_identity_of_an_order_names_the_share():
-    reranker = RerankService(Settings.load(), BY_LENGTH, Pooling())
-    shares = [reranker.identity(Rerank(pipeline="mono-duo", blend=blend))["prior_share"] for blend in ("card", "rrf")]
-    assert shares == [0.9, 0.0]
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -86,7 +57,6 @@ def test_the_identity_of_an_order_names_the_share():
         ({"pairs": {"m": 3}}, "pairs.m"),
         ({"mono_budget_ms": 0}, "mono_budget_ms"),
         ({"duo_budget_ms": "1s"}, "duo_budget_ms"),
-        ({"duo_skip_margin": 0}, "duo_skip_margin"),
     ],
 )
 def test_malformed_options_are_named(options, named):
@@ -117,30 +87,17 @@ def test_no_duo_model_leaves_the_mono_order_and_mono_alone_needs_none():
         search(client, on_failure="raise")
 
 
-def test_the_models_in_the_package_need_no_names():
-    texts = [
-        "Aspirin is sold in packs of twenty.",
-        "Penguins cannot fly; their wings are flippers that they swim with.",
-        "A flightless bird has wings.",
-        "Paris is the capital of France.",
-    ]
-    client = client_for(texts, scorer=None, duo_scorer=None)
-    response = client.search("why can penguins not fly", index="i", rerank={"pipeline": "mono-duo", "blend": "replace"})
-    assert ids(response)[:2] == ["d1", "d2"]
-    assert response["rerank"]["applied"] is True
-    assert [stage["model"] for stage in response["rerank"]["stages"]] == ["osrerank/mono", "osrerank/duo"]
-    client.close()
+def test_without_a_named_duo_model_the_reason_says_which_to_name():
+    response = search(client_for(duo_scorer=None))
+    assert ids(response) == ["d3", "d1", "d2", "d0"]
+    assert response["rerank"]["applied"] == "partial"
+    assert "duobert-large-msmarco" in response["rerank"]["reason"]
+    assert "OSRERANK_DUO_MODEL" in response["rerank"]["reason"]
 
 
-def test_the_shipped_duo_model_changes_its_sign_with_the_order():
-    scorer = load_scorer(DEFAULT_DUO_MODEL, kind="duo")
-    texts = ["Salt raises the pressure of the blood.", "The wing of an aeroplane.", "Blood pressure falls with age."]
-    pairs = [(i, j) for i in range(3) for j in range(3) if i != j]
-    values = dict(zip(pairs, scorer.score("does salt raise blood pressure", texts, pairs).values.tolist(), strict=True))
-    assert all(values[i, j] == -values[j, i] for i, j in pairs)
-    assert values[0, 1] > 1
-    assert values[0, 2] > 0
-    assert 0 < scorer.advice.prior_share < 1
+def test_the_duo_model_of_0_2_is_refused_with_its_successor():
+    response = search(client_for(duo_scorer=None, duo_model="osrerank/duo"))
+    assert "name a duo model of your own" in response["rerank"]["reason"]
 
 
 def test_a_mono_model_is_no_duo_model():
@@ -181,12 +138,8 @@ def test_a_deadline_in_the_pairs_leaves_whole_comparisons_only():
     assert compared == list(reversed(ids(mono)[: len(compared)]))
 
 
-def test_a_lead_or_a_deep_page_computes_no_pair():
+def test_a_deep_page_computes_no_pair():
     client = client_for(["a" * 50, "b", "c", "d"], duo_scorer=FunctionScorer(broken=True))
-    response = search(client, duo_skip_margin=10)
-    assert response["rerank"]["applied"] is True
-    assert response["rerank"]["reason"] is None
-    assert response["rerank"]["stages"][1]["reason"].startswith("skipped: the first candidate leads by 49")
     page = client.search("low", index="i", from_=3, rerank={"pipeline": "mono-duo", "duo_depth": 3})
     assert page["rerank"]["applied"] is True
     assert page["rerank"]["stages"][1]["reason"] == (

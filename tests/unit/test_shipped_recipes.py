@@ -18,7 +18,7 @@ def test_the_card_is_its_recipes(file):
     assert card.name == f"osrerank/{file.stem}"
     assert card.provenance == recipe["provenance"]
     for name in ("pooling", "query_prefix", "document_prefix"):
-        assert getattr(card.joining, name) == recipe["adapt"].get(name, getattr(card.joining, name))
+        assert getattr(card, name) == recipe["adapt"].get(name, getattr(card, name))
     weight = recipe.get("first_pass_weight", 0) * card.calibration.scale
     assert card.first_pass_weight == pytest.approx(weight, abs=1e-4)
 

@@ -1,1 +1,1 @@
-"""The networks that torch computes: BERT without padding, attention, the layout cross-bias, weights and their names."""
+"""The networks that torch computes: BERT without padding, attention, bi-encoders, weights and their names."""

@@ -102,11 +102,6 @@ class Attention(Protocol):
             window: how many places to either side a row sees; rows and columns are then the same. None for all.
         """
 
-    def with_lse(
-        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds
-    ) -> tuple[Tensor, Tensor]:
-        """Return the context, and the log of the sum of the exponentials of each row's logits ``(heads, tokens)``."""
-
 
 class VarlenAttention:
     """PyTorch's packed flash attention.
@@ -120,7 +115,6 @@ class VarlenAttention:
 
     def __init__(self, module: Any) -> None:
         self._attend: Callable[..., Any] = module.varlen_attn
-        self._lse = module.AuxRequest(lse=True)
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds, *, window: int | None = None
@@ -129,16 +123,6 @@ class VarlenAttention:
         bounds = (rows.offsets, columns.offsets, rows.longest, columns.longest)
         context: Tensor = self._attend(query, key, value, *bounds, **limit)
         return context
-
-    def with_lse(
-        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds
-    ) -> tuple[Tensor, Tensor]:
-        context, lse = self._attend(
-            query, key, value, rows.offsets, columns.offsets, rows.longest, columns.longest, return_aux=self._lse
-        )
-        if lse.shape != (query.shape[1], query.shape[0]):
-            raise RuntimeError(f"varlen_attn gave log-sum-exps of shape {tuple(lse.shape)}, not (heads, tokens)")
-        return context, lse
 
 
 class PaddedAttention:
@@ -161,39 +145,6 @@ class PaddedAttention:
             rows.spread(query), columns.spread(key), columns.spread(value), attn_mask=mask
         )
         return rows.gather(grid)
-
-    def with_lse(
-        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds
-    ) -> tuple[Tensor, Tensor]:
-        logits = rows.spread(query) @ columns.spread(key).transpose(2, 3)  # (n, heads, rows, columns)
-        logits = logits.float() * query.shape[2] ** -0.5
-        if columns.mask is not None:
-            logits.masked_fill_(~columns.mask, -torch.inf)
-        lse = logits.logsumexp(dim=3)  # (n, heads, rows)
-        weights = (logits - lse.unsqueeze(3)).exp_()
-        return rows.gather(weights.to(value.dtype) @ columns.spread(value)), rows.gather(lse).T
-
-
-def merged(within: tuple[Tensor, Tensor], *between: tuple[Tensor, Tensor, float]) -> Tensor:
-    """Return the context over several sets of columns, with a bias added to the logits of all sets but the first.
-
-    With log-sum-exps l1 of the first set and l2 of the second, the second's share of the softmax over both is
-    1 / (1 + exp(l1 - l2 - bias)). Both are then one set, whose log-sum-exp is log(exp(l1) + exp(l2 + bias)), and the
-    third is merged into it likewise.
-
-    Args:
-        within: context ``(tokens, heads, width)`` and log-sum-exp ``(heads, tokens)`` of the first set.
-        between: the same of each other set, and what is added to each of its logits.
-    """
-    if not between:
-        return within[0]
-    context, lse = within[0].float(), within[1]
-    for place, (seen, seen_lse, bias) in enumerate(between):
-        share = torch.sigmoid(seen_lse - lse + bias).T.unsqueeze(2)  # (tokens, heads, 1)
-        context = torch.lerp(context, seen.float(), share)
-        if place < len(between) - 1:
-            lse = torch.logaddexp(lse, seen_lse + bias)
-    return context.to(within[0].dtype)
 
 
 def choose_attention(

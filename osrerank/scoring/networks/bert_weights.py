@@ -15,8 +15,6 @@ LAYER = {
 }
 PARTS = ("weight", "bias")
 PROJECTIONS = ("query", "key", "value")
-OWN = "joined.layer"
-"""Prefix of the names of a joined model's layers that are the query's own (`osrerank.scoring.card.Joining`)."""
 
 
 def plain_names(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from osrerank.scoring.networks.bert_weights import encoder_weights, plain_names
 from osrerank.scoring.networks.heads import HeadNetwork
 from osrerank.scoring.networks.modern_bert import encoder as modern_bert
 from osrerank.scoring.networks.modern_bert import shape as modern_shape
-from osrerank.scoring.networks.packed_bi_encoders import PackedCrossBias, PackedJoined
+from osrerank.scoring.networks.packed_bi_encoder import PackedBiEncoder
 
 
 def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
@@ -34,18 +34,13 @@ def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = Non
     """
     kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
     architecture = next(iter(config.get("architectures") or ["nothing"]))
-    is_standard, joining = card.layout == "standard", card.joining
+    is_standard = card.layout == "standard"
     is_relative = config.get("position_embedding_type", "absolute") != "absolute"
     known = kind in FAMILIES or kind == modern_shape.MODEL_TYPE
     reasons = {
         f"model_type is {kind}": not known,
         f"the layout is {card.layout}, model_type {kind}": not is_standard and kind != "bert",
         f"architecture is {architecture}": is_standard and head is None and architecture not in _classifiers(kind),
-        "one row of the query looks at the document in several layers": (
-            card.layout == "joined" and joining.layers > 1 and joining.rows == "cls"
-        ),
-        "a query looks at two documents at once": card.layout == "joined" and card.kind == "duo",
-        "its joined layers have weights of their own": card.layout == "joined" and joining.own_weights,
         f"hidden_act is {activation}": activation not in ACTIVATIONS,
         "its positions are relative, or it is a decoder": is_relative or config.get("is_decoder", False),
     }
@@ -80,7 +75,7 @@ def load_packed(
         config: ``config.json``; `obstacle` finds nothing against it.
         card: the layout.
         attention: how rows look at columns.
-        dtype: of the encoder, except that the embeddings of a model that pools documents stay fp32.
+        dtype: of the encoder.
         head: of a modular cross-encoder; None where the config names the head.
 
     Raises:
@@ -95,14 +90,9 @@ def load_packed(
     first_position = int(config["pad_token_id"]) + 1 if family.counts_from_padding else 0
     encoder = Encoder(config, first_position)
     encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
-    if not card.cross_bias.pools:
-        encoder.to(dtype)
-    else:  # in 16 bits, other pieces would share a state
-        encoder.layers.to(dtype)
-    if card.layout == "cross-bias":
-        return PackedCrossBias(encoder, attention, card.cross_bias, kind=card.kind).eval()
-    if card.layout == "joined":
-        return PackedJoined(encoder, attention, card.joining).eval()
+    encoder.to(dtype)
+    if card.is_bi_encoder:
+        return PackedBiEncoder(encoder, attention, card.pooling).eval()
     if head is None:
         second = family.classifiers[config["architectures"][0]]
         head = Head((Step("dense", family.pooler, "tanh"), Step("dense", second)))

@@ -4,7 +4,7 @@ The inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 cons
 as its integers times their scales, with exact outlying channels, or without what smoothing multiplied its rows by.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from osrerank._optional import require
-from osrerank.scoring.networks.bert_weights import EMBEDDINGS, LAYER, OWN, PARTS, bert_layer_names, bert_names
+from osrerank.scoring.networks.bert_weights import EMBEDDINGS, LAYER, PARTS, bert_names
 
 Array = npt.NDArray[Any]
 HEADS = ("pooler.dense", "classifier", "cls.seq_relationship")
@@ -23,8 +23,7 @@ HEADS = ("pooler.dense", "classifier", "cls.seq_relationship")
 def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the weights by their transformers names, without the prefix ``bert.``: float32.
 
-    For the layouts ``cross-bias`` and ``joined`` the graph has only the first row of the token type table; the others,
-    which are never read, are zeros.
+    A bi-encoder's graph has only the first row of the token type table; the others, which are never read, are zeros.
 
     Args:
         file: the graph.
@@ -38,26 +37,6 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
     encoder = _tensors(graph.encoder(layers, int(config["type_vocab_size"])))
     named = {name: tensor.clone() for name, tensor in bert_names(encoder, layers).items()}  # no parts of one matrix
     return {**named, **_tensors(graph.head())}
-
-
-def read_join_weights(files: Sequence[Path], config: Mapping[str, Any], layers: int) -> dict[str, Tensor]:
-    """Return the weights of the joined layers out of the graphs that join, by the names of the query's own layers.
-
-    Args:
-        files: what the graphs of `osrerank.export.contexts_graph` are saved as.
-        config: the model's ``config.json``.
-        layers: how many are joined.
-
-    Raises:
-        KeyError, MissingDependencyError: as `read_graph_weights`.
-    """
-    constants = {name: array for file in files for name, array in _constants(file).items()}
-    graph, first = _JoinWeights(constants), int(config["num_hidden_layers"]) - layers
-    named: dict[str, Tensor] = {}
-    for place in range(layers):
-        ours = _tensors(graph.layer(first + place))
-        named |= bert_layer_names(ours, f"layers.{first + place}", f"{OWN}.{place}")
-    return {name: tensor.clone() for name, tensor in named.items()}
 
 
 def _constants(file: Path) -> dict[str, Array]:
@@ -126,8 +105,7 @@ class _GraphWeights:
 
     def _tables(self, segments: int) -> dict[str, Array]:
         word, position, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
-        numbers = self._constants.get("positions")  # of positions, which cross-bias looks up in the table; or the table
-        positions = self._matrix(position if numbers is not None and numbers.ndim == 1 else "positions")
+        positions = self._matrix("positions" if "positions" in self._constants else position)
         tables = {"word.weight": self._matrix(word), "position.weight": positions}
         if "segment" not in self._constants:  # the standard layout
             return {**tables, "segment.weight": self._matrix(segment)}
@@ -160,13 +138,3 @@ class _GraphWeights:
             return self._constants[f"{name}.int8"].astype(np.float32) * self._constants[f"{name}.scale"]
         integers = self._constants[f"{name}_quantized"].astype(np.float32)
         return (integers - self._constants[f"{name}_zero_point"]) * self._constants[f"{name}_scale"]
-
-
-class _JoinWeights(_GraphWeights):
-    """A join graph's constants: its matrices are ``(outputs, inputs)``, queries, keys and values apart."""
-
-    def _projections(self, layer: str) -> tuple[str, ...]:
-        return f"{layer}.query", f"{layer}.key", f"{layer}.value"
-
-    def _product(self, name: str) -> Array:
-        return self._matrix(f"{name}.weight").T

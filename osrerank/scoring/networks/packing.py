@@ -19,8 +19,7 @@ class Packed:
         ids: ``(tokens,)``.
         positions: ``(tokens,)``, from 0 in every part.
         segments: ``(tokens,)``.
-        lengths: tokens of each part, ``(parts,)``: the sequences, or the queries, the documents and, of pairs, the
-            second documents.
+        lengths: tokens of each part, ``(parts,)``: the sequences, or the queries and then the documents.
     """
 
     ids: Numbers
@@ -31,21 +30,18 @@ class Packed:
 
 def pack(sequences: Sequence[Tokens]) -> Packed:
     """Return the sequences in their order."""
-    return _joined([tokens.ids for tokens in sequences], [tokens.segments for tokens in sequences])
+    return _packed([tokens.ids for tokens in sequences], [tokens.segments for tokens in sequences])
 
 
-def pack_by_segment(sequences: Sequence[Tokens], segments: int = 2) -> Packed:
-    """Return first the query's part of every sequence, then the document's of every one, and so on; all get segment 0.
-
-    So the queries and the documents of a batch are each a block, and attention between them needs no copy.
+def pack_by_segment(sequences: Sequence[Tokens]) -> Packed:
+    """Return the query's part of every sequence, then the document's of every one; all get segment 0.
 
     Args:
-        sequences: whose segments rise from 0.
-        segments: parts of each sequence.
+        sequences: of a query, segment 0, and a document, segment 1.
     """
-    divided = [np.split(one.ids, np.searchsorted(one.segments, np.arange(1, segments))) for one in sequences]
+    divided = [np.split(one.ids, [np.searchsorted(one.segments, 1)]) for one in sequences]
     parts = [part for block in zip(*divided, strict=True) for part in block]
-    return _joined(parts, [np.zeros_like(part) for part in parts])
+    return _packed(parts, [np.zeros_like(part) for part in parts])
 
 
 def offsets(lengths: Numbers) -> Numbers:
@@ -53,7 +49,7 @@ def offsets(lengths: Numbers) -> Numbers:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
 
 
-def _joined(ids: Sequence[npt.NDArray[np.int64]], segments: Sequence[npt.NDArray[np.int64]]) -> Packed:
+def _packed(ids: Sequence[npt.NDArray[np.int64]], segments: Sequence[npt.NDArray[np.int64]]) -> Packed:
     lengths = np.array([len(part) for part in ids], dtype=np.int32)
     starts = np.repeat(offsets(lengths)[:-1], lengths)
     positions = np.arange(len(starts), dtype=np.int32) - starts

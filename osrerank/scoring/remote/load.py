@@ -14,6 +14,6 @@ def load(settings: Settings, model: str) -> Scorer:
     workers = RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.of(settings))
     if settings.states == "off" and not settings.states_index:
         return workers
-    from osrerank.scoring.remote.joined import with_states  # noqa: PLC0415 - ONNX Runtime
+    from osrerank.scoring.remote.bi_encoder import with_states  # noqa: PLC0415 - ONNX Runtime
 
     return with_states(workers, settings, model)

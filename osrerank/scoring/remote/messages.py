@@ -16,7 +16,7 @@ from osrerank._optional import require
 from osrerank.errors import PayloadError
 from osrerank.types import Advice, Scores
 
-VERSION = 3
+VERSION = 4
 """Part of the names of queues and keys, so that versions live side by side on one broker."""
 MOST_BYTES = 8 << 20
 """Size limit of a message; a chunk of the longest texts that a model reads stays below it."""

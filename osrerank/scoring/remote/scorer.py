@@ -133,20 +133,18 @@ class RemoteScorer:
         scores = [answer.scores if isinstance(answer, Reply) else answer for _, answer in answers]
         return gather(len(tuples), chunks, scores, identity)
 
-    def records(
-        self, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, most: int, deadline: Deadline = NEVER
-    ) -> WorkersRecords:
+    def records(self, documents: Sequence[str], *, most: int, deadline: Deadline = NEVER) -> WorkersRecords:
         """Let workers compute the records of documents' states.
 
         Args:
             documents: their texts.
-            tuples: indices into ``documents``, as for `score`.
-            most: tuples of a chunk, so that its records fit into a reply.
+            most: documents of a chunk, so that its records fit into a reply.
             deadline: as for `score`.
 
         Raises:
             Overloaded, TaskFailed, WorkerError: as `score`.
         """
+        tuples = [(at,) for at in range(len(documents))]
         identity, answers = self._exchange("", documents, tuples, deadline, most=most, wants_records=True)
         found: dict[bytes, bytes] = {}
         failures: dict[int, str] = {}

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from osrerank.errors import ConfigError
 from osrerank.scoring.states.file import file_store
-from osrerank.scoring.states.record import PROFILES, Profile
+from osrerank.scoring.states.record import EXACT, PROFILES, Bits
 from osrerank.scoring.states.store import StateStore
 from osrerank.settings import Settings
 
@@ -21,16 +21,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """How a joined model treats documents' states; by default nothing is rounded, and nothing kept.
+    """How a bi-encoder's document vectors are kept; by default nothing is rounded, and nothing kept.
 
     Attributes:
         store: where records are kept; None for nowhere.
-        profile: how much of a document is kept.
+        bits: of a stored number.
         secret: without it nobody can forge a record.
     """
 
     store: StateStore | None = None
-    profile: Profile = PROFILES["exact"]
+    bits: Bits = EXACT
     secret: bytes = b""
 
     @classmethod

@@ -10,10 +10,10 @@ import torch
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
 from osrerank.scoring.model_files import padding_id
+from osrerank.scoring.networks.bi_encoder import BiEncoder
 from osrerank.scoring.networks.engine import DTYPES, choose_precision
-from osrerank.scoring.networks.joined import JoinedEncoder
 from osrerank.scoring.states.making import Made
-from osrerank.scoring.states.record import Profile, Record, TextStates
+from osrerank.scoring.states.record import Bits, Floats, Record
 from osrerank.scoring.torch_scorer import load_network
 from osrerank.types import Deadline
 
@@ -31,39 +31,34 @@ class TorchMaker:
     Args:
         network: encodes.
         builder: makes sequences from texts.
-        card: the model's.
-        profile: how much of a document is kept.
+        bits: of a stored number.
         device: where the network is.
-        dtype: of its products; weights and states are fp32.
+        dtype: of its products; weights and vectors are fp32.
         pad_id: id of the padding token.
     """
 
     def __init__(
         self,
-        network: JoinedEncoder,
+        network: BiEncoder,
         builder: InputBuilder,
-        card: ModelCard,
-        profile: Profile,
+        bits: Bits,
         device: torch.device,
         dtype: torch.dtype,
         pad_id: int,
     ) -> None:
-        self._network, self._builder, self._profile = network, builder, profile
-        self._layers = card.joining.layers
+        self._network, self._builder, self._bits = network, builder, bits
         self._device, self._dtype, self._pad_id = device, dtype, pad_id
         self._no_query = builder.query("")
 
     @classmethod
-    def load(
-        cls, directory: Path, card: ModelCard, builder: InputBuilder, profile: Profile, dtype: str
-    ) -> "TorchMaker":
+    def load(cls, directory: Path, card: ModelCard, builder: InputBuilder, bits: Bits, dtype: str) -> "TorchMaker":
         """Read the directory's safetensors, or the weights in its graphs where it has none.
 
         Args:
             directory: the model's.
-            card: of the layout ``joined``.
+            card: a bi-encoder's.
             builder: makes sequences from texts.
-            profile: how much of a document is kept.
+            bits: of a stored number.
             dtype: as for `osrerank.scoring.torch_scorer.TorchBackend.load`.
 
         Raises:
@@ -74,7 +69,7 @@ class TorchMaker:
         precision = choose_precision(dtype, device)
         network = load_network(directory, card).to(device).eval()
         logger.info("%s encodes documents in torch on %s, %s", card.name, device.type, precision)
-        return cls(network, builder, card, profile, device, DTYPES[precision], padding_id(directory))
+        return cls(network, builder, bits, device, DTYPES[precision], padding_id(directory))
 
     def make(self, texts: Sequence[str], deadline: Deadline) -> Made:
         pieces = self._builder.documents(texts, self._no_query)
@@ -83,12 +78,12 @@ class TorchMaker:
         for places in self._batches(tokens):
             if deadline.passed:
                 break
-            states = self._encoded([tokens[place] for place in places], [pieces[place].cut for place in places])
-            for place, one in zip(places, states, strict=True):
-                if not (np.isfinite(one.vector).all() and np.isfinite(one.layers).all()):
-                    made.failures[place] = "torch gave states that are not finite numbers: try another --dtype"
+            vectors = self._encoded([tokens[place] for place in places])
+            for place, vector in zip(places, vectors, strict=True):
+                if not np.isfinite(vector).all():
+                    made.failures[place] = "torch gave a vector that is not finite: try another --dtype"
                 else:
-                    made.records[place] = Record.of(one, self._profile)
+                    made.records[place] = Record.of(vector, self._bits, cut=pieces[place].cut)
         return made
 
     def _batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
@@ -99,19 +94,11 @@ class TorchMaker:
             yield order[:count]
             order = order[count:]
 
-    def _encoded(self, tokens: Sequence[Tokens], cuts: Sequence[bool]) -> list[TextStates]:
+    def _encoded(self, tokens: Sequence[Tokens]) -> Floats:
+        """Return texts' vectors ``(n, hidden)``."""
         batch = padded(tokens, self._pad_id)
         ids, mask = (torch.from_numpy(part).to(self._device).long() for part in (batch.input_ids, batch.attention_mask))
         rounds = self._dtype != torch.float32
         with torch.inference_mode(), torch.autocast(self._device.type, dtype=self._dtype, enabled=rounds):
-            found = self._network.encode(ids, mask, self._layers)
-        layers = [layer.float().cpu().numpy() for layer in found.layers]
-        vectors = found.vectors.float().cpu().numpy()
-        nothing = np.zeros((0, 0, vectors.shape[1]), dtype=np.float32)
-        texts = []
-        for place, (one, cut) in enumerate(zip(tokens, cuts, strict=True)):
-            rows = len(one.ids)
-            states = np.stack([layer[place, :rows] for layer in layers]) if layers else nothing
-            pieces = np.ones(states.shape[1], dtype=np.uint16)
-            texts.append(TextStates(states, pieces, vectors[place], cut))
-        return texts
+            vectors: Floats = self._network.encode(ids, mask).float().cpu().numpy()
+        return vectors

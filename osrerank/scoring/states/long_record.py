@@ -21,7 +21,7 @@ from typing import Self
 
 import numpy as np
 
-from osrerank.scoring.states.record import Profile, Record, sealed, unsealed
+from osrerank.scoring.states.record import Bits, Record, sealed, unsealed
 from osrerank.types import Span
 
 MAGIC = b"ORL1"
@@ -63,9 +63,9 @@ class LongRecord:
             at += length
         return cls(passages, places) if places is not None and at == len(body) else None
 
-    def fits(self, layers: int, hidden: int, profile: Profile, most_rows: int) -> bool:
+    def fits(self, hidden: int, bits: Bits) -> bool:
         """Return whether every passage's record `Record.fits`."""
-        return all(record.fits(layers, hidden, profile, most_rows) for record in self.passages)
+        return all(record.fits(hidden, bits) for record in self.passages)
 
     def write(self, key: bytes, secret: bytes = b"") -> bytes:
         """Return the bytes that `read` reads, as `Record.write` does."""

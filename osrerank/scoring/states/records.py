@@ -1,8 +1,8 @@
 """A scorer's records: found in what a search brought and in a store, made known to both.
 
 A record is found by the text before it is tokenised, and everything that its states depend on. A changed text has
-another key, so that a state never outlives its text; a known text is neither tokenised nor encoded. A model's query
-side (join graph, calibration, weights) is no part of it: a new one leaves the records of old readable.
+another key, so that a state never outlives its text; a known text is neither tokenised nor encoded. A model's
+calibration and BM25's weight are no part of it: new ones leave the records of old readable.
 """
 
 import functools
@@ -15,12 +15,14 @@ from osrerank.scoring.model_files import tokenizer_file
 from osrerank.scoring.states.background import Background
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.long_record import MAGIC, LongRecord
-from osrerank.scoring.states.record import PROFILES, Profile, Record, most_bytes
+from osrerank.scoring.states.record import EXACT, ROUNDED, Bits, Record, record_bytes
 from osrerank.scoring.states.store import BYTES, HITS, MISSES, StateStore
 from osrerank.types import LongText, RequestStates
 
 KEY_BYTES = 16
 LONG = b"by passages"
+PRECISIONS: dict[Bits, str] = {EXACT: "1.0/32", ROUNDED: "4.0/8"}
+"""Part of a record's key, by the bits of a number."""
 
 Kept = Record | LongRecord
 """Of a text; of a long one."""
@@ -34,34 +36,24 @@ class Records:
         card: the model's.
         encoder: file of the graph that encodes texts, relative to the directory.
         hidden: the model's width.
-        most_rows: pieces of the longest text that the model reads.
-        states: where records are kept, and how much of a document.
+        states: where records are kept, and the bits of a number.
     """
 
-    def __init__(
-        self, directory: Path, card: ModelCard, encoder: str, hidden: int, most_rows: int, states: States
-    ) -> None:
-        self.store, self.profile, self._secret = states.store, states.profile, states.secret
+    def __init__(self, directory: Path, card: ModelCard, encoder: str, hidden: int, states: States) -> None:
+        self.store, self.bits, self._secret = states.store, states.bits, states.secret
         self.hidden = hidden
         self._directory, self._card, self._encoder = directory, card, encoder
-        self._shape = card.joining.layers, hidden, states.profile, most_rows
         self._writes = Background()
 
     @functools.cached_property
     def side(self) -> bytes:
-        """Identity of the model's document side and profile, 16 bytes: what its records depend on besides the text."""
-        return side_of(self._directory, self._card, self.profile, self._encoder)
-
-    @functools.cached_property
-    def vector_side(self) -> str:
-        """Identity of the model's document side, 32 hexadecimal digits: what vectors depend on besides the text."""
-        return side_of(self._directory, self._card, PROFILES["exact"], self._encoder).hex()
+        """Identity of the model's document side and precision, 16 bytes: what records depend on besides the text."""
+        return side_of(self._directory, self._card, self.bits, self._encoder)
 
     @property
     def most_bytes(self) -> int:
-        """How many bytes the record of the longest text takes."""
-        layers, hidden, profile, most_rows = self._shape
-        return most_bytes(profile, layers, hidden, most_rows)
+        """How many bytes a text's record takes."""
+        return record_bytes(self.bits, self.hidden)
 
     def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
         """Return the keys of texts' records."""
@@ -103,7 +95,7 @@ class Records:
     def read(self, contents: Mapping[bytes, bytes]) -> dict[bytes, Kept]:
         """Return those of some bytes that are this model's records, by key."""
         read = {key: self._one(key, content) for key, content in contents.items()}
-        return {key: record for key, record in read.items() if record is not None and record.fits(*self._shape)}
+        return {key: record for key, record in read.items() if record and record.fits(self.hidden, self.bits)}
 
     def flush(self) -> None:
         """Wait for what is being written."""
@@ -132,22 +124,21 @@ class Records:
             states.write(self.contents(records))
 
 
-def side_of(directory: Path, card: ModelCard, profile: Profile, encoder: str) -> bytes:
+def side_of(directory: Path, card: ModelCard, bits: Bits, encoder: str) -> bytes:
     """Return the identity of a model's document side, 16 bytes.
 
     Args:
         directory: the model's.
         card: the model's.
-        profile: how much is kept.
+        bits: of a stored number.
         encoder: file of the graph that encodes texts, relative to the directory.
     """
-    joining = card.joining
     parts = (
         *(_content(file) for file in (directory / encoder, tokenizer_file(directory))),
-        str(joining.layers),
-        joining.document_prefix,
+        "0",  # no layer of the query's reads the document
+        card.document_prefix,
         str(card.max_tokens),
-        f"{profile.factor}/{profile.bits}",
+        PRECISIONS[bits],
     )
     return _hash("\0".join(parts).encode())
 

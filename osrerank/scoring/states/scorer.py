@@ -1,7 +1,7 @@
-"""A joined model and a store of its documents' states.
+"""A bi-encoder and a store of its documents' vectors.
 
-A score is always computed from the record: a document without one is encoded, merged and rounded first. So the first
-search and the second give the same bits, and the score cache stays valid.
+A score is always computed from the record: a document without one is encoded and rounded first. So the first search and
+the second give the same bits, and the score cache stays valid.
 """
 
 import functools
@@ -11,12 +11,10 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from osrerank._optional import require
 from osrerank._platform import renew_after_fork
@@ -24,15 +22,14 @@ from osrerank.errors import InferenceError, OsrerankError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Pieces
 from osrerank.scoring.local import WINDOW, LocalScorer
-from osrerank.scoring.onnx_scorer import JoinedBackend
+from osrerank.scoring.onnx_scorer import EncoderBackend
 from osrerank.scoring.passages import Part, in_turns
 from osrerank.scoring.states.background import Background
 from osrerank.scoring.states.configured import States
-from osrerank.scoring.states.join import Joiner
 from osrerank.scoring.states.long_record import LongRecord
 from osrerank.scoring.states.making import Encoder, LocalMaker, Made, Maker
-from osrerank.scoring.states.record import Record
-from osrerank.scoring.states.records import Kept, Records
+from osrerank.scoring.states.record import Floats, Record, cosines
+from osrerank.scoring.states.records import PRECISIONS, Kept, Records
 from osrerank.scoring.states.store import STATES_OFF, StateStore
 from osrerank.types import NEVER, Deadline, LongText, PassageScores, RequestStates, Scores, Span
 
@@ -54,43 +51,35 @@ class Remembered(NamedTuple):
     encoded: int
 
 
-class JoinedScorer(LocalScorer):
-    """A mono or duo model of the layout ``joined``, which scores records; safe to use from several threads.
+class BiEncoderScorer(LocalScorer):
+    """A bi-encoder, which scores records; safe to use from several threads.
 
     Args:
         directory: the model's, for its digest.
         card: what the outputs mean.
         builder: makes sequences from texts.
-        backend: encodes texts, and has the join graph.
-        states: where records are kept, and how much of a document.
+        backend: encodes texts.
+        states: where records are kept, and the bits of a number.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        card: ModelCard,
-        builder: InputBuilder,
-        backend: JoinedBackend,
-        states: States,
+        self, directory: Path, card: ModelCard, builder: InputBuilder, backend: EncoderBackend, states: States
     ) -> None:
         super().__init__(directory, card, builder, Encoder(backend, card))
-        self._joined = backend
-        self.records = Records(directory, card, backend.files[0], backend.hidden, builder.max_tokens, states)
-        self._maker: Maker = LocalMaker(self._batcher, builder, card, backend.hidden, states.profile)
+        self._encoder = backend
+        self.records = Records(directory, card, backend.files[0], backend.hidden, states)
+        self._maker: Maker = LocalMaker(self._batcher, builder, states.bits)
         self._late = Background(MOST_LATE_CALLS)
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Start over without threads in a forked child: they stay with the parent."""
-        executor = ThreadPoolExecutor(self._joined.threads, thread_name_prefix="osrerank-join")
-        self.joiner = Joiner(self._joined.joins, self.card.joining, executor)
-        self._executor = executor
+        self._executor = ThreadPoolExecutor(self._encoder.threads, thread_name_prefix="osrerank-query")
 
     @functools.cached_property
     def identity(self) -> str:
-        profile = self.records.profile
-        return f"{super().identity}/states/{profile.factor:g}/{profile.bits}"
+        return f"{super().identity}/states/{PRECISIONS[self.records.bits]}"
 
     def made_in_torch(self, dtype: str) -> Self:
         """Make records in torch from now on, on a CUDA device where there is one; return the scorer.
@@ -105,7 +94,7 @@ class JoinedScorer(LocalScorer):
         require("torch", extra="torch")
         from osrerank.scoring.states.in_torch import TorchMaker  # noqa: PLC0415 - imports torch
 
-        self._maker = TorchMaker.load(self._directory, self.card, self._builder, self.records.profile, dtype)
+        self._maker = TorchMaker.load(self._directory, self.card, self._builder, self.records.bits, dtype)
         return self
 
     @property
@@ -133,31 +122,25 @@ class JoinedScorer(LocalScorer):
         failures: dict[int, str] = {}
         reached = inferences = truncated = encoded = known_before = 0
         while reached < len(tuples) and not deadline.passed:
-            window = tuples[reached : reached + WINDOW]
-            different, places = self._different(documents, window)
-            needed = list(dict.fromkeys(chain.from_iterable(different)))
+            window = [at for (at,) in tuples[reached : reached + WINDOW]]
+            needed = list(dict.fromkeys(window))
             found, known, made = self._found([documents[at] for at in needed], deadline, states)
+            able = [at for at, one in zip(needed, found, strict=True) if one.records]
             records = {at: one.records[0] for at, one in zip(needed, found, strict=True) if one.records}
             failed = {at: one.failures[0] for at, one in zip(needed, found, strict=True) if one.failures}
-            able = [place for place, indices in enumerate(different) if all(at in records for at in indices)]
-            raw = self._joined_scores(encoded_query, [[records[at] for at in different[place]] for place in able])
-            scores = np.full(len(different), np.nan, dtype=np.float32)
-            scores[able] = raw
-            wanted, signs = np.array(places).T
-            found_logits = self._logits(signs.astype(np.float32) * scores[wanted])
-            values[reached : reached + len(window)] = found_logits
-            done, computed = len(window), set(able)
-            for at in np.flatnonzero(~np.isfinite(found_logits)).tolist():
-                place = places[at][0]
-                reasons = [failed[index] for index in different[place] if index in failed]
-                if place in computed or reasons:
-                    failures[reached + at] = self._not_finite() if place in computed else reasons[0]
-                    values[reached + at] = np.nan
+            logits = dict(zip(able, self._logits(self._cosines(encoded_query, list(records.values()))), strict=True))
+            done = len(window)
+            for place, at in enumerate(window):
+                logit = logits.get(at, math.nan)
+                if math.isfinite(logit):
+                    values[reached + place] = logit
+                elif at in records or at in failed:
+                    failures[reached + place] = self._not_finite() if at in records else failed[at]
                 else:
-                    done = min(done, at)
+                    done = min(done, place)
             inferences += len(able)
             encoded, known_before = encoded + made, known_before + known
-            truncated += sum(records[at].cut for at in {*chain.from_iterable(different[place] for place in able)})
+            truncated += sum(record.cut for record in records.values())
             reached += done
             if done < len(window):
                 break
@@ -189,7 +172,7 @@ class JoinedScorer(LocalScorer):
         order = [(at, turn) for at, document in enumerate(documents) for turn in sorted(document.records)]
         logits = [np.full(len(document.places), np.nan, dtype=np.float32) for document in documents]
         failures = {(at, turn): why for at, one in enumerate(documents) for turn, why in one.failures.items()}
-        raw = self._joined_scores(encoded_query, [[documents[at].records[turn]] for at, turn in order])
+        raw = self._cosines(encoded_query, [documents[at].records[turn] for at, turn in order])
         for (at, turn), logit in zip(order, self._logits(raw).tolist(), strict=True):
             if math.isfinite(logit):
                 logits[at][turn] = logit
@@ -256,29 +239,24 @@ class JoinedScorer(LocalScorer):
         self._executor.shutdown()
         self.records.close()
 
-    def encoded(self, query: str) -> Mapping[str, npt.NDArray[np.float32]]:
-        """Return what the encoder gives of a query (`osrerank.export.joined_graph.build_encoder`)."""
-        return self._of_query(self._builder.query(query))
+    def query_vector(self, query: str) -> Floats:
+        """Return the vector of a query ``(1, hidden)``, of norm 1."""
+        return self._encoder.query(self._builder.alone(self._builder.query(query)).ids)
 
-    def _of_query(self, query: Pieces) -> Mapping[str, npt.NDArray[np.float32]]:
-        return self._joined.query(self._builder.alone(query).ids)
-
-    def _encoding(self, query: Pieces) -> Future[Mapping[str, npt.NDArray[np.float32]]]:
+    def _encoding(self, query: Pieces) -> Future[Floats]:
         """Begin to encode a query, while documents' records are looked up."""
         try:
-            return self._executor.submit(self._of_query, query)
+            return self._executor.submit(self._encoder.query, self._builder.alone(query).ids)
         except RuntimeError as error:
             raise InferenceError(f"{self.model} is closed", model=self.model) from error
 
-    def _joined_scores(
-        self, query: Future[Mapping[str, npt.NDArray[np.float32]]], seen: Sequence[Sequence[Record]]
-    ) -> npt.NDArray[np.float32]:
+    def _cosines(self, query: Future[Floats], records: Sequence[Record]) -> Floats:
         try:
-            return self.joiner.scores(query.result(), seen)
+            return cosines(query.result(), records)
         except Exception as error:
             raise InferenceError(f"{self.model} failed in ONNX Runtime: {error}", model=self.model) from error
 
-    def _logits(self, raw: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _logits(self, raw: Floats) -> Floats:
         """Return calibrated logits of cosines."""
         return self.card.calibration.scale * raw + self.card.calibration.offset
 

@@ -28,8 +28,8 @@ from osrerank.scoring.model_files import (
     read_json,
     tokenizer_file,
 )
+from osrerank.scoring.networks.bi_encoder import BiEncoder
 from osrerank.scoring.networks.classifier import Classifier
-from osrerank.scoring.networks.joined import joined_from_bert
 from osrerank.scoring.torch_scorer import read_weights
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.bi_encoder import BiEncoderNetwork
@@ -89,7 +89,7 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str
     torch.manual_seed(recipe.seed)
     card = _card(source, recipe, kind, name or source.name)
     config = read_json(source / CONFIG_FILE)
-    if card.layout == "joined":
+    if card.is_bi_encoder:
         network: nn.Module = _bi_encoder(source, config, card)
     else:
         network, config = _classifier(source, card, recipe)
@@ -112,7 +112,7 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
     """Return the card of the model to be trained."""
     known = read_card(source, name=name) if _is_reranker(source) else None
     layout = recipe.layout or (known.layout if known else "standard")
-    if layout == "joined":
+    if layout == "bi-encoder":
         head = "cosine"
         if known is None or known.layout != layout:
             reason = f"{source} has no card of a bi-encoder; osrerank export gives it one"
@@ -157,7 +157,7 @@ def check_loss(card: ModelCard, recipe: Recipe) -> None:
 
 def _query_tokens(known: ModelCard | None, recipe: Recipe) -> int:
     """Return the most tokens of a query, which a bi-encoder reads apart from the document."""
-    if known is None or known.layout != "joined":
+    if known is None or not known.is_bi_encoder:
         return recipe.max_query_tokens
     return min(known.max_query_tokens, recipe.max_tokens)
 
@@ -176,7 +176,7 @@ def _bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -> BiE
         raise ModelLoadError(reason, model=card.name, path=str(source))
     try:
         _, weights = read_checkpoint(source)
-        return BiEncoderNetwork(joined_from_bert(weights, config, card.joining))
+        return BiEncoderNetwork(BiEncoder(config, card.pooling).load_bert(weights))
     except (KeyError, RuntimeError) as error:
         reason = f"the weights in {source} are not the config's: {error}"
         raise ModelLoadError(reason, model=card.name, path=str(source)) from error

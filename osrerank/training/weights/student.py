@@ -6,8 +6,8 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
+from osrerank.scoring.networks.bi_encoder import BiEncoder
 from osrerank.scoring.networks.classifier import Classifier
-from osrerank.scoring.networks.joined import joined_from_bert
 from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 from osrerank.training.weights.models import Trainee, architecture_of, build_network, put_weights, weights_of
 
@@ -28,8 +28,8 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str) -> Trainee
     config = {**trainee.config, "num_hidden_layers": len(kept)}
     weights = dict(_renumbered(weights_of(trainee.network), kept))
     card = replace(trainee.card, name=name, onnx={})
-    if card.layout == "joined":
-        network: nn.Module = BiEncoderNetwork(joined_from_bert(weights, config, card.joining))
+    if card.is_bi_encoder:
+        network: nn.Module = BiEncoderNetwork(BiEncoder(config, card.pooling).load_bert(weights))
     else:
         network = Classifier(build_network(architecture_of(card), config))
         put_weights(network.network, weights, trainee.source)

@@ -1,15 +1,17 @@
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.export.calibration import fit_calibration, fit_scorer, read_labelled
+from osrerank.export.calibration import Judged, choose_weight, fit_calibration, fit_judged, read_judged
+from osrerank.scoring.card import Calibration
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Qrels
 
-MODEL = str(Path(__file__).parents[2] / "data" / "tiny-bert-cross-bias")
+MODEL = str(Path(__file__).parents[2] / "data" / "tiny-bert-bi-encoder")
 
 
 def test_it_finds_the_map_that_made_the_labels() -> None:
@@ -42,15 +44,20 @@ def test_sets_that_calibrate_nothing(raw: list[float], is_relevant: list[bool], 
         fit_calibration(np.array(raw, dtype=np.float32), np.array(is_relevant, dtype=bool))
 
 
-def test_labels_come_from_the_judgments(tmp_path: Path) -> None:
+def test_what_is_judged_comes_from_both_files(tmp_path: Path) -> None:
+    scorer = load_scorer(MODEL, backend="onnx", threads=1)
     line = {
         "query_id": "1",
         "query": "low",
-        "candidates": [{"doc_id": "a", "text": "x", "title": "T"}, {"doc_id": "b", "text": "y"}],
+        "candidates": [{"doc_id": "a", "text": "heat", "title": "The", "score": 4}, {"doc_id": "b", "text": "water"}],
     }
     file = tmp_path / "candidates.jsonl"
     file.write_text(json.dumps(line) + "\n")
-    assert list(read_labelled(file, Qrels({"1": {"b": 2, "a": 0}}))) == [("low", ["T x", "y"], [False, True])]
+    (found,) = read_judged(scorer, file, Qrels({"1": {"b": 2, "a": 0}}))
+    assert (found.doc_ids, found.is_relevant.tolist(), found.first_pass.tolist()) == (["a", "b"], [False, True], [1, 0])
+    logits = scorer.score("low", ["The heat", "water"], [(0,), (1,)]).values
+    calibration = scorer.card.calibration
+    np.testing.assert_allclose(found.raw, (logits - calibration.offset) / calibration.scale, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +67,28 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "candidates.jsonl"
     file.write_text(f"{line}\n")
     with pytest.raises(FormatError, match=r"candidates\.jsonl, line 1"):
-        list(read_labelled(file, Qrels({})))
+        list(read_judged(load_scorer(MODEL, backend="onnx", threads=1), file, Qrels({})))
 
 
-def test_a_scorer_is_calibrated_on_its_raw_scores() -> None:
-    scorer = load_scorer(MODEL, backend="onnx", threads=1)
-    texts = ["low", "blood pressure", "wing", "heat"]
-    values = scorer.score("low", texts, [(index,) for index in range(4)]).values
-    is_relevant = values > np.median(values)
-    assert fit_scorer(scorer, [("low", texts, is_relevant.tolist())]) == fit_calibration(values, is_relevant)
+def judged(raw: list[float], relevant: int) -> Judged:
+    """Three candidates whose first-pass scores are 1, 1/2 and 0."""
+    return Judged(np.array(raw), np.array([1.0, 0.5, 0.0]), ["a", "b", "c"], {"abc"[relevant]: 1})
+
+
+def test_a_weight_is_chosen_where_the_first_pass_knows_better() -> None:
+    """Raw scores put the relevant first document third by .9: only a weight of 1 or more brings it back to the top."""
+    plain, unsure = judged([0.0, 0.5, 0.9], 0), judged([0.0, 0.1, 5.0], 2)
+    chosen = choose_weight([plain, plain, unsure] * 2, Calibration(1.0, 0.0))
+    assert (chosen.weight, chosen.mean, chosen.held_out) == (1.0, 1.0, 1.0)
+    assert chosen.first_pass == pytest.approx((1 + 1 + 0.5) / 3)  # a third place counts 1 / log2(4)
+
+
+def test_fewer_queries_than_folds_choose_nothing() -> None:
+    with pytest.raises(EvaluationError, match="4 queries have candidates and a relevant document; 5 are needed"):
+        choose_weight([judged([1.0, 0.0, 0.0], 0)] * 4, Calibration())
+
+
+def test_what_could_not_be_scored_calibrates_nothing_and_is_last() -> None:
+    one = judged([math.nan, 1.0, 0.0], 1)
+    assert one.ndcg(Calibration(), 12.0) == 1.0
+    assert fit_judged([one]) == fit_calibration(np.array([1, 0], dtype=np.float32), np.array([True, False]))

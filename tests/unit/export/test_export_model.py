@@ -1,9 +1,6 @@
 import json
-import math
 import subprocess
 import sys
-from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +9,18 @@ import pytest
 from osrerank.cli import main
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
 from osrerank.export import export_model as module
-from osrerank.export.export_model import ExportOptions, export_model, new_directory, write_card
+from osrerank.export.export_model import ExportOptions, export_model, new_directory
 from osrerank.export.quantise import Recipe, quantise, quantise_rows
-from osrerank.scoring.card import Calibration, CrossBias
+from osrerank.scoring.card import Pooling
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 from tests import servers
 
 DATA = Path(__file__).parents[2] / "data"
-BI_ENCODER = DATA / "tiny-bert-cross-bias"
+BI_ENCODER = DATA / "tiny-bert-bi-encoder"
 CLASSIFIER = DATA / "tiny-bert-one-label"
 DOCUMENTS = ["low blood pressure", "the wing of the engine", "", "heat " * 60]
 TUPLES = [(index,) for index in range(4)]
-PAIRS = list(permutations(range(4), 2))
 
 
 @pytest.fixture(autouse=True)
@@ -50,98 +46,33 @@ def test_a_classifier_becomes_a_directory_of_ours(tmp_path: Path) -> None:
     np.testing.assert_allclose(values(tmp_path / "made"), values(CLASSIFIER), atol=1e-5)
 
 
-def test_int8_stays_near(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    export_model(BI_ENCODER, tmp_path / "made", ExportOptions(layout="cross-bias", precision="int8"))
+@pytest.mark.parametrize("source", [BI_ENCODER, CLASSIFIER], ids=["bi-encoder", "classifier"])
+def test_int8_stays_near(tmp_path: Path, caplog: pytest.LogCaptureFixture, source: Path) -> None:
+    export_model(source, tmp_path / "made", ExportOptions(precision="int8"))
     scorer = load_scorer(str(tmp_path / "made"))
     assert "/int8/" in scorer.identity
     assert not caplog.records
-    exact = values(BI_ENCODER)
+    exact = values(source)
     assert np.abs(values(tmp_path / "made") - exact).max() < 0.25 * np.ptp(exact)
 
 
-def pairs_of(directory: Path) -> np.ndarray:
-    scorer = load_scorer(str(directory), backend="onnx", threads=1, kind="duo")
-    return scorer.score("low pressure", DOCUMENTS, PAIRS).values
+def test_a_bi_encoder_becomes_no_duo_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="is a bi-encoder, which compares no documents"):
+        export_model(BI_ENCODER, tmp_path / "made", ExportOptions(kind="duo"))
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bi_encoder_becomes_a_duo_model(tmp_path: Path) -> None:
-    options = ExportOptions(kind="duo", layout="cross-bias", other_bias="closed")
-    card = export_model(BI_ENCODER, tmp_path / "made", options)
-    assert (card.kind, card.layout, card.head, card.segment_rows) == ("duo", "cross-bias", "cosine", 2)
-    assert card.cross_bias == CrossBias(-2.0 - math.log(2), "closed", 20.0, other="closed")
-    assert json.loads((tmp_path / "made" / "config.json").read_bytes())["type_vocab_size"] == 2
-    assert not (tmp_path / "made" / "model.safetensors").exists()
-    found = pairs_of(tmp_path / "made")
-    back = dict(zip(PAIRS, found, strict=True))
-    np.testing.assert_allclose(found, [-back[j, i] for i, j in PAIRS], atol=2e-5)
-
-
-def test_int8_pairs_stay_near(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    options = ExportOptions(kind="duo", layout="cross-bias")
-    for precision in ("fp32", "int8"):
-        export_model(BI_ENCODER, tmp_path / precision, replace(options, precision=precision))
-    assert not caplog.records
-    exact, coarse = pairs_of(tmp_path / "fp32"), pairs_of(tmp_path / "int8")
-    assert 0 < np.abs(coarse - exact).max() < 0.25 * np.ptp(exact)
-
-
-def test_a_mono_model_of_the_layout_becomes_a_duo_model_with_its_biases(tmp_path: Path) -> None:
-    mono = ExportOptions(layout="cross-bias", query_bias=-1.0, first_pass_weight=7.0, keep_weights=True)
-    export_model(BI_ENCODER, tmp_path / "mono", mono)
-    card = export_model(tmp_path / "mono", tmp_path / "duo", ExportOptions(kind="duo", other_bias=-3.0))
-    assert card.cross_bias == CrossBias(-1.0 - math.log(2), "closed", 20.0, other=-3.0)
-    assert (card.kind, card.segment_rows, card.first_pass_weight) == ("duo", 2, 0.0)
-    same = ExportOptions(kind="duo", layout="cross-bias", query_bias=-1.0, other_bias=-3.0)
-    export_model(BI_ENCODER, tmp_path / "same", same)
-    np.testing.assert_array_equal(pairs_of(tmp_path / "duo"), pairs_of(tmp_path / "same"))
-
-
-def test_texts_are_pooled_as_asked(tmp_path: Path) -> None:
-    mono = ExportOptions(layout="cross-bias", keep_weights=True)
-    export_model(BI_ENCODER, tmp_path / "whole", mono)
-    measured = {"seed": 1, "measures": {"nDCG@10": 0.5}}
-    whole = replace(read_card(tmp_path / "whole"), calibration=Calibration(2.0, 1.0), provenance=measured)
-    write_card(tmp_path / "whole", whole)
-    arguments = ["--pool-factor", "2.5", "--keep-weights"]
-    main(["export", str(tmp_path / "whole"), str(tmp_path / "pooled"), *arguments])
-    pooled = read_card(tmp_path / "pooled")
-    assert pooled.cross_bias == replace(whole.cross_bias, pool_factor=2.5)
-    assert (pooled.calibration, pooled.provenance) == (Calibration(), {"seed": 1})
-    own = export_model(tmp_path / "pooled", tmp_path / "own")
-    assert own.cross_bias == pooled.cross_bias
-    back = export_model(tmp_path / "pooled", tmp_path / "back", ExportOptions(pool_factor=1.0))
-    assert back.cross_bias == whole.cross_bias
-    found = {name: values(tmp_path / name) for name in ("whole", "pooled", "own", "back")}
-    np.testing.assert_array_equal(found["own"], found["pooled"])
-    np.testing.assert_allclose(found["whole"], 2 * found["back"] + 1, rtol=1e-6)
-    assert np.abs(found["pooled"] - found["back"]).max() > 1e-3
-    with pytest.raises(ConfigError, match="only models of the layout cross-bias can pool texts"):
-        export_model(CLASSIFIER, tmp_path / "other", ExportOptions(pool_factor=2.0))
-    for factor in (0.5, math.inf):
-        with pytest.raises(ConfigError, match=f"pool_factor is {factor}; it must be 1 or above"):
-            export_model(tmp_path / "whole", tmp_path / "other", ExportOptions(pool_factor=factor))
-
-
-def test_a_padded_graph_of_pairs(tmp_path: Path) -> None:
-    drawn = ExportOptions(kind="duo", layout="cross-bias")
-    export_model(BI_ENCODER, tmp_path / "drawn", drawn)
-    export_model(BI_ENCODER, tmp_path / "padded", replace(drawn, padded=True))
-    np.testing.assert_allclose(pairs_of(tmp_path / "padded"), pairs_of(tmp_path / "drawn"), atol=1e-4)
-
-
-def test_the_command_makes_a_duo_model_of_a_bi_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--kind", "duo", "--layout", "cross-bias", "--other-bias", "-1.5", "--precision", "int8"]
-    main(["export", str(BI_ENCODER), str(tmp_path / "duo"), *arguments])
-    assert "duo model, cross-bias layout, cosine head" in capsys.readouterr().out
-    assert load_scorer(str(tmp_path / "duo"), kind="duo").card.cross_bias.other == -1.5
+def test_a_bi_encoder_has_no_padded_graph(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="leave --padded out"):
+        export_model(BI_ENCODER, tmp_path / "made", ExportOptions(padded=True))
 
 
 def test_the_script_makes_the_committed_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests import make_tiny_bert
 
-    make_tiny_bert.make(tmp_path / "tiny-bert-cross-bias", "cross-bias")
+    make_tiny_bert.make(tmp_path / "tiny-bert-bi-encoder", "bi-encoder")
     made, committed = (
-        load_scorer(str(folder / "tiny-bert-cross-bias"), backend="torch") for folder in (tmp_path, DATA)
+        load_scorer(str(folder / "tiny-bert-bi-encoder"), backend="torch") for folder in (tmp_path, DATA)
     )
     found, expected = (scorer.score("low", DOCUMENTS, TUPLES).values for scorer in (made, committed))
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -164,18 +95,8 @@ def test_an_output_that_exists_is_left_alone(tmp_path: Path) -> None:
         pytest.fail("entered")
 
 
-def test_a_classifier_is_no_bi_encoder_of_another_family(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "config.json").write_text('{"model_type": "electra"}')
-    with pytest.raises(ModelLoadError, match="needs bert"):
-        export_model(source, tmp_path / "made", ExportOptions(layout="cross-bias"))
-
-
-@pytest.mark.parametrize(
-    ("layout", "reason"), [("cross-bias", r"embeddings\.word_embeddings"), ("standard", "lacks weights")]
-)
-def test_weights_that_are_missing_are_named(tmp_path: Path, layout: str, reason: str) -> None:
+@pytest.mark.parametrize(("pooling", "reason"), [("cls", r"embeddings\.word_embeddings"), (None, "lacks weights")])
+def test_weights_that_are_missing_are_named(tmp_path: Path, pooling: Pooling | None, reason: str) -> None:
     from safetensors.numpy import save_file
 
     source = tmp_path / "source"
@@ -184,7 +105,7 @@ def test_weights_that_are_missing_are_named(tmp_path: Path, layout: str, reason:
         (source / name).write_bytes((CLASSIFIER / name).read_bytes())
     save_file({"bert.pooler.dense.bias": np.zeros(32, dtype=np.float32)}, source / "model.safetensors")
     with pytest.raises(ModelLoadError, match=reason):
-        export_model(source, tmp_path / "made", ExportOptions(layout=layout))
+        export_model(source, tmp_path / "made", ExportOptions(pooling=pooling))
     assert not (tmp_path / "made").exists()
 
 
@@ -239,35 +160,43 @@ def test_large_tables_are_quantised_and_small_ones_kept(tmp_path: Path) -> None:
     assert (tmp_path / "int8.onnx").stat().st_size < (tmp_path / "fp32.onnx").stat().st_size / 2
 
 
-def test_the_command_exports_and_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    entries = [{"doc_id": str(index), "text": text} for index, text in enumerate(DOCUMENTS)]
-    (tmp_path / "c.jsonl").write_text(json.dumps({"query_id": "1", "query": "low pressure", "candidates": entries}))
-    closed = tmp_path / "closed"
-    arguments = [
-        "export",
-        str(BI_ENCODER),
-        str(closed),
-        "--layout",
-        "cross-bias",
-        "--query-bias",
-        "closed",
-        "--no-self-check",
-    ]
-    best = str(int(np.argmax(values(BI_ENCODER))))
-    (tmp_path / "qrels").write_text(f"1 0 {best} 1\n")
-    main([*arguments, "--calibrate", str(tmp_path / "c.jsonl"), str(tmp_path / "qrels")])
-    assert "cross-bias layout, cosine head, logit = " in capsys.readouterr().out
-    card = load_scorer(str(closed)).card
-    assert card.cross_bias.query == "closed"
-    assert card.calibration.scale not in {0.0, 1.0}
+def judged_files(folder: Path, queries: int = 8) -> list[str]:
+    """Write candidates, and judgments by which the one that the model puts first is relevant; return the options."""
+    best = int(np.argmax(values(CLASSIFIER)))
+    entries = [{"doc_id": str(at), "text": text, "score": 9.0 - at} for at, text in enumerate(DOCUMENTS)]
+    lines = [{"query_id": str(n), "query": "low pressure", "candidates": entries} for n in range(queries)]
+    (folder / "c.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (folder / "qrels").write_text("".join(f"{n} 0 {best} 1\n" for n in range(queries)))
+    return ["--candidates", str(folder / "c.jsonl"), "--qrels", str(folder / "qrels")]
+
+
+def test_the_command_fits_the_card_to_judged_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["export", str(CLASSIFIER), str(tmp_path / "made"), "--no-self-check", *judged_files(tmp_path)])
+    out = capsys.readouterr().out
+    assert "first-pass weight 0: nDCG@10 1.0000, by cross-validation 1.0000" in out
+    assert "mono model, standard layout, logit1 head, logit = " in out
+    assert load_scorer(str(tmp_path / "made")).card.calibration.scale not in {0.0, 1.0}
+    given = ["--first-pass-weight", "2", "--no-self-check", *judged_files(tmp_path)]
+    main(["export", str(CLASSIFIER), str(tmp_path / "given"), *given])
+    assert "nDCG@10" not in capsys.readouterr().out
+    assert read_card(tmp_path / "given").first_pass_weight == 2.0
+
+
+def test_too_few_judged_queries_choose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", str(CLASSIFIER), str(tmp_path / "made"), *judged_files(tmp_path, queries=3)])
+    assert stopped.value.code == 1
+    assert "3 queries have candidates and a relevant document; 5 are needed" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--query-bias", "wide"], "neither a number nor 'closed'"),
         (["--precision", "int4"], "int4"),
-        (["--calibrate", "none.jsonl", "none.qrels"], "none.jsonl"),
+        (["--candidates", "none.jsonl"], "none.jsonl"),
+        (["--candidates", __file__], "--candidates and --qrels go together"),
+        (["--pooling", "max"], "max"),
     ],
 )
 def test_bad_options_are_bad_usage(

@@ -1,25 +1,23 @@
 """Model directories: what is read from them, and what is refused, with the reason."""
 
 import json
-import math
-import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.scoring.card import Calibration, CrossBias, Joining, ModelCard
+from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import digest, read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 
 DATA = Path(__file__).parents[2] / "data"
-JOINED = {"layout": "joined", "head": "cosine"}
+BI_ENCODER = {"layout": "bi-encoder", "head": "cosine"}
+OLDER = {"layout": "joined", "head": "cosine"}
+"""As 0.2 wrote a bi-encoder's."""
 
 
 @pytest.fixture
@@ -73,7 +71,7 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": ""}), r"gives \(n, 2\)"),
         (
             lambda folder: edit_json(folder / "config.json", architectures=["BertModel"]),
-            "osrerank adapt makes",
+            "osrerank export MODEL OUTPUT makes",
         ),
         (lambda folder: edit_json(folder / "config.json", auto_map={"AutoModel": "x.Y"}), "never runs"),
         (lambda folder: (folder / "onnx/model.onnx").write_bytes(b"\x08\x08 cut"), "cannot be read as an ONNX graph"),
@@ -81,13 +79,20 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 2}'), "version is 2"),
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 1, "head": "odd"}'), "head is 'odd'"),
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 1, "x": 1}'), r"osrerank\.json: .*'x'"),
-        (lambda folder: _card(folder, JOINED | {"joining": {"odd": 1}}), "joining: odd is unknown"),
-        (lambda folder: _card(folder, JOINED | {"joining": {"rows": "some"}}), "rows is 'some'; it must be cls or all"),
-        (lambda folder: _card(folder, JOINED | {"joining": {"layers": -1}}), "layers is -1"),
-        (lambda folder: _card(folder, JOINED | {"joining": {"bias": "open"}}), "bias is 'open'; it must be a number"),
-        (lambda folder: _card(folder, JOINED | {"joining": {"cosine_share": 2}}), "cosine_share is 2; .* from 0 to 1"),
-        (lambda folder: _card(folder, JOINED | {"joining": {"pooling": "mean"}}), "set rows to all"),
-        (lambda folder: _card(folder, {"layout": "joined"}), "head is 'logit1'; in the layout joined it is cosine"),
+        (
+            lambda folder: _card(folder, BI_ENCODER | {"pooling": "max"}),
+            "pooling is 'max'; it must be",
+        ),
+        (lambda folder: _card(folder, {"layout": "bi-encoder"}), "head is 'logit1' in the layout bi-encoder"),
+        (lambda folder: _card(folder, {"head": "cosine"}), "head is 'cosine' in the layout standard"),
+        (lambda folder: _card(folder, {"document_prefix": "x"}), "document_prefix is for the layout bi-encoder"),
+        (lambda folder: _card(folder, OLDER | {"joining": {"layers": 1}}), "joined layers are gone; export the bi-enc"),
+        (lambda folder: _card(folder, OLDER | {"layout": "cross-bias"}), "cross-bias is gone; export the bi-encoder"),
+        (
+            lambda folder: _card(folder, OLDER | {"prior_share": 0.9}),
+            "prior_share is gone; export the",
+        ),
+        (lambda folder: _card(folder, OLDER | {"biases": {"query": 1}}), "biases is gone; export the checkpoint"),
         (lambda folder: _card(folder, {"languages": "English"}), "languages has 'E'; they are ISO 639 codes, such as"),
         (lambda folder: _card(folder, {"kind": "duo"}), r"segment_rows is 2; .*osrerank export --kind duo adds"),
         (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
@@ -102,12 +107,18 @@ def test_a_damaged_directory_is_refused_with_the_reason(
         load_scorer(str(directory), backend="onnx")
 
 
-def test_a_joined_card_comes_back(directory: Path) -> None:
-    joining = Joining(2, -1.5, "all", "mean", 0.25, "query: ", "passage: ")
-    languages = ("en", "deu")
-    card = ModelCard("tiny", "cosine", layout="joined", max_query_tokens=512, joining=joining, languages=languages)
-    assert card.advice.languages == languages
+def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
+    prefixes = {"query_prefix": "query: ", "document_prefix": "passage: "}
+    card = ModelCard(
+        "tiny", "cosine", layout="bi-encoder", max_query_tokens=512, pooling="mean", languages=("en", "deu"), **prefixes
+    )
+    assert card.advice.languages == ("en", "deu")
     (directory / "osrerank.json").write_text(json.dumps(card.to_json()))
+    assert read_card(directory) == card
+    content = {name: value for name, value in card.to_json().items() if name not in ("pooling", *prefixes)}
+    joining = {"layers": 0, "bias": -4.0, "rows": "all", "pooling": "mean", **prefixes}
+    older = {**content, "layout": "joined", "biases": {}, "prior_share": 0.0, "joining": joining}
+    (directory / "osrerank.json").write_text(json.dumps(older))
     assert read_card(directory) == card
 
 
@@ -137,7 +148,7 @@ def test_a_directory_without_weights_is_refused(directory: Path) -> None:
 
 def test_torch_refuses_weights_that_are_not_the_configs(directory: Path) -> None:
     pytest.importorskip("torch")
-    shutil.copyfile(DATA / "tiny-bert-cross-bias" / "model.safetensors", directory / "model.safetensors")
+    shutil.copyfile(DATA / "tiny-bert-bi-encoder" / "model.safetensors", directory / "model.safetensors")
     with pytest.raises(ModelLoadError, match="lacks weights"):
         load_scorer(str(directory), backend="torch")
 
@@ -158,43 +169,9 @@ def test_auto_takes_torch_where_there_is_no_graph(directory: Path) -> None:
 
 
 def test_the_card_round_trips() -> None:
-    directory = DATA / "tiny-bert-cross-bias"
-    card = read_card(directory)
-    assert card.cross_bias == CrossBias(-2.0, "closed", 20.0)
+    directory = DATA / "tiny-bert-bi-encoder"
     written = json.loads((directory / "osrerank.json").read_text())
-    assert card.to_json() == {**written, "prior_share": 0.0}  # a card from before there was one
-    assert card.prior_share == 0
-    with pytest.raises(ValueError, match="prior_share is 1; it must be 0 or above and below 1"):
-        replace(card, prior_share=1)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ({"query_pool_factor": 1.5}, "query_pool_factor is unknown; the fields are document, other, pool_factor"),
-        ({"query": "shut"}, "query is 'shut'; it must be a number or 'closed'"),
-        ({"other": math.nan}, "other is nan; it must be a number or 'closed'"),
-        ({"temperature": 0}, "temperature is 0; it must be a number above 0"),
-        ({"pool_factor": 0.9}, "pool_factor is 0.9; it must be 1 or above"),
-        ({"pool_factor": "2"}, "pool_factor is '2'; it must be 1 or above"),
-    ],
-)
-def test_biases_that_cannot_be_are_refused_by_file_and_field(tmp_path: Path, content: dict, reason: str) -> None:
-    made = tmp_path / "made"
-    shutil.copytree(DATA / "tiny-bert-cross-bias", made)
-    card = json.loads((made / "osrerank.json").read_text())
-    (made / "osrerank.json").write_text(json.dumps({**card, "biases": {**card["biases"], **content}}))
-    with pytest.raises(ModelLoadError, match=re.escape(f"{made / 'osrerank.json'}: biases: {reason}")):
-        read_card(made)
-
-
-def test_the_card_of_a_pooling_duo_model_round_trips() -> None:
-    biases = {"query": -1.5, "document": "closed", "temperature": 10.0, "pool_factor": 2.5, "other": -3.0}
-    cross_bias = CrossBias.from_json(biases)
-    assert cross_bias == CrossBias(-1.5, "closed", 10.0, other=-3.0, pool_factor=2.5)
-    assert list(cross_bias.to_json("duo").items()) == list(biases.items())
-    assert "other" not in cross_bias.to_json("mono")
-    assert ModelCard("plain", "logit1", cross_bias=cross_bias).to_json()["biases"] == {}
+    assert read_card(directory).to_json() == written
 
 
 def test_the_digest_is_that_of_the_files_named(directory: Path) -> None:
@@ -225,9 +202,3 @@ def test_names_that_are_nothing(name: str) -> None:
 def test_a_backend_must_be_one(directory: Path) -> None:
     with pytest.raises(ConfigError, match="backend is 'onx'; it must be one of auto, onnx, torch; did you mean onnx"):
         load_scorer(str(directory), backend="onx")
-
-
-def test_two_equal_documents_weigh_what_the_one_did() -> None:
-    one, both = np.exp(-2.0 + 1.5), 2 * np.exp(CrossBias(-2.0).as_duo(-4.0).query + 1.5)
-    assert both == pytest.approx(one)
-    assert CrossBias("closed").as_duo("closed") == CrossBias("closed", other="closed")

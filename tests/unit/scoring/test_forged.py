@@ -17,7 +17,7 @@ from osrerank.scoring.cache.store import OLD, VALUE, YOUNG, connect
 from osrerank.scoring.remote.messages import Heartbeat, Reply
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import PREFIX, WorkerRegistry, queue_of
-from osrerank.scoring.states.record import PROFILES, Record, TextStates
+from osrerank.scoring.states.record import ROUNDED, Record
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.types import Advice, Scores
@@ -135,7 +135,6 @@ def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -
 
 @with_and_without
 def test_a_state(key: str) -> None:
-    rows = np.random.default_rng(1).standard_normal((1, 8, 16), dtype=np.float32)
-    states = TextStates(rows, np.ones(8, dtype=np.uint16), rows[0, 0])
-    forged = Record.of(states, PROFILES["standard"]).write(b"text")
+    vector = np.random.default_rng(1).standard_normal(16, dtype=np.float32)
+    forged = Record.of(vector, ROUNDED, cut=False).write(b"text")
     assert (Record.read(forged, b"text", key.encode()) is None) is bool(key)

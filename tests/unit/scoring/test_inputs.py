@@ -38,8 +38,8 @@ def test_the_two_segments(builder: InputBuilder) -> None:
     assert sequence(builder, "Low PRESSURE", "the wing") == (expected, [0, 0, 0, 0, 1, 1, 1])
 
 
-def test_cross_bias_begins_the_document_anew() -> None:
-    builder = InputBuilder.load(DIRECTORY, card(layout="cross-bias"))
+def test_a_bi_encoder_begins_the_document_anew() -> None:
+    builder = InputBuilder.load(DIRECTORY, card(head="cosine", layout="bi-encoder"))
     expected = [CLS, *ids("low"), SEP, CLS, *ids("wing"), SEP]
     assert sequence(builder, "low", "wing") == (expected, [0, 0, 0, 1, 1, 1])
 
@@ -131,35 +131,6 @@ def test_the_three_segments() -> None:
     tokens = builder.duo(query, first, second)
     assert tokens.ids.tolist() == [CLS, *ids("low", "pressure"), SEP, *ids("the", "wing"), SEP, *ids("heat"), SEP]
     assert tokens.segments.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2]
-
-
-def cross_bias_duo(**options: object) -> ModelCard:
-    return ModelCard(name="tiny", head="cosine", kind="duo", layout="cross-bias", **options)
-
-
-def test_cross_bias_begins_each_document_of_a_pair_anew() -> None:
-    builder = InputBuilder.load(DIRECTORY, cross_bias_duo())
-    query = builder.query("low pressure")
-    first, second, empty = builder.documents(["the wing", "heat", ""], query)
-    start = [CLS, *ids("low", "pressure"), SEP, CLS, *ids("the", "wing"), SEP, CLS]
-    tokens = builder.duo(query, first, second)
-    assert tokens.ids.tolist() == [*start, *ids("heat"), SEP]
-    assert tokens.segments.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
-    shorter = builder.duo(query, first, empty)
-    assert shorter.ids.tolist() == [*start, SEP]
-    assert padded([tokens, shorter]).token_type_ids[1].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("rule", "query_words", "pieces"),
-    [("paper", 1, 222), ("paper", 62, 222), ("released", 6, 250), ("released", 7, 249), ("released", 62, 222)],
-)
-def test_the_room_of_a_pair_with_six_specials(rule: str, query_words: int, pieces: int) -> None:
-    builder = InputBuilder.load(DIRECTORY, cross_bias_duo(length_rule=rule))
-    query = builder.query("low " * query_words)
-    (long,) = builder.documents(["wing " * 1000], query)
-    whole = builder.duo(query, long, long)
-    assert len(whole.ids) == 6 + query_words + 2 * pieces <= 512
 
 
 def test_empty_documents_of_a_pair() -> None:

@@ -1,7 +1,6 @@
 """Pairs through the scorer in this process: kinds, tokenising once, failures, deadlines, windows."""
 
 import time
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from osrerank import DuoStage
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring import local
-from osrerank.scoring.card import Calibration, ModelCard
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
@@ -81,9 +80,8 @@ def test_kinds_are_told_apart():
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"layout": "cross-bias"}, "head is 'logits2'; a duo model has cosine in the layout cross-bias"),
-        ({"head": "cosine"}, "a duo model has logit1 or logits2 in the layout standard"),
-        ({"head": "cosine", "layout": "cross-bias", "max_tokens": 69}, "leaves two documents no room beside the query"),
+        ({"layout": "bi-encoder"}, "head is 'logits2' in the layout bi-encoder"),
+        ({"head": "cosine", "layout": "bi-encoder"}, "head is 'cosine'; a duo model has logit1 or logits2"),
         ({"head": "next-sentence"}, "a duo model has logit1 or logits2"),
         ({"segment_rows": 2}, "needs a row each for the query and both documents"),
         ({"max_tokens": 69}, "leaves two documents no room beside the query"),
@@ -130,44 +128,3 @@ def test_more_pairs_than_are_held_at_once(monkeypatch):
     wing = int(scorer_of(Differing())._builder.query("wing").ids[0])
     failing = scorer_of(Differing(bad=wing)).score("low", [*texts[:11], "wing"], pairs)
     assert {pairs[at] for at in failing.failures} == {pair for pair in pairs if 11 in pair}
-
-
-CROSS = replace(CARD, head="cosine", layout="cross-bias", calibration=Calibration(scale=2.0))
-
-
-class Lengths(Differing):
-    """The same as one number."""
-
-    def run(self, sequences):
-        both = super().run(sequences)
-        return both[:, 1:] - both[:, :1]
-
-
-def test_an_antisymmetric_model_computes_one_order():
-    texts = ["low " * (1 + n) for n in range(20)]
-    pairs = list(permutations(range(20), 2))
-    scores = LocalScorer(DUO, CROSS, InputBuilder.load(DUO, CROSS), Lengths()).score("low", texts, pairs)
-    assert scores.inferences == 190
-    assert scores.reached == 380
-    assert scores.values.tolist() == [2.0 * (first - second) for first, second in pairs]
-
-
-def test_an_antisymmetric_models_failure_is_that_of_both_orders():
-    builder = InputBuilder.load(DUO, CROSS)
-    wing = int(builder.query("wing").ids[0])
-    scorer = LocalScorer(DUO, CROSS, builder, Lengths(bad=wing))
-    pairs = [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]
-    scores = scorer.score("low", ["low", "wing", "low low"], pairs)
-    assert sorted(scores.failures) == [0, 1, 4, 5]
-    assert scores.values[2:4].tolist() == [-2.0, 2.0]
-    assert scores.reached == 6
-
-
-def test_an_antisymmetric_model_stops_at_a_prefix():
-    scorer = LocalScorer(DUO, CROSS, InputBuilder.load(DUO, CROSS), Lengths(pause_s=0.02))
-    pairs = [pair for newest in range(30) for older in range(newest) for pair in ((older, newest), (newest, older))]
-    scores = scorer.score("low", ["low " * (1 + n) for n in range(30)], pairs, deadline=Deadline.after_ms(150))
-    assert 0 < scores.reached < len(pairs)
-    done = scores.values[: scores.reached].tolist()
-    assert done == [2.0 * (first - second) for first, second in pairs[: scores.reached]]
-    assert np.isnan(scores.values[scores.reached :]).all()

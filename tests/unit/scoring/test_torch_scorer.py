@@ -25,7 +25,7 @@ from osrerank.scoring.torch_scorer import TorchBackend  # noqa: E402 - imports t
 
 DATA = Path(__file__).parents[2] / "data"
 DIRECTORY = DATA / "tiny-bert-one-label"
-FORMS = ("one-label", "two-labels", "cross-bias")
+FORMS = ("one-label", "two-labels", "bi-encoder")
 
 
 class Small:

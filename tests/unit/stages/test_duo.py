@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank import DuoStage, MonoStage, Pipeline
-from osrerank.errors import ConfigError, DeadlineExceeded, InferenceError
+from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.explanation import explain, final_score
 from osrerank.options.pairs import PAIR_AGGREGATIONS, Pairs
 from osrerank.pipeline import applied
@@ -75,57 +75,6 @@ def test_three_candidates_by_hand(aggregation, expected):
     assert texts(ranking) == expected
     assert ranking.reports[0].inferences == 6
     assert ranking.reports[0].applied is True
-
-
-def test_a_pair_pools_the_models_logit_with_the_scores_before():
-    table = {"ab": 0.5, "ba": 0.5, "ac": 0.5, "ca": 0.5, "bc": 0.5, "cb": 0.5}
-    ranking = DuoStage(Table(table), prior_share=0.25).rerank(ranking_of("abc"))  # first-pass scores 3, 2, 1
-    probabilities = ranking.reports[0].pairs.probabilities
-    assert probabilities[0][1:] == (pytest.approx(1 / (1 + math.exp(-0.25))), pytest.approx(1 / (1 + math.exp(-0.5))))
-    assert probabilities[2][1] == pytest.approx(1 / (1 + math.exp(0.25)))
-    assert texts(ranking) == "abc"
-
-
-def test_what_a_blend_added_to_the_scores_stays_whole():
-    judged = MonoStage(BY_LENGTH).rerank(ranking_of(["ab", "abcd", "abc"]))  # logits 2, 4 and 3, first pass 3, 2 and 1
-    before = BlendStage("linear", 6.0).rerank(judged)  # 8, 8 and 5
-    ranking = DuoStage(FunctionScorer(lambda _query, _text: 0.0), prior_share=0.25, judge="mono").rerank(before)
-    kept = ranking.reports[-1].pairs
-    place = {doc_id: at for at, doc_id in enumerate(kept.doc_ids)}
-    found = kept.probabilities[place["d0"]][place["d2"]]
-    assert found == pytest.approx(1 / (1 + math.exp(-(0.25 * (2 - 3) + 6 * (3 - 1) / 3))))
-    assert DuoStage(FunctionScorer(lambda _query, _text: 0.0), judge="mono").rerank(before).reports[
-        -1
-    ].pairs == replace(
-        kept, probabilities=((None, 0.5, 0.5), (0.5, None, 0.5), (0.5, 0.5, None))
-    )  # the paper's duoBERT looks at no scores
-
-
-def test_a_judge_that_no_candidate_passed_is_refused_before_a_pair_is_scored():
-    def never(_query: str, _text: str) -> float:
-        raise AssertionError("scored")
-
-    before = MonoStage(BY_LENGTH, name="first").rerank(ranking_of("abc"))
-    stage = DuoStage(FunctionScorer(never), prior_share=0.5, judge="mono")
-    with pytest.raises(ConfigError, match="no candidate passed the stage 'mono'"):
-        stage.rerank(before)
-
-
-def test_the_share_of_the_prior_decides_between_it_and_the_model():
-    before = MonoStage(BY_LENGTH).rerank(ranking_of(["ab", "abcd", "abc", "a", "abcde"]))
-    shorter = FunctionScorer(lambda _query, text: -float(len(text)))
-    orders = [texts(DuoStage(shorter, prior_share=share).rerank(before)) for share in (0.0, 0.4, 0.6)]
-    assert orders == ["aababcabcdabcde", "aababcabcdabcde", texts(before)]
-
-
-def test_a_candidate_that_the_stage_before_could_not_score_has_the_least_prior():
-    mono = FunctionScorer(BY_LENGTH.function, unscorable=frozenset({"abcdef"}))
-    before = MonoStage(mono).rerank(ranking_of(["abcdef", "ab", "abc"]))
-    ranking = DuoStage(FunctionScorer(lambda _query, _text: 0.0), prior_share=0.5).rerank(before)
-    kept = ranking.reports[-1].pairs
-    failed, least = kept.doc_ids.index("d0"), kept.doc_ids.index("d1")
-    assert kept.probabilities[failed][least] == 0.5
-    assert texts(ranking) == "abcababcdef"
 
 
 def test_natural_values_and_the_kept_matrix():
@@ -297,24 +246,6 @@ def test_a_budget_is_a_deadline_of_the_stages_own():
     assert ranking.reports[0].applied == "partial"
     pipeline = Pipeline((MonoStage(BY_LENGTH, budget_ms=1e-6), DuoStage(BY_LENGTH)))
     assert pipeline.rerank(ranking_of(["a", "bb"])).reports[0].applied is False
-
-
-def test_a_lead_skips_the_stage_and_the_next_one_goes_on():
-    mono = MonoStage(BY_LENGTH)
-    duo = DuoStage(FunctionScorer(broken=True), skip_margin=3.0)
-    last = MonoStage(FunctionScorer(lambda _q, text: -len(text)), name="last")
-    ranking = Pipeline((mono, duo, last)).rerank(ranking_of(["a", "bbbb"]))
-    assert [report.applied for report in ranking.reports] == [True, False, True]
-    assert ranking.reports[1].reason == "skipped: the first candidate leads by 3, at least skip_margin 3"
-    assert applied(ranking.reports) is True
-    with pytest.raises(InferenceError):
-        Pipeline((mono, duo)).rerank(ranking_of(["a", "bbb"]), on_failure="raise")
-
-
-def test_a_lead_over_a_candidate_that_another_stage_scored_is_none():
-    mono = MonoStage(BY_LENGTH, depth=1)
-    ranking = Pipeline((mono, DuoStage(BY_LENGTH, skip_margin=0.1))).rerank(ranking_of(["aaaaaaaaa", "b"]))
-    assert ranking.reports[1].applied is True
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 3, 10])

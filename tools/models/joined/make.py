@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from osrerank.adapt.adapt import AdaptOptions, adapt
+from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.export.calibration import fit_scorer
 from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.export.write_graphs import GRAPHS

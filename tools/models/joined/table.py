@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from measure import Profile, kept_logits, with_states
-from osrerank.adapt.adapt import AdaptOptions, adapt
+from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.states.record import PROFILES, Record, TextStates
-from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.scorer import BiEncoderScorer
 from values import Set
 
 BATCH = 256
@@ -68,8 +68,8 @@ def round_records(model: str, texts: Iterable[str], profile: Profile, folder: Pa
     """Make a profile's records of the exact ones that are there, so that no text is encoded twice."""
     every = list(texts)
     with closing(with_states(model, folder, "exact")) as whole, closing(with_states(model, folder, profile)) as rounded:
-        assert isinstance(whole, JoinedScorer)
-        assert isinstance(rounded, JoinedScorer)
+        assert isinstance(whole, BiEncoderScorer)
+        assert isinstance(rounded, BiEncoderScorer)
         assert whole.store is not None
         assert rounded.store is not None
         for some in (every[start : start + BATCH] for start in range(0, len(every), BATCH)):

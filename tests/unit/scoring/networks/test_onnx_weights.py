@@ -24,8 +24,7 @@ FORMS = {
     "one-label": ("tiny-bert-one-label", ExportOptions()),
     "two-labels": ("tiny-bert-two-labels", ExportOptions()),
     "duo": ("tiny-bert-duo", ExportOptions(kind="duo")),
-    "cross-bias": ("tiny-bert-cross-bias", ExportOptions(layout="cross-bias")),
-    "cross-bias-duo": ("tiny-bert-cross-bias", ExportOptions(kind="duo", layout="cross-bias")),
+    "bi-encoder": ("tiny-bert-bi-encoder", ExportOptions()),
 }
 SEGMENTS = "embeddings.token_type_embeddings.weight"
 DOCUMENTS = ["low blood pressure", "the wing of the engine", "", "heat " * 60]
@@ -50,10 +49,10 @@ def test_an_fp32_graph_has_the_weights_themselves(tmp_path: Path, form: str) -> 
     made, before = exported(tmp_path, form)
     assert parameter_files(made) == ["onnx/model.onnx"]
     after = read(made)
-    rows = 1 if "cross-bias" in form else len(before[SEGMENTS])
+    rows = 1 if form == "bi-encoder" else len(before[SEGMENTS])
     np.testing.assert_array_equal(after[SEGMENTS][:rows], before[SEGMENTS][:rows])
     assert after[SEGMENTS].shape == before[SEGMENTS].shape
-    unread = {SEGMENTS} | {name for name in before if "cross-bias" in form and name.startswith(("pooler.", "cls."))}
+    unread = {SEGMENTS} | {name for name in before if form == "bi-encoder" and name.startswith(("pooler.", "cls."))}
     assert set(before) - unread <= set(after)
     for name in set(before) - unread:
         np.testing.assert_array_equal(after[name], before[name], err_msg=name)
@@ -62,7 +61,7 @@ def test_an_fp32_graph_has_the_weights_themselves(tmp_path: Path, form: str) -> 
 @pytest.mark.parametrize(
     ("embeddings", "activations"), [("rows", "dynamic"), ("table", "dynamic"), ("fp32", "dynamic"), ("rows", "static")]
 )
-@pytest.mark.parametrize("form", ["one-label", "cross-bias"])
+@pytest.mark.parametrize("form", ["one-label", "bi-encoder"])
 def test_an_int8_graph_has_them_to_half_a_step(tmp_path: Path, form: str, embeddings: str, activations: str) -> None:
     recipe = Recipe(embeddings=embeddings, activations=activations, outlying="apart")  # type: ignore[arg-type] # their choices
     made, before = exported(tmp_path, form, precision="int8", recipe=recipe)
@@ -108,8 +107,7 @@ def test_torch_scores_without_safetensors(tmp_path: Path, form: str) -> None:
     made, _ = exported(tmp_path, form)
     kept = tmp_path / "kept"
     name, options = FORMS[form]
-    source = made if options.layout == "cross-bias" else DATA / name
-    export_model(source, kept, ExportOptions(kind=options.kind, layout=options.layout, keep_weights=True))
+    export_model(DATA / name, kept, ExportOptions(kind=options.kind, keep_weights=True))
     assert parameter_files(kept) == ["model.safetensors"]
     pairs = read_card(made).kind == "duo"
     tuples = [(0, 1), (2, 3), (3, 0)] if pairs else [(0,), (1,), (2,), (3,)]
@@ -122,18 +120,17 @@ def test_torch_scores_without_safetensors(tmp_path: Path, form: str) -> None:
     np.testing.assert_allclose(found[0], found[2], atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["mono", "mono-small", "duo"])
+@pytest.mark.parametrize("name", ["mono", "mono-small"])
 def test_the_shipped_models_run_in_torch(name: str) -> None:
     scorers = [load_scorer(f"osrerank/{name}", backend=backend) for backend in ("onnx", "torch")]
-    (encoder,) = parameter_files(SHIPPED / name)
-    assert encoder == ("../mono/onnx/model_int8.onnx" if name == "duo" else "onnx/model_int8.onnx")
+    assert parameter_files(SHIPPED / name) == ["onnx/model_int8.onnx"]
     assert len({scorer.identity for scorer in scorers}) == 2
     texts = [
         "Low blood pressure is caused by dehydration, blood loss or heart problems.",
         "High blood pressure is treated with drugs.",
         "The wing of an aircraft gives lift.",
     ]
-    tuples = [(0, 1), (0, 2), (2, 1)] if name == "duo" else [(0,), (1,), (2,)]
+    tuples = [(0,), (1,), (2,)]
     onnx, torch = (scorer.score("what causes low blood pressure", texts, tuples).values for scorer in scorers)
     assert np.argsort(onnx).tolist() == np.argsort(torch).tolist()
     assert np.abs(onnx - torch).max() < 0.1 * np.ptp(torch)

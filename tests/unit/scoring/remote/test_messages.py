@@ -100,8 +100,9 @@ def test_a_field_that_cannot_be_used_is_named(field, value):
         None,
         {},
         {"first_pass_weight": 1.0},
-        {"first_pass_weight": "1", "prior_share": 0.0},
-        {"first_pass_weight": 0.0, "prior_share": 1.0},
+        {"first_pass_weight": "1", "passages": False},
+        {"first_pass_weight": -1.0, "passages": False},
+        {"first_pass_weight": 1.0, "passages": False, "prior_share": 0.0},
     ],
 )
 def test_advice_that_cannot_be_used_is_refused(advice):

@@ -18,7 +18,7 @@ def test_states_go_to_a_file_by_default(tmp_path: Path, monkeypatch: pytest.Monk
     states = States.of(Settings.load())
     assert isinstance(states.store, FileStore)
     assert states.store.folder == tmp_path / "osrerank" / "states"
-    assert (states.profile.name, states.secret) == ("standard", b"")
+    assert (states.bits, states.secret) == (8, b"")
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""Records made in torch are those of the model's graphs up to rounding."""
+"""Records made in torch are those of the model's graph up to rounding."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from osrerank import connect
 from osrerank.scoring.states.store import MemoryStore
-from osrerank.states import build_states, joined_scorer
+from osrerank.states import bi_encoder_of, build_states
 from osrerank.types import NEVER, Deadline
 from tests.bi_encoders import plain
 
@@ -16,16 +16,15 @@ pytest.importorskip("onnx")
 
 import torch
 
-from osrerank.adapt.adapt import AdaptOptions, adapt
+from osrerank.export.export_model import ExportOptions, export_model
 from tests.unit.scoring.states.test_scorer import DOCUMENTS, MONO, QUERY, opened
 
 
-@pytest.fixture(scope="module", params=[("cls", 1), ("mean", 2), ("mean", 0)], ids=str)
+@pytest.fixture(scope="module", params=["cls", "mean"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pooling, layers = request.param
     folder = tmp_path_factory.mktemp("model")
-    adapt(plain(folder / "plain"), folder / "joined", AdaptOptions(pooling=pooling, layers=layers, precision="fp32"))
-    return folder / "joined"
+    export_model(plain(folder / "plain"), folder / "made", ExportOptions(pooling=request.param, precision="fp32"))
+    return folder / "made"
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("auto", 2e-4), ("bf16", 0.1)])
@@ -77,4 +76,4 @@ def test_an_index_is_built_in_torch_and_searched_with_its_graphs(
         (stage, *_) = client.search(QUERY, index="notes", rerank={"depth": 20})["rerank"]["stages"]
         assert (stage["encoded"], stage["known"]) == (0, stage["inferences"])
         assert stage["known"] > 10
-        assert joined_scorer(client).store is not None
+        assert bi_encoder_of(client).store is not None

@@ -10,12 +10,12 @@ import pytest
 from osrerank.options.passages import Passages
 from osrerank.scoring.cache.local import LocalStore, NoStore
 from osrerank.scoring.cache.scorer import CachedScorer
-from osrerank.scoring.onnx_scorer import JoinedBackend
+from osrerank.scoring.onnx_scorer import EncoderBackend
 from osrerank.scoring.passages import score_parts
 from osrerank.scoring.states.long_record import LongRecord
-from osrerank.scoring.states.record import PROFILES, Record, TextStates, sealed
+from osrerank.scoring.states.record import Bits, Record, sealed
 from osrerank.scoring.states.request import BroughtStates
-from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.scorer import BiEncoderScorer
 from osrerank.scoring.states.store import MemoryStore
 from osrerank.stages.passages import PassageStage
 from osrerank.types import NEVER, Candidate, Deadline, LongText, Section, Span
@@ -24,7 +24,7 @@ from tests.bi_encoders import plain
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
-from osrerank.adapt.adapt import AdaptOptions, adapt
+from osrerank.export.export_model import ExportOptions, export_model
 from tests.unit.scoring.states.test_scorer import WORDS, opened
 
 QUERY = "what causes low blood pressure"
@@ -45,23 +45,23 @@ CANDIDATES = [document(number, words) for number, words in enumerate(LENGTHS)]
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    options = AdaptOptions(pooling="cls", layers=1, document_prefix="say : ")
-    adapt(plain(folder / "plain"), folder / "joined", options)
-    return folder / "joined"
+    options = ExportOptions(pooling="cls", document_prefix="say : ")
+    export_model(plain(folder / "plain"), folder / "made", options)
+    return folder / "made"
 
 
 @pytest.fixture
-def scorer(directory: Path) -> Iterator[JoinedScorer]:
+def scorer(directory: Path) -> Iterator[BiEncoderScorer]:
     scorer = opened(directory, MemoryStore(10_000_000), "standard")
     yield scorer
     scorer.close()
 
 
-def stage_of(scorer: JoinedScorer, options: Passages = OPTIONS) -> PassageStage:
+def stage_of(scorer: BiEncoderScorer, options: Passages = OPTIONS) -> PassageStage:
     return PassageStage(scorer, options)
 
 
-def texts_of(scorer: JoinedScorer, candidates: Sequence[Candidate] = CANDIDATES) -> list[str | LongText]:
+def texts_of(scorer: BiEncoderScorer, candidates: Sequence[Candidate] = CANDIDATES) -> list[str | LongText]:
     return [stage_of(scorer).text_of(candidate) for candidate in candidates]
 
 
@@ -72,7 +72,7 @@ def uncuttable(text: str | LongText) -> str | LongText:
     return LongText(text.content, cut) if isinstance(text, LongText) else text
 
 
-def test_they_have_the_scores_of_their_passages(scorer: JoinedScorer) -> None:
+def test_they_have_the_scores_of_their_passages(scorer: BiEncoderScorer) -> None:
     parts = [stage_of(scorer).passages_of(candidate) for candidate in CANDIDATES]
     assert [len(some) for some in parts] == [4, 1, 2, 2, 1, 4]
     expected = score_parts(scorer, QUERY, parts, deadline=NEVER)
@@ -92,7 +92,7 @@ def test_they_have_the_scores_of_their_passages(scorer: JoinedScorer) -> None:
     assert scorer.store.size().records == known + 4
 
 
-def test_how_it_is_cut_is_part_of_the_key(scorer: JoinedScorer) -> None:
+def test_how_it_is_cut_is_part_of_the_key(scorer: BiEncoderScorer) -> None:
     def key(candidate: Candidate, options: Passages = OPTIONS) -> bytes:
         return scorer.keys_of([stage_of(scorer, options).text_of(candidate)])[0]
 
@@ -115,9 +115,9 @@ def test_how_it_is_cut_is_part_of_the_key(scorer: JoinedScorer) -> None:
 
 
 def test_a_deadline_cuts_off_later_passages_and_keeps_no_part_of_a_document(
-    scorer: JoinedScorer, monkeypatch: pytest.MonkeyPatch
+    scorer: BiEncoderScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded = JoinedBackend.encoded
+    encoded = EncoderBackend.encoded
     asked: list[int] = []
     over = Deadline(0.0)
     passing = {"at_s": None}
@@ -129,8 +129,8 @@ def test_a_deadline_cuts_off_later_passages_and_keeps_no_part_of_a_document(
             passing["at_s"] = 0.0
         return encoded(self, ids)
 
-    monkeypatch.setattr(JoinedBackend, "encoded", counted)
-    monkeypatch.setattr("osrerank.scoring.states.making.HELD", 4)
+    monkeypatch.setattr(EncoderBackend, "encoded", counted)
+    monkeypatch.setattr("osrerank.scoring.states.making.ENCODED_AT_ONCE", 4)
     found = scorer.score_passages(QUERY, texts_of(scorer))
     assert all(not np.isnan(logits[0]) for logits in found.logits)
     assert (found.asked, found.encoded, found.attempted) == (14, found.attempted, found.inferences)
@@ -138,14 +138,14 @@ def test_a_deadline_cuts_off_later_passages_and_keeps_no_part_of_a_document(
     assert found.reached == len(CANDIDATES)
 
 
-def test_after_the_deadline_nothing_is_attempted(scorer: JoinedScorer) -> None:
+def test_after_the_deadline_nothing_is_attempted(scorer: BiEncoderScorer) -> None:
     scorer.remember(texts_of(scorer))
     found = scorer.score_passages(QUERY, texts_of(scorer), deadline=Deadline.after_ms(-1))
     assert (found.attempted, found.inferences, found.scored) == (0, 0, [])
 
 
-def test_a_passage_that_fails_leaves_the_others(scorer: JoinedScorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = JoinedBackend.encoded
+def test_a_passage_that_fails_leaves_the_others(scorer: BiEncoderScorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = EncoderBackend.encoded
     failing: list[bytes] = []
 
     def broken(self, ids):
@@ -155,7 +155,7 @@ def test_a_passage_that_fails_leaves_the_others(scorer: JoinedScorer, monkeypatc
             raise RuntimeError("out of memory")
         return encoded(self, ids)
 
-    monkeypatch.setattr(JoinedBackend, "encoded", broken)
+    monkeypatch.setattr(EncoderBackend, "encoded", broken)
     found = scorer.score_passages(QUERY, texts_of(scorer))
     assert len(found.failures) == 1
     ((at, turn),) = found.failures
@@ -169,7 +169,7 @@ def test_a_passage_that_fails_leaves_the_others(scorer: JoinedScorer, monkeypatc
     assert again.encoded == len(found.places[at])  # no part of it was kept
 
 
-def test_a_search_takes_along_what_was_computed(scorer: JoinedScorer) -> None:
+def test_a_search_takes_along_what_was_computed(scorer: BiEncoderScorer) -> None:
     states = BroughtStates({})
     cold = scorer.score_passages(QUERY, texts_of(scorer), states=states)
     assert len(states.new) == len(CANDIDATES)
@@ -181,7 +181,7 @@ def test_a_search_takes_along_what_was_computed(scorer: JoinedScorer) -> None:
     elsewhere.close()
 
 
-def test_behind_a_cache_short_ones_are_scored_once_and_long_ones_from_their_states(scorer: JoinedScorer) -> None:
+def test_behind_a_cache_short_ones_are_scored_once_and_long_ones_from_their_states(scorer: BiEncoderScorer) -> None:
     cached = CachedScorer(scorer, NoStore(), LocalStore(1_000_000))
     expected = scorer.score_passages(QUERY, texts_of(scorer))
     scorer.records.flush()
@@ -197,7 +197,7 @@ def test_behind_a_cache_short_ones_are_scored_once_and_long_ones_from_their_stat
     assert cached.score_passages(QUERY, []).asked == 0
 
 
-def test_remember_counts_passages_and_makes_each_once(scorer: JoinedScorer) -> None:
+def test_remember_counts_passages_and_makes_each_once(scorer: BiEncoderScorer) -> None:
     assert scorer.remember(texts_of(scorer)) == (14, 14)
     assert scorer.remember([uncuttable(text) for text in texts_of(scorer)]) == (14, 0)
     seconds, stored = scorer.cost_of(texts_of(scorer))
@@ -206,26 +206,15 @@ def test_remember_counts_passages_and_makes_each_once(scorer: JoinedScorer) -> N
     assert stored == scorer.store.size().stored
 
 
-def record(bits: int = 8) -> LongRecord:
+def record(bits: Bits = 8) -> LongRecord:
     numbers = np.random.default_rng(1)
-    profile = next(profile for profile in PROFILES.values() if profile.bits == bits)
-    passages = [
-        Record.of(
-            TextStates(
-                numbers.normal(size=(1, rows, 8)).astype(np.float32),
-                np.ones(rows, dtype=np.uint16),
-                numbers.normal(size=8).astype(np.float32),
-            ),
-            profile,
-        )
-        for rows in (5, 1, 9)
-    ]
+    passages = [Record.of(numbers.normal(size=8).astype(np.float32), bits, cut=cut) for cut in (False, True, False)]
     return LongRecord(passages, [Span("body", 0, 9), None, Span("note", 3, 7, 2)])
 
 
-@pytest.mark.parametrize("bits", [32, 8, 4])
+@pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("secret", [b"", b"secret"])
-def test_it_is_read_as_it_was_written(bits: int, secret: bytes) -> None:
+def test_it_is_read_as_it_was_written(bits: Bits, secret: bytes) -> None:
     content = record(bits).write(KEY, secret)
     read = LongRecord.read(content, KEY, secret)
     assert read is not None

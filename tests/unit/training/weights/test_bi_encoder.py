@@ -60,7 +60,7 @@ def test_it_learns_and_scores_the_same_after_it_was_written(
     losses = [float(row["loss"]) for row in read_curve(made / "curve.csv")]
     assert np.mean(losses[-8:]) < 0.8 * np.mean(losses[:8])
     card, before = read_card(made), read_card(source)
-    assert (card.kind, card.layout, card.joining) == ("mono", before.layout, before.joining)
+    assert (card.kind, card.layout, card.pooling, card.query_prefix) == ("mono", before.layout, pooling, prefix)
     assert card.max_query_tokens == SMALL.max_tokens
     old, new = load_file(source / "model.safetensors"), load_file(made / "model.safetensors")
     assert new.keys() == old.keys()
@@ -88,7 +88,7 @@ def test_a_duo_model_and_an_encoder_without_a_card_are_refused(examples: Path, t
     with pytest.raises(ConfigError, match=r"source is a bi-encoder, .* layout=standard makes a duo model of it"):
         train(request(examples, source, output), "duo")
     with pytest.raises(ConfigError, match="bare has no card of a bi-encoder; osrerank export gives it one"):
-        train(request(examples, plain(tmp_path / "bare"), output, replace(SMALL, layout="joined")))
+        train(request(examples, plain(tmp_path / "bare"), output, replace(SMALL, layout="bi-encoder")))
     assert not output.exists()
 
 

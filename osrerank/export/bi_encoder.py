@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import Pooling
+from osrerank.scoring.card import Calibration, ModelCard, Pooling
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_json, weight_files
 
 MODULES_FILE = "modules.json"
@@ -17,7 +17,13 @@ QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 POOLINGS: Mapping[str, Pooling] = {"cls": "cls", "mean": "mean"}
 MODES: Mapping[str, Pooling] = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+MODEL_TYPE = "CrossEncoder"
+"""What `PROMPTS_FILE` names as ``model_type`` of a model that is no bi-encoder."""
 LONGEST = 512
+UNCALIBRATED = Calibration(20.0, -15.0)
+"""Puts the logits of the usual cosines, .6 to .9, on both sides of 0; no probability is meant by it."""
+FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1, "mean": 0.05}
+"""Of a cosine: what the best first-pass score adds, of bge-small-en-v1.5 and e5-small-v2 (docs/research/joined.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,30 @@ class BiEncoder:
     query_prefix: str
     document_prefix: str
     max_tokens: int
+
+
+def is_bi_encoder(directory: Path) -> bool:
+    """Return whether sentence-transformers saved a bi-encoder in a directory."""
+    if not (directory / MODULES_FILE).exists():
+        return False
+    return _optional(directory / PROMPTS_FILE).get("model_type") != MODEL_TYPE
+
+
+def card_of(model: BiEncoder, name: str) -> ModelCard:
+    """Return the card of a bi-encoder that is not calibrated."""
+    return ModelCard(
+        name=name,
+        head="cosine",
+        layout="bi-encoder",
+        max_tokens=model.max_tokens,
+        max_query_tokens=model.max_tokens,
+        segment_rows=int(model.config["type_vocab_size"]),
+        calibration=UNCALIBRATED,
+        first_pass_weight=FIRST_PASS_WEIGHTS[model.pooling] * UNCALIBRATED.scale,
+        pooling=model.pooling,
+        query_prefix=model.query_prefix,
+        document_prefix=model.document_prefix,
+    )
 
 
 def read_bi_encoder(
@@ -96,7 +126,7 @@ def _modules(directory: Path) -> dict[str, str]:
     except (KeyError, TypeError) as error:
         raise ModelLoadError(f"{file} is not a list of modules with type and path: {error!r}", path=str(file)) from None
     if others := sorted(set(found) - {"Transformer", "Pooling", "Normalize"}):
-        reason = f"{file} has a module {others[0]}; only Transformer, Pooling and Normalize can be adapted"
+        reason = f"{file} has a module {others[0]}; only Transformer, Pooling and Normalize can be exported"
         raise ModelLoadError(reason, path=str(file))
     return found
 
@@ -105,11 +135,11 @@ def _check_architecture(file: Path, config: Mapping[str, Any]) -> None:
     kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
     positions = config.get("position_embedding_type", "absolute")
     if kind != "bert":
-        reason = f"model_type is {kind!r}; only bert can be adapted, such as bge v1.5, e5 v2, gte v1, all-MiniLM"
+        reason = f"model_type is {kind!r}; only bert can be exported, such as bge v1.5, e5 v2, gte v1, all-MiniLM"
     elif "auto_map" in config:
         reason = "auto_map asks for the model's own Python code, which osrerank never runs"
     elif activation != "gelu" or positions != "absolute" or config.get("is_decoder"):
-        reason = f"hidden_act is {activation!r}, positions are {positions!r}; only GELU and absolute can be adapted"
+        reason = f"hidden_act is {activation!r}, positions are {positions!r}; only GELU and absolute can be exported"
     else:
         return
     raise ModelLoadError(f"{file}: {reason}", path=str(file))
@@ -127,7 +157,7 @@ def _pooling(directory: Path, modules: Mapping[str, str]) -> Pooling:
     if len(modes) == 1 and modes[0] in MODES:
         return MODES[modes[0]]
     named = ", ".join(modes) or content.get("pooling_mode") or "nothing"
-    raise ModelLoadError(f"{file} names {named}; only [CLS] or the mean of all tokens can be adapted", path=str(file))
+    raise ModelLoadError(f"{file} names {named}; only [CLS] or the mean of all tokens can be exported", path=str(file))
 
 
 def _check_prompts(directory: Path, modules: Mapping[str, str], found: BiEncoder) -> None:
@@ -135,7 +165,7 @@ def _check_prompts(directory: Path, modules: Mapping[str, str], found: BiEncoder
     file = directory / modules.get("Pooling", "") / CONFIG_FILE
     is_left_out = "Pooling" in modules and _optional(file).get("include_prompt") is False
     if is_left_out and found.pooling == "mean" and (found.query_prefix or found.document_prefix):
-        reason = f"{file} leaves prefixes out of the mean (include_prompt is false), which cannot be adapted"
+        reason = f"{file} leaves prefixes out of the mean (include_prompt is false), which cannot be exported"
         raise ModelLoadError(reason, path=str(file))
 
 

@@ -1,4 +1,4 @@
-"""A joined model on workers: what has states is scored here, and the rest of the documents is encoded there."""
+"""A bi-encoder on workers: what has states is scored here, and the rest of the documents is encoded there."""
 
 import logging
 import time
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from osrerank.errors import InferenceError, ModelLoadError, WorkerError
-from osrerank.scoring.card import Kind, ModelCard
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import locate_here
 from osrerank.scoring.model_files import read_card
-from osrerank.scoring.onnx_scorer import JoinedBackend
+from osrerank.scoring.onnx_scorer import EncoderBackend
 from osrerank.scoring.passages import score_parts
 from osrerank.scoring.remote.chunks import MOST_PAIRS
 from osrerank.scoring.remote.messages import MOST_RECORD_BYTES
@@ -21,9 +21,9 @@ from osrerank.scoring.remote.scorer import RemoteScorer, sent
 from osrerank.scoring.remote.worker_group import FRESH_S
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.making import Made
-from osrerank.scoring.states.record import Record, most_bytes
+from osrerank.scoring.states.record import Record, record_bytes
 from osrerank.scoring.states.records import KEY_BYTES, Records
-from osrerank.scoring.states.scorer import JoinedScorer
+from osrerank.scoring.states.scorer import BiEncoderScorer
 from osrerank.scoring.states.store import REST_S
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Advice, Deadline, LongText, PassageScores, RequestStates, Scorer, Scores
@@ -42,18 +42,18 @@ def with_states(workers: RemoteScorer, settings: Settings, model: str) -> Scorer
         return workers
     try:
         card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
-        if card.layout != "joined" or not card.onnx:
+        if not card.is_bi_encoder or not card.onnx:
             return workers
-        backend = JoinedBackend.load(directory, card, threads=settings.threads)
+        backend = EncoderBackend.load(directory, card, threads=settings.threads)
         builder = InputBuilder.load(directory, card)
     except ModelLoadError as error:
         logger.warning("[states-unused] document states are not used, workers score everything: %s", error)
         return workers
     states = States.of(settings)
-    if most_bytes(states.profile, card.joining.layers, backend.hidden, builder.max_tokens) > MOST_RECORD_BYTES:
+    if record_bytes(states.bits, backend.hidden) > MOST_RECORD_BYTES:
         logger.warning("[states-unused] document states are not used: a record would not fit into a reply")
         return workers
-    return JoinedOnWorkers(directory, card, builder, backend, states, workers)
+    return BiEncoderOnWorkers(directory, card, builder, backend, states, workers)
 
 
 class WorkersMaker:
@@ -62,13 +62,11 @@ class WorkersMaker:
     Args:
         workers: of the model.
         records: what they must be.
-        kind: the model's.
         identity: returns that of the model here, which the workers must have.
     """
 
-    def __init__(self, workers: RemoteScorer, records: Records, kind: Kind, identity: Callable[[], str]) -> None:
+    def __init__(self, workers: RemoteScorer, records: Records, identity: Callable[[], str]) -> None:
         self._workers, self._records, self._identity = workers, records, identity
-        self._width = 2 if kind == "duo" else 1
         self._unreadable_until = 0.0
 
     @property
@@ -79,9 +77,8 @@ class WorkersMaker:
     def make(self, texts: Sequence[str], deadline: Deadline) -> Made:
         texts = [sent(text) for text in texts]  # a longer one has the same record, and in the workers this key
         keys = self._records.keys_of(texts)
-        tuples = [(at,) * self._width for at in range(len(texts))]
         most = max(1, min(MOST_PAIRS, MOST_RECORD_BYTES // (self._records.most_bytes + KEY_BYTES)))
-        found = self._workers.records(texts, tuples, most=most, deadline=deadline)
+        found = self._workers.records(texts, most=most, deadline=deadline)
         if found.identity != self._identity():
             raise InferenceError(f"workers have another model than this process: {found.identity}")
         read = self._records.read({key: found.contents[key] for key in keys if key in found.contents})
@@ -93,13 +90,13 @@ class WorkersMaker:
         return Made(made, {**lacking, **found.failures})
 
 
-class JoinedOnWorkers(JoinedScorer):
+class BiEncoderOnWorkers(BiEncoderScorer):
     """Scores documents whose states are known, and has workers make the states of the others.
 
     While workers have another model than this process, they score everything.
 
     Args:
-        directory, card, builder, backend, states: as of `JoinedScorer`.
+        directory, card, builder, backend, states: as of `BiEncoderScorer`.
         workers: of the same model.
     """
 
@@ -108,13 +105,13 @@ class JoinedOnWorkers(JoinedScorer):
         directory: Path,
         card: ModelCard,
         builder: InputBuilder,
-        backend: JoinedBackend,
+        backend: EncoderBackend,
         states: States,
         workers: RemoteScorer,
     ) -> None:
         super().__init__(directory, card, builder, backend, states)
         self._workers = workers
-        self._maker: WorkersMaker = WorkersMaker(workers, self.records, card.kind, lambda: self._own_identity)
+        self._maker: WorkersMaker = WorkersMaker(workers, self.records, lambda: self._own_identity)
         self._agrees, self._asked_until = True, 0.0
 
     @property

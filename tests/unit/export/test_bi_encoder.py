@@ -1,15 +1,28 @@
-"""Reading a bi-encoder's files: what sentence-transformers itself saves, and what cannot be adapted."""
+"""Reading a bi-encoder's files: what sentence-transformers itself saves, and what cannot be read."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from osrerank.adapt.bi_encoder import read_bi_encoder
 from osrerank.errors import ModelLoadError
+from osrerank.export.bi_encoder import read_bi_encoder
 from osrerank.scoring.card import Pooling
+from osrerank.scoring.model_files import read_card
+from osrerank.scoring.registry import load_scorer
 from tests.bi_encoders import plain, saved
+from tests.hub import files_of, osrerank_at, running_hub
+
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+from osrerank.export.export_model import ExportOptions, export_model
+
+QUERY = "what causes low blood pressure"
+DOCUMENTS = ["blood pressure is low when the heart is slow", "", "wing flow " * 12, "water & heat: 1,000!"]
+PROMPTS = {"query": "search : ", "document": "this is : "}
 
 
 def change(file: Path, **fields: Any) -> None:
@@ -42,7 +55,7 @@ def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "fields", "problem"),
     [
-        ("config.json", {"model_type": "modernbert"}, "model_type is 'modernbert'; only bert can be adapted"),
+        ("config.json", {"model_type": "modernbert"}, "model_type is 'modernbert'; only bert can be exported"),
         ("config.json", {"model_type": "xlm-roberta"}, "model_type is 'xlm-roberta'"),
         ("config.json", {"model_type": "mpnet"}, "model_type is 'mpnet'"),
         ("config.json", {"auto_map": {"AutoModel": "x.Y"}}, "never runs"),
@@ -51,7 +64,7 @@ def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
         ("1_Pooling/config.json", {"pooling_mode": "max"}, "only \\[CLS\\] or the mean of all tokens"),
     ],
 )
-def test_what_cannot_be_adapted_is_refused_by_name(file: str, fields: Any, problem: str, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_refused_by_name(file: str, fields: Any, problem: str, tmp_path: Path) -> None:
     folder = saved(tmp_path / "saved")
     change(folder / file, **fields)
     if "pooling_mode" in fields:
@@ -108,3 +121,36 @@ def test_bad_modules_are_an_error_with_the_file(content: str, tmp_path: Path) ->
     (folder / "modules.json").write_text(content, "utf-8")
     with pytest.raises(ModelLoadError, match=r"modules\.json"):
         read_bi_encoder(folder)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_its_scores_are_the_cosines_of_sentence_transformers(pooling: Pooling, backend: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "saved", pooling, **PROMPTS)
+    export_model(folder, tmp_path / "made", ExportOptions(precision="fp32", keep_weights=True))
+    scorer = load_scorer(str(tmp_path / "made"), backend=backend)
+    logits = scorer.score(QUERY, DOCUMENTS, [(place,) for place in range(4)]).values
+    raw = (logits - scorer.card.calibration.offset) / scorer.card.calibration.scale
+    theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(str(folder), device="cpu")
+    expected = theirs.encode(DOCUMENTS, prompt_name="document") @ theirs.encode(QUERY, prompt_name="query")
+    assert np.ptp(expected) > 0.05
+    np.testing.assert_allclose(raw, expected, atol=1e-5)
+
+
+def test_its_card_has_what_the_files_say_and_defaults(tmp_path: Path) -> None:
+    export_model(saved(tmp_path / "saved", "cls", **PROMPTS), tmp_path / "made")
+    card = read_card(tmp_path / "made")
+    assert (card.layout, card.pooling, card.max_tokens, card.max_query_tokens) == ("bi-encoder", "cls", 24, 24)
+    assert (card.query_prefix, card.document_prefix) == (PROMPTS["query"], PROMPTS["document"])
+    assert card.first_pass_weight == pytest.approx(0.1 * card.calibration.scale)
+    assert dict(card.onnx) == {"int8": "onnx/model_int8.onnx"}
+
+
+@pytest.mark.long
+def test_one_of_the_hub_is_fetched_with_what_says_how_it_pools(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "saved", "cls", **PROMPTS)
+    with running_hub("somebody/encoder", files_of(folder)) as hub:
+        done = osrerank_at(hub.url, tmp_path, "export", "somebody/encoder", str(tmp_path / "made"))
+    assert done.returncode == 0, done.stderr
+    assert {"modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"} <= set(hub.fetched)
+    assert read_card(tmp_path / "made").query_prefix == PROMPTS["query"]

@@ -1,1 +1,0 @@
-"""Make a joined reranker of a public bi-encoder: read its files, choose how query and document are joined, write it."""

@@ -1,0 +1,49 @@
+"""A BERT bi-encoder's forward pass on packed sequences."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from osrerank.scoring.card import Pooling
+from osrerank.scoring.inputs import Tokens
+from osrerank.scoring.networks.attention import Attention, Bounds
+from osrerank.scoring.networks.bert import Encoder, PackedNetwork
+from osrerank.scoring.networks.packing import Numbers, offsets, pack_by_segment
+
+
+class PackedBiEncoder(PackedNetwork):
+    """The cosines of queries and documents (`osrerank.scoring.networks.bi_encoder`): queries first, then documents.
+
+    Args:
+        encoder: the encoder.
+        attention: how rows look at columns.
+        pooling: how a text's vector is made of its states.
+    """
+
+    def __init__(self, encoder: Encoder, attention: Attention, pooling: Pooling) -> None:
+        super().__init__(attention)
+        self.encoder = encoder
+        self.pooling = pooling
+
+    def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
+        packed = pack_by_segment(sequences)
+        return [*self.encoder.rows(packed), offsets(packed.lengths), packed.lengths]
+
+    def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
+        ids, positions, segments, begins, device_lengths = inputs
+        texts = Bounds(begins, lengths)
+        states = self.encoder.embed(ids, positions, segments)
+        for layer in self.encoder.stack:
+            query, key, value = layer.apart(layer.projections(states), 3)
+            states = layer.finish(states, self.attention(query, key, value, texts, texts).flatten(1))
+        query, document = self._vectors(states, begins, device_lengths).chunk(2)
+        return (query * document).sum(dim=1, keepdim=True)
+
+    def _vectors(self, states: Tensor, begins: Tensor, lengths: Tensor) -> Tensor:
+        """Return the vectors of texts, of norm 1, fp32 ``(texts, hidden)``."""
+        if self.pooling == "cls":
+            return functional.normalize(states.index_select(0, begins[:-1]).float(), dim=-1)
+        means = torch.segment_reduce(states.float(), "mean", lengths=lengths.long(), unsafe=True)
+        return functional.normalize(means, dim=-1)
