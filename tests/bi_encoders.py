@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from osrerank.export.export_model import write_card
+from osrerank.scoring.card import ModelCard, Pooling
+
 CLS, SEP = 2, 3
 HEADS = 4
 Weights = Mapping[str, np.ndarray]
@@ -32,6 +35,13 @@ def plain(folder: Path) -> Path:
     folder.mkdir(parents=True)
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         shutil.copyfile(TINY / name, folder / name)
+    return folder
+
+
+def carded(folder: Path, pooling: Pooling = "cls", query_prefix: str = "") -> Path:
+    """Write the tiny bi-encoder with its weights and its card, without a graph."""
+    card = ModelCard("tiny", "cosine", layout="bi-encoder", pooling=pooling, query_prefix=query_prefix)
+    write_card(plain(folder), card)
     return folder
 
 

@@ -16,24 +16,12 @@ from osrerank.cli.train import report_output, request_of, training_options
     callback=lambda _context, _option, value: None if value is None else _layers(value),
     help="Layers of the student, which starts from the teacher's: how many, or which, as 1,2,5,6.",
 )
-@click.option(
-    "--pool-factor",
-    type=click.FloatRange(min=1),
-    help="With --layers: a document's pieces for each of the student's states; neighbours that are alike share one. "
-    "Needs attention=false in the recipe.",
-)
 @click.option("--student", type=MODEL, help="Model that the student starts from instead.")
-def distill(
-    layers: int | tuple[int, ...] | None,
-    pool_factor: float | None,
-    student: Path | None,
-    **options: Any,
-) -> None:
+def distill(layers: int | tuple[int, ...] | None, student: Path | None, **options: Any) -> None:
     """Distil a model, the teacher given by --init-from, into a smaller one of its kind.
 
     \b
     osrerank distill --init-from mono --layers 3 --recipe tinybert-listwise --data examples=squad.jsonl --output small
-    osrerank distill --init-from mono --layers 6 --pool-factor 3 --recipe logits --data examples=nq.jsonl --output small
     osrerank distill --init-from mono --student small --recipe logits --data examples=squad.jsonl --output small-mono
 
     Recipes: simplified-tinybert (the default; hard=false is its one-step variant), tinybert-listwise, logits.
@@ -44,10 +32,8 @@ def distill(
         raise click.UsageError("give --layers or --student")
     if isinstance(layers, int) and student is not None:
         raise click.UsageError("a --student has its own layers; name the teacher's that it learns from, as 1,2,5,6")
-    if student is not None and pool_factor is not None:
-        raise click.UsageError("a --student has its own pool factor; --pool-factor is for one made of --layers")
     request = request_of(options, "simplified-tinybert")
-    report_output(fit(request, layers=layers or 0, pool_factor=pool_factor, student=student))
+    report_output(fit(request, layers=layers or 0, student=student))
 
 
 def _layers(value: str) -> int | tuple[int, ...]:

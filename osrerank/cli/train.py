@@ -109,8 +109,6 @@ def request_of(options: dict[str, Any], preset: str) -> Any:
         depth=options["dev_depth"],
         passages=options["dev_passages"],
         max_minutes=options["max_minutes"],
-        on_states=options.get("on_states", False),
-        states_profile=options.get("states_profile", "standard"),
         report=show_line,
     )
 
@@ -147,26 +145,13 @@ def train() -> None:
 
 @train.command()
 @training_options
-@click.option(
-    "--on-states",
-    is_flag=True,
-    help="Train the joined layers of an adapted model alone, on texts' states that are computed once.",
-)
-@click.option(
-    "--states-profile",
-    type=click.Choice(["standard", "small", "exact"]),
-    default="standard",
-    show_default=True,
-    help="With --on-states: how much of a document's states is seen, as OSRERANK_STATES_PROFILE has it for searches.",
-)
 def mono(**options: Any) -> None:
     """Fine-tune a model that scores a query with a document.
 
     \b
     osrerank train mono --init-from bert-large --recipe monobert --data triples=triples.tsv --output monobert
-    osrerank train mono --init-from minilm --recipe modern,layout=cross-bias --data examples=squad.jsonl --output mono
+    osrerank train mono --init-from minilm --data examples=squad.jsonl --output mono
     osrerank train mono --init-from marco --recipe birch --data pairs=wikiqa.tsv --output marco-wikiqa
-    osrerank train mono --init-from adapted --on-states --data examples=squad.jsonl --output adapted-trained
 
     Recipes: modern (the default), monobert, monobert-car, icip, birch.
     """
@@ -182,7 +167,6 @@ def duo(**options: Any) -> None:
 
     \b
     osrerank train duo --init-from bert-large --data triples=triples.tsv --output duobert
-    osrerank train duo --init-from minilm --recipe duobert,layout=cross-bias --data examples=squad.jsonl --output duo
 
     The recipe is duobert unless another is given.
     """

@@ -67,13 +67,10 @@ class Scoring:
         """Return s_i = sum over j of p_ij (arXiv 1910.14424, eq. 3)."""
         from osrerank.training.examples.duo import ordered_pairs  # noqa: PLC0415 - it imports this
 
-        both_orders = not trainee.card.is_antisymmetric
-        pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents, both_orders=both_orders)
+        pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents)
         sums = [0.0] * len(example.documents)
-        for (first, second), score in zip(pairs, self.scores(trainee, sequences), strict=True):
-            preferred = float(1 / (1 + np.exp(-np.clip(score, -700, 700))))
-            sums[first] += preferred
-            sums[second] += 0.0 if both_orders else 1 - preferred
+        for (first, _), score in zip(pairs, self.scores(trainee, sequences), strict=True):
+            sums[first] += float(1 / (1 + np.exp(-np.clip(score, -700, 700))))
         return sums
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.card import ModelCard
 from osrerank.training import losses
 from osrerank.training.examples.batches import Lot
 from osrerank.training.objective import Objective, Parts, output_loss, to_device
@@ -69,18 +68,16 @@ class DistillationObjective(Objective):
             return output_loss(self.network(**inputs).float(), wanted, lot, self._heads, self._recipe)
         wanted = forward(self.teacher, self._teacher_probe, teacher_inputs, learn=False).float()
         found = forward(self.network, self._probe, inputs, learn=torch.is_grad_enabled()).float()
-        pooled = self._probe.pooled
-        mask = (inputs["attention_mask"] if pooled is None else pooled.attention_mask).float()
+        mask = inputs["attention_mask"].float()
         compared = {"attention": self._attention, "hidden": self._hidden}
         parts = {name: distance(mask) for name, distance in compared.items() if getattr(self._recipe, name)}
         return {**parts, **output_loss(found, wanted, lot, self._heads, self._recipe)}
 
     def _compare(self, student: Trainee, teacher: Trainee, watched: tuple[int, ...] | None) -> None:
         self._probe, self._teacher_probe = Probe(student.network), Probe(teacher.network)
-        if student.card.layout != teacher.card.layout or self._probe.heads != self._teacher_probe.heads:
-            reason = "teacher and student need the same layout and number of attention heads; or use method=logits"
+        if self._probe.heads != self._teacher_probe.heads:
+            reason = "teacher and student need the same number of attention heads; or use method=logits"
             raise ConfigError(reason, setting="recipe.method")
-        self._pools = self._check_pooling(student.card, teacher.card)
         self._map = watched or layer_map(self._teacher_probe.layers, self._probe.layers)
         if len(self._map) != self._probe.layers:
             reason = f"the student has {self._probe.layers} layers; {len(self._map)} of the teacher's were named"
@@ -91,28 +88,12 @@ class DistillationObjective(Objective):
             nn.init.eye_(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
 
-    def _check_pooling(self, student: ModelCard, teacher: ModelCard) -> bool:
-        """Return whether only the student pools its documents; raise if rows cannot be compared."""
-        own, wanted = student.cross_bias.pool_factor, teacher.cross_bias.pool_factor
-        if wanted not in (1, own):
-            reason = f"the teacher's pool factor is {wanted:g}, the student's {own:g}; they must be equal"
-            raise ConfigError(reason, setting="pool_factor")
-        if wanted > 1 and self._recipe.freeze != "embeddings":
-            reason = "teacher and student share states by their embeddings; set freeze=embeddings"
-            raise ConfigError(reason, setting="recipe.freeze")
-        if own != wanted and self._recipe.attention:
-            reason = "a student that pools its texts has no attention that is its teacher's; set attention=false"
-            raise ConfigError(reason, setting="recipe.attention")
-        return own != wanted
-
     def _attention(self, mask: Tensor) -> Tensor:
         pairs = zip(self._probe.attention, (self._teacher_probe.attention[layer] for layer in self._map), strict=True)
         return torch.stack([losses.attention_distance(a.float(), b.float(), mask) for a, b in pairs]).sum()
 
     def _hidden(self, mask: Tensor) -> Tensor:
         wanted = [self._teacher_probe.states[0], *(self._teacher_probe.states[layer + 1] for layer in self._map)]
-        if self._pools:
-            wanted = [self._probe.pool(states) for states in wanted]
         pairs = zip(self._probe.states, wanted, strict=True)
         return torch.stack(
             [losses.hidden_distance(self.projection(a).float(), b.float(), mask) for a, b in pairs]

@@ -21,7 +21,6 @@ from osrerank.scoring.card import Kind
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import name_of
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, parameter_files, read_card, tokenizer_file
-from osrerank.scoring.states.record import PROFILES
 from osrerank.training.development import Development, Scoring
 from osrerank.training.distill import DistillationObjective
 from osrerank.training.examples.batches import Assembly, MonoAssembly, Steps
@@ -32,14 +31,12 @@ from osrerank.training.loop import Machine, Plan, Training
 from osrerank.training.mining import MINED_FILE, Mined, mine
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
-from osrerank.training.weights.joined import BUDGET_TOKENS, OnStates, on_states
 from osrerank.training.weights.models import Trainee, check_loss, load_trainee
 from osrerank.training.weights.readme import write_model
 from osrerank.training.weights.student import layer_map, select_layers, stand_ins
 
 logger = logging.getLogger(__name__)
 DATA_FILE = "data.json"
-ON_STATES = "on states"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +52,6 @@ class Request:
         depth: candidates of the development set that are reordered.
         passages: how the development set's documents are cut and judged; None for short ones.
         max_minutes: time after which the training stops, to be resumed by the same request; None for no limit.
-        on_states: whether only a joined model's joined layers are trained, on states that are computed once
-            (`osrerank.training.weights.joined`).
-        states_profile: how much of a document's states is seen then, as `OSRERANK_STATES_PROFILE` has it for searches.
         report: called with each line of progress.
     """
 
@@ -69,8 +63,6 @@ class Request:
     depth: int = 100
     passages: Passages | None = None
     max_minutes: float | None = None
-    on_states: bool = False
-    states_profile: str = "standard"
     report: Callable[[str], None] = logger.info
 
     @property
@@ -105,10 +97,7 @@ def train(request: Request, kind: Kind = "mono") -> Path | None:
     machine = Machine(request.recipe.precision)
     request = replace(request, report=machine.on_main_process(request.report))
     trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
-    if request.on_states:
-        network, card = on_states(trainee.network, trainee.card, request.source, PROFILES[request.states_profile])
-        trainee = replace(trainee, network=network, card=card)
-    elif request.recipe.compiled:
+    if request.recipe.compiled:
         trainee.network.compile(dynamic=True)
     objective = RankingObjective(trainee.network, trainee.card.head, request.recipe)
     steps = _steps(request.recipe, trainee, machine)
@@ -119,7 +108,6 @@ def distill(
     request: Request,
     *,
     layers: int | Sequence[int] = 0,
-    pool_factor: float | None = None,
     student: Path | None = None,
 ) -> Path | None:
     """Train a student of the teacher ``request.source`` and of its kind; otherwise as `train`.
@@ -128,17 +116,12 @@ def distill(
         request: the training.
         layers: number of the student's layers, which start as the teacher's last layers of each block of N / M; or the
             teacher's layers to keep, from 1, each of which learns to do the work of the dropped ones after it.
-        pool_factor: pieces of a document for each of the student's states, on average, see
-            `osrerank.scoring.networks.cross_bias`; None for the teacher's.
         student: a checkpoint that the student starts from instead; if layers are listed, it learns their states.
 
     Raises:
         ConfigError: also if the student has another number of layers.
     """
     refuse_existing(request.output)
-    if student is not None and pool_factor is not None:
-        reason = "pool_factor is for a student that is made of its teacher's layers"
-        raise ConfigError(reason, setting="pool_factor")
     if request.recipe.soft:
         reason = "soft=true is for train: a distillation's soft labels are its teacher's own"
         raise ConfigError(reason, setting="recipe.soft")
@@ -148,7 +131,7 @@ def distill(
     kind = read_card(request.source).kind
     teacher = load_trainee(request.source, _as_it_is(request.recipe), kind=kind, name=request.source.name)
     count = int(teacher.config["num_hidden_layers"])
-    made_of = {"layers": layers, "student": _weights(student) if student else "", "pool_factor": pool_factor}
+    made_of = {"layers": layers, "student": _weights(student) if student else ""}
     fingerprint = _fingerprint(request, json.dumps(made_of))
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
     kept: tuple[int, ...] = ()
@@ -156,7 +139,7 @@ def distill(
         trainee = load_trainee(student, request.recipe, kind=kind, name=request.output.name)
     else:
         kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
-        trainee = select_layers(teacher, kept, request.output.name, pool_factor=pool_factor)
+        trainee = select_layers(teacher, kept, request.output.name)
     steps = _steps(request.recipe, trainee, machine, teacher)
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, watched)
@@ -201,16 +184,14 @@ def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee 
 
     def assembly(builder: InputBuilder) -> Assembly:
         if trainee.card.kind == "mono":
-            return MonoAssembly(builder, {} if isinstance(trainee.network, OnStates) else None)
-        unlike = recipe.hard or not recipe.soft
-        return DuoAssembly(builder, both_orders=not trainee.card.is_antisymmetric, unlike=unlike)
+            return MonoAssembly(builder)
+        return DuoAssembly(builder, unlike=recipe.hard or not recipe.soft)
 
-    budget_tokens = BUDGET_TOKENS if isinstance(trainee.network, OnStates) else machine.budget_tokens
     reads_alike = teacher is None or _reading(teacher) == _reading(trainee)
     return Steps(
         assembly(trainee.builder),
         recipe.batch,
-        recipe.budget_tokens or budget_tokens,
+        recipe.budget_tokens or machine.budget_tokens,
         trainee.pad_id,
         lists=recipe.loss == "listwise",
         teacher=None if teacher is None or reads_alike else assembly(teacher.builder),
@@ -302,13 +283,7 @@ def _fingerprint(request: Request, student: str = "") -> str:
     """
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]
-    content = [
-        recipe,
-        _weights(request.source),
-        data,
-        student,
-        *([ON_STATES, request.states_profile] if request.on_states else []),
-    ]
+    content = [recipe, _weights(request.source), data, student]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

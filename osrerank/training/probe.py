@@ -1,4 +1,4 @@
-"""A network's states and attention logits, for both layouts and any attention.
+"""A classifier's states and attention logits, however its library computes attention.
 
 Libraries return attention after the softmax, if at all; here the logits before it are computed from the projections.
 """
@@ -10,67 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.networks.cross_bias import CrossBiasEncoder, Pooled, shared
 
 
 class Probe:
     """Keeps the states and attention logits of a network's last pass by `forward`, and nothing of other passes.
 
-    For the layout ``cross-bias`` it also keeps the pooling: the states are those of the pooled rows.
-
     Args:
-        network: a `Classifier` of the BERT family, or a `CrossBiasEncoder`.
+        network: a `Classifier` of the BERT family.
 
     Raises:
         ConfigError: the network is of another family.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: Any) -> None:
         self.states: list[Tensor] = []
         self.attention: list[Tensor] = []
-        self.pooled: Pooled | None = None
         self._projected: list[Tensor] = []
         self.is_watching = False
-        if isinstance(network, CrossBiasEncoder):
-            first: Any = network.layers[0]
-            self.heads, self.width = int(first.heads), int(first.width)
-            self._watch_cross_bias(network)
-        else:
-            self._watch_bert(network)
-
-    def clear(self) -> None:
-        """Drop the last forward pass."""
-        self.states, self.attention, self.pooled, self._projected = [], [], None, []
-
-    def pool(self, states: Tensor) -> Tensor:
-        """Return another network's states ``(n, tokens, hidden)`` pooled as this one's in its last pass."""
-        return shared(None if self.pooled is None else self.pooled.shares, states)
-
-    def _watch_cross_bias(self, network: CrossBiasEncoder) -> None:
-        layers: list[Any] = list(network.layers)
-        self.layers = len(layers)
-        network.pool.register_forward_hook(self._keep_pooled)
-        for layer in layers:
-            layer.projections.register_forward_hook(self._keep_projected)
-            layer.register_forward_hook(self._keep_layer)
-
-    def _keep_pooled(self, _module: nn.Module, _inputs: Any, made: Pooled) -> None:
-        if self.is_watching:
-            self.pooled = made
-            self.states.append(made.states)
-
-    def _keep_projected(self, _module: nn.Module, _inputs: Any, made: Tensor) -> None:
-        if self.is_watching:
-            self._projected.append(made)
-
-    def _keep_layer(self, _layer: nn.Module, inputs: tuple[Tensor, Tensor], made: Tensor) -> None:
-        if not self.is_watching:
-            return
-        query, key, _value = self._projected.pop().chunk(3, dim=2)
-        self.attention.append(self._logits(query, key) + inputs[1])
-        self.states.append(made)
-
-    def _watch_bert(self, network: Any) -> None:
         try:
             encoder: Any = network.network.base_model
             layers = list(encoder.encoder.layer)
@@ -86,9 +42,17 @@ class Probe:
             query.register_forward_hook(self._keep_projected)
             key.register_forward_hook(self._keep_projected)
         for layer in layers:
-            layer.register_forward_hook(self._keep_bert_layer)
+            layer.register_forward_hook(self._keep_layer)
 
-    def _keep_bert_layer(self, _layer: nn.Module, _inputs: Any, made: Any) -> None:
+    def clear(self) -> None:
+        """Drop the last forward pass."""
+        self.states, self.attention, self._projected = [], [], []
+
+    def _keep_projected(self, _module: nn.Module, _inputs: Any, made: Tensor) -> None:
+        if self.is_watching:
+            self._projected.append(made)
+
+    def _keep_layer(self, _layer: nn.Module, _inputs: Any, made: Any) -> None:
         if not self.is_watching:
             return
         key, query = self._projected.pop(), self._projected.pop()

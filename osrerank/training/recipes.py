@@ -29,11 +29,11 @@ class Recipe:
         depth: documents that others are sampled from, from the top.
         mine_at: share of the steps after which the model itself orders each example's others, so that ``depth`` counts
             its hardest ones; 0 for never.
-        head: of a new model: "logits2", "logit1", "next-sentence"; empty for the start's. The layout "cross-bias" has
-            its own.
-        layout: "standard" or "cross-bias"; empty for the start's.
+        head: of a new cross-encoder: "logits2", "logit1", "next-sentence"; empty for the start's. A bi-encoder has its
+            own.
+        layout: "standard" makes a cross-encoder of any start; empty for the start's.
         third_row: of a duo model's token type table, if the start has two rows: "zeros" that are trained, "frozen"
-            zeros as in the released duoBERT, or a "copy" of the second row. The layout "cross-bias" needs none.
+            zeros as in the released duoBERT, or a "copy" of the second row.
         max_tokens, max_query_tokens, length_rule: as in a model's card.
         batch: sequences of a step.
         steps: of the training; 0 to follow ``epochs``.

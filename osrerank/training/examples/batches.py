@@ -10,15 +10,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.scoring.inputs import Batch, InputBuilder, Pieces, Tokens, padded
+from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, padded
 from osrerank.training.examples.lists import Example
 
 AHEAD = 4
 """Steps that are prepared ahead."""
 WIDTHS = 16
 """Batch widths are multiples of this: libraries prepare a product for each new shape."""
-MOST_KNOWN = 200_000
-"""Documents whose pieces are kept: some 200 MB at 130 pieces."""
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 Item = TypeVar("Item")
@@ -96,34 +94,21 @@ class MonoAssembly:
 
     Attributes:
         builder: makes them of texts.
-        known: documents' pieces by text, where they do not depend on the query, so that each is tokenised once; at most
-            `MOST_KNOWN`. None to tokenise each time.
     """
 
     builder: InputBuilder
-    known: dict[str, Pieces] | None = None
 
     def count(self, example: Example) -> int:
         return len(example.documents)
 
     def sequences(self, example: Example) -> list[Made]:
         query = self.builder.query(example.query)
-        documents = self._documents(example.documents, query)
+        documents = self.builder.documents(example.documents, query)
         scores = example.scores or (0.0,) * len(documents)
         return [
             Made(self.builder.mono(query, text), int(grade > 0), score)
             for text, grade, score in zip(documents, example.relevance, scores, strict=True)
         ]
-
-    def _documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
-        if self.known is None:
-            return self.builder.documents(texts, query)
-        new = list(dict.fromkeys(text for text in texts if text not in self.known))
-        if len(self.known) + len(new) > MOST_KNOWN:
-            self.known.clear()
-            new = list(dict.fromkeys(texts))
-        self.known.update(zip(new, self.builder.documents(new, query), strict=True))
-        return [self.known[text] for text in texts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ labels never occur.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import permutations
 
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.training.examples.batches import Made
@@ -19,22 +19,18 @@ class DuoAssembly:
 
     Attributes:
         builder: makes the sequences.
-        both_orders: whether each pair comes in both orders. An antisymmetric model learns the same from either; then
-            each pair has one order, the documents' own.
         unlike: whether only pairs of different labels count; false for training from only a teacher's scores.
     """
 
     builder: InputBuilder
-    both_orders: bool = True
     unlike: bool = True
 
     def count(self, example: Example) -> int:
         documents = len(example.documents)
-        pairs = len(example.relevant) * len(example.others) if self.unlike else documents * (documents - 1) // 2
-        return (1 + self.both_orders) * pairs
+        return 2 * len(example.relevant) * len(example.others) if self.unlike else documents * (documents - 1)
 
     def sequences(self, example: Example) -> list[Made]:
-        pairs, made = ordered_pairs(self.builder, example.query, example.documents, both_orders=self.both_orders)
+        pairs, made = ordered_pairs(self.builder, example.query, example.documents)
         grades = [grade > 0 for grade in example.relevance]
         scores = example.scores or (0.0,) * len(grades)
         return [
@@ -45,17 +41,16 @@ class DuoAssembly:
 
 
 def ordered_pairs(
-    builder: InputBuilder, query: str, documents: Sequence[str], *, both_orders: bool = True
+    builder: InputBuilder, query: str, documents: Sequence[str]
 ) -> tuple[list[tuple[int, int]], list[Tokens]]:
-    """Return the pairs of documents, and their sequences; each text is tokenised once.
+    """Return the pairs of documents in both orders, and their sequences; each text is tokenised once.
 
     Args:
         builder: makes the sequences.
         query: the query's text.
         documents: texts.
-        both_orders: whether (j, i) is also a pair, besides (i, j) with i < j.
     """
     pieces = builder.query(query)
     texts = builder.documents(documents, pieces)
-    pairs = list((permutations if both_orders else combinations)(range(len(documents)), 2))
+    pairs = list(permutations(range(len(documents)), 2))
     return pairs, [builder.duo(pieces, texts[first], texts[second]) for first, second in pairs]

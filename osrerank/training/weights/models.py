@@ -15,7 +15,7 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import write_card
 from osrerank.export.third_segment import third_row
-from osrerank.scoring.card import Calibration, CrossBias, Joining, Kind, ModelCard
+from osrerank.scoring.card import Kind, ModelCard
 from osrerank.scoring.checkpoints.convert import NOTICES
 from osrerank.scoring.checkpoints.pickled import OLD_NAMES
 from osrerank.scoring.inputs import InputBuilder
@@ -28,13 +28,11 @@ from osrerank.scoring.model_files import (
     read_json,
     tokenizer_file,
 )
-from osrerank.scoring.networks.bert_weights import bert_names
+from osrerank.scoring.networks.bi_encoder import BiEncoder
 from osrerank.scoring.networks.classifier import Classifier
-from osrerank.scoring.networks.cross_bias import CrossBiasEncoder, from_bert
-from osrerank.scoring.networks.joined import joined_from_bert
 from osrerank.scoring.torch_scorer import read_weights
 from osrerank.training.recipes import Recipe
-from osrerank.training.weights.joined import JoinedNetwork
+from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 
 SIGMA = 0.02
 """Standard deviation of BERT's new weights, truncated at two of it."""
@@ -86,12 +84,12 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str
 
     Raises:
         ModelLoadError: the source cannot be read, or lacks weights of the encoder.
-        ConfigError: the recipe asks for what the layout cannot do.
+        ConfigError: the recipe asks for what the model cannot do, or a bi-encoder is to be a duo model.
     """
     torch.manual_seed(recipe.seed)
     card = _card(source, recipe, kind, name or source.name)
     config = read_json(source / CONFIG_FILE)
-    if card.layout in ("cross-bias", "joined"):
+    if card.is_bi_encoder:
         network: nn.Module = _bi_encoder(source, config, card)
     else:
         network, config = _classifier(source, card, recipe)
@@ -103,10 +101,8 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
     """Return the weights under the names that `read_weights` finds in a published checkpoint."""
-    if isinstance(network, JoinedNetwork):
+    if isinstance(network, BiEncoderNetwork):
         named = network.encoder.bert_weights()
-    elif isinstance(network, CrossBiasEncoder):
-        named = bert_names(dict(network.named_parameters()), len(network.layers))
     else:
         named = dict(network.network.named_parameters()) if isinstance(network, Classifier) else {}
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in named.items()}
@@ -116,11 +112,13 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
     """Return the card of the model to be trained."""
     known = read_card(source, name=name) if _is_reranker(source) else None
     layout = recipe.layout or (known.layout if known else "standard")
-    if layout in ("cross-bias", "joined"):
-        known = known if known and known.layout == layout else None
+    if layout == "bi-encoder":
         head = "cosine"
-        if layout == "joined" and not known:
-            reason = f"{source} is no joined model; osrerank adapt makes one of a bi-encoder"
+        if known is None or known.layout != layout:
+            reason = f"{source} has no card of a bi-encoder; osrerank export gives it one"
+            raise ConfigError(reason, setting="recipe.layout", source="argument")
+        if kind == "duo":
+            reason = f"{source} is a bi-encoder, which reads one text alone; layout=standard makes a duo model of it"
             raise ConfigError(reason, setting="recipe.layout", source="argument")
     else:
         known = known if known and known.layout == layout and known.kind == kind else None
@@ -138,12 +136,8 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
             max_tokens=min(recipe.max_tokens, room),
             max_query_tokens=_query_tokens(known, recipe),
             length_rule=recipe.length_rule,  # type: ignore[arg-type] # likewise
-            segment_rows=max(_least_rows(kind, layout), int(config.get("type_vocab_size", 2))),
-            calibration=base.calibration if base.kind == kind else Calibration(),
-            first_pass_weight=base.first_pass_weight if base.kind == kind else 0.0,
+            segment_rows=max(3 if kind == "duo" else 0, int(config.get("type_vocab_size", 2))),
             onnx={},
-            cross_bias=_cross_bias_of(known, kind),
-            joining=_joining_of(known, kind),
             provenance={},
         )
     except ValueError as error:
@@ -154,37 +148,18 @@ def check_loss(card: ModelCard, recipe: Recipe) -> None:
     """Refuse a loss that does not fit the head.
 
     Raises:
-        ConfigError: the loss is of single sequences and the head a cosine; a duo model's difference of two cosines is a
-            logit.
+        ConfigError: the loss is of single sequences and the head a cosine.
     """
-    if card.head == "cosine" and card.kind == "mono" and recipe.loss == "pointwise":
+    if card.head == "cosine" and recipe.loss == "pointwise":
         reason = "a cosine is not a logit and learns from lists: set loss=listwise,draw=list in the recipe"
         raise ConfigError(reason, setting="recipe.loss")
 
 
-def _cross_bias_of(known: ModelCard | None, kind: Kind) -> CrossBias:
-    """Return the biases of a model that starts from a mono or duo model of the layout, or from a bi-encoder."""
-    own = known.cross_bias if known else CrossBias()
-    is_duo = known is not None and known.kind == "duo"
-    return own.as_duo(own.other) if kind == "duo" and not is_duo else own
-
-
 def _query_tokens(known: ModelCard | None, recipe: Recipe) -> int:
-    """Return the most tokens of a query, which a joined model reads apart from the document."""
-    if known is None or known.layout != "joined":
+    """Return the most tokens of a query, which a bi-encoder reads apart from the document."""
+    if known is None or not known.is_bi_encoder:
         return recipe.max_query_tokens
     return min(known.max_query_tokens, recipe.max_tokens)
-
-
-def _joining_of(known: ModelCard | None, kind: Kind) -> Joining:
-    """Return how a model of the layout joins that starts from a mono or duo model of it."""
-    own = known.joining if known else Joining()
-    return own.as_duo() if known and kind == "duo" and known.kind == "mono" else own
-
-
-def _least_rows(kind: Kind, layout: str) -> int:
-    """Return how many rows the token type table must have; ``cross-bias`` reads only the first."""
-    return 3 if kind == "duo" and layout == "standard" else 0
 
 
 def _is_reranker(source: Path) -> bool:
@@ -194,16 +169,14 @@ def _is_reranker(source: Path) -> bool:
     return str(architecture).endswith(("ForSequenceClassification", "BertForNextSentencePrediction"))
 
 
-def _bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -> nn.Module:
+def _bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -> BiEncoderNetwork:
     if config.get("model_type") != "bert":
         kind = config.get("model_type")
-        reason = f"{source / CONFIG_FILE}: model_type is {kind!r}; the layout {card.layout} needs bert"
+        reason = f"{source / CONFIG_FILE}: model_type is {kind!r}; a bi-encoder to train needs bert"
         raise ModelLoadError(reason, model=card.name, path=str(source))
     try:
         _, weights = read_checkpoint(source)
-        if card.layout == "joined":
-            return JoinedNetwork(joined_from_bert(weights, config, card.joining))
-        return from_bert(weights, config, card.cross_bias, kind=card.kind)
+        return BiEncoderNetwork(BiEncoder(config, card.pooling).load_bert(weights))
     except (KeyError, RuntimeError) as error:
         reason = f"the weights in {source} are not the config's: {error}"
         raise ModelLoadError(reason, model=card.name, path=str(source)) from error

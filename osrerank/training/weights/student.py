@@ -6,35 +6,30 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.card import with_pool_factor
+from osrerank.scoring.networks.bi_encoder import BiEncoder
 from osrerank.scoring.networks.classifier import Classifier
-from osrerank.scoring.networks.cross_bias import from_bert
-from osrerank.scoring.networks.joined import joined_from_bert
-from osrerank.training.weights.joined import JoinedNetwork
+from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 from osrerank.training.weights.models import Trainee, architecture_of, build_network, put_weights, weights_of
 
 
-def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str, *, pool_factor: float | None = None) -> Trainee:
+def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str) -> Trainee:
     """Return a copy with some of the layers: the start of a student.
 
     Args:
         trainee: the teacher.
         kept: its layers, from 0, in order; messages count them from 1.
         name: the student's.
-        pool_factor: a document's pieces for each of its states, see `CrossBias`; None for the teacher's.
 
     Raises:
-        ConfigError: there is no such layer, or the model cannot pool texts in this way.
+        ConfigError: there is no such layer.
     """
     count = int(trainee.config["num_hidden_layers"])
     _check_layers(count, kept)
     config = {**trainee.config, "num_hidden_layers": len(kept)}
     weights = dict(_renumbered(weights_of(trainee.network), kept))
-    card = with_pool_factor(replace(trainee.card, name=name, onnx={}), pool_factor)
-    if card.layout == "cross-bias":
-        network: nn.Module = from_bert(weights, config, card.cross_bias, kind=card.kind)
-    elif card.layout == "joined":
-        network = JoinedNetwork(joined_from_bert(weights, config, card.joining))
+    card = replace(trainee.card, name=name, onnx={})
+    if card.is_bi_encoder:
+        network: nn.Module = BiEncoderNetwork(BiEncoder(config, card.pooling).load_bert(weights))
     else:
         network = Classifier(build_network(architecture_of(card), config))
         put_weights(network.network, weights, trainee.source)

@@ -1,5 +1,4 @@
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from osrerank.bench.measure import lengths_of, rows, take_turns
 from osrerank.bench.peak import measured_peak, operations
 from osrerank.bench.workload import Task, from_candidates, pairs, synthetic
 from osrerank.cli import cli
-from osrerank.scoring.card import CrossBias
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Qrels
@@ -54,14 +52,6 @@ def test_our_scores_are_the_scorers_and_the_work_is_counted() -> None:
     assert one.spent.tokenise_s > 0
     assert one.spent.compute_s > 0
     one.close()
-
-
-def test_of_a_model_that_pools_the_states_are_counted() -> None:
-    builder = Ours(str(TINY), backend="onnx").builder
-    query = len(builder.query(TASKS[0].query).ids) + 2
-    documents = [whole - query for whole in lengths_of(builder, TASKS)]
-    expected = [query + math.ceil(pieces / 2.5) for pieces in documents]
-    assert lengths_of(builder, TASKS, CrossBias(pool_factor=2.5)) == expected
 
 
 def test_padding_is_counted_where_batches_are_padded() -> None:

@@ -93,8 +93,6 @@ def test_a_student_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pyt
     assert "give --layers or --student" in capsys.readouterr().err
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
     assert "a --student has its own layers" in capsys.readouterr().err
-    assert run(*command, "--student", MODEL, "--pool-factor", 2) == 2
-    assert "a --student has its own pool factor" in capsys.readouterr().err
     assert run(*command, "--layers", "2,1") == 2
     assert "numbered from 1, in order, each once" in capsys.readouterr().err
     assert run(*command, "--layers", "all") == 2
@@ -117,11 +115,9 @@ def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_pat
     assert run("train", "mono", "--init-from", "osrerank/mono", *data, "--output", tmp_path / "tuned") == 0
     assert run("train", "average", tmp_path / "tuned", "osrerank/mono", "--output", tmp_path / "ours") == 0
     card, start = read_card(tmp_path / "ours"), read_card(SHIPPED / "mono")
-    assert (card.layout, card.cross_bias, card.first_pass_weight) == (
-        start.layout,
-        start.cross_bias,
-        start.first_pass_weight,
-    )
+    of_training = {"name", "provenance", "onnx", "max_tokens", "max_query_tokens"}
+    kept = [{name: part for name, part in one.to_json().items() if name not in of_training} for one in (card, start)]
+    assert kept[0] == kept[1]
     assert card.provenance["base_model"] == "osrerank/mono"
     assert [part["model"] for part in card.provenance["average_of"]] == ["tuned", "osrerank/mono"]
     documents = ["low blood pressure is caused by dehydration", "the wing of the engine"]

@@ -1,7 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,10 +15,11 @@ from osrerank.training.probe import Probe, forward  # noqa: E402
 from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
 from osrerank.training.weights.models import Trainee, load_trainee  # noqa: E402
 from osrerank.training.weights.student import layer_map, select_layers, stand_ins  # noqa: E402
+from tests.bi_encoders import carded  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 DATA = ROOT / "tests" / "data"
-CLASSIFIER, BI_ENCODER = DATA / "tiny-bert-two-labels", DATA / "tiny-bert-bi-encoder"
+CLASSIFIER = DATA / "tiny-bert-two-labels"
 POINTWISE = replace(PRESETS["simplified-tinybert"], dropout=0.0)
 LISTWISE = replace(PRESETS["tinybert-listwise"], dropout=0.0)
 EXAMPLES = [Example("low pressure", ("salt is low", "the wing of the engine " * 4, "heat"), (1, 0, 0))] * 2
@@ -31,9 +31,9 @@ def lot(trainee: Trainee, recipe: Recipe, budget_tokens: int = 10_000) -> Lot:
     return step.lots[0]
 
 
-@pytest.mark.parametrize(("start", "recipe"), [(CLASSIFIER, POINTWISE), (BI_ENCODER, LISTWISE)])
-def test_a_model_is_no_distance_from_itself(start: Path, recipe: Recipe) -> None:
-    student, teacher = load_trainee(start, recipe), load_trainee(start, recipe)
+@pytest.mark.parametrize("recipe", [POINTWISE, LISTWISE], ids=lambda recipe: recipe.name)
+def test_a_model_is_no_distance_from_itself(recipe: Recipe) -> None:
+    student, teacher = load_trainee(CLASSIFIER, recipe), load_trainee(CLASSIFIER, recipe)
     with torch.no_grad():
         found = DistillationObjective(student, teacher, recipe)(lot(student, recipe))
     assert float(found["attention"]) == 0
@@ -46,9 +46,8 @@ def test_a_model_is_no_distance_from_itself(start: Path, recipe: Recipe) -> None
         assert float(found["soft"]) == pytest.approx(float(soft_cross_entropy(logits, logits)))
 
 
-@pytest.mark.parametrize("start", [CLASSIFIER, BI_ENCODER])
-def test_a_probe_keeps_one_pass_and_none_of_a_measurement(start: Path) -> None:
-    trainee = load_trainee(start, LISTWISE)
+def test_a_probe_keeps_one_pass_and_none_of_a_measurement() -> None:
+    trainee = load_trainee(CLASSIFIER, LISTWISE)
     probe = Probe(trainee.network)
     inputs = to_device(torch.device("cpu"), lot(trainee, LISTWISE).inputs)
     for _ in range(2):
@@ -106,56 +105,11 @@ def test_a_layer_that_is_kept_stands_in_for_those_dropped_behind_it(
 
 
 def test_layers_are_as_many_as_the_students() -> None:
-    teacher = load_trainee(BI_ENCODER, LISTWISE)
+    teacher = load_trainee(CLASSIFIER, LISTWISE)
     with pytest.raises(ConfigError, match="the student has 2 layers; 1 of the teacher's were named"):
-        DistillationObjective(load_trainee(BI_ENCODER, LISTWISE), teacher, LISTWISE, (1,))
+        DistillationObjective(load_trainee(CLASSIFIER, LISTWISE), teacher, LISTWISE, (1,))
     with pytest.raises(ConfigError, match="layers are numbered 1 to 6; asked for 2, 7"):
         stand_ins(6, (1, 6))
-
-
-def test_a_student_that_pools_learns_its_teachers_pooled_states() -> None:
-    recipe = replace(LISTWISE, attention=False)
-    teacher = load_trainee(BI_ENCODER, recipe)
-    student = select_layers(teacher, (0, 1), "student", pool_factor=2.0)
-    whole = lot(teacher, recipe)
-    inputs = to_device(torch.device("cpu"), whole.inputs)
-    probes = [Probe(model.network) for model in (teacher, student)]
-    for model, probe in zip((teacher, student), probes, strict=True):
-        forward(model.network, probe, inputs, learn=False)
-    rows = probes[1].pooled.attention_mask == 1
-    assert int(rows.sum()) < int(inputs["attention_mask"].sum())
-    expected = 0.0
-    for wanted, found in zip(*(probe.states for probe in probes), strict=True):
-        far = (probes[1].pooled.shares @ wanted - found).square().mean(dim=2) * rows
-        expected += float((far.sum(dim=1) / rows.sum(dim=1)).mean())
-    assert expected > 1e-3
-    none_pooled = select_layers(teacher, (0, 1), "student", pool_factor=1.0001)
-    for learning, distance in ((student, expected), (none_pooled, 0.0)):
-        objective = DistillationObjective(learning, teacher, recipe).requires_grad_(requires_grad=False)
-        assert float(objective(whole)["hidden"]) == pytest.approx(distance, rel=1e-5, abs=1e-9)
-
-
-def test_pooling_that_cannot_be_is_refused() -> None:
-    teacher = load_trainee(BI_ENCODER, LISTWISE)
-    student = select_layers(teacher, (0, 1), "student", pool_factor=2.0)
-    with pytest.raises(ConfigError, match="set attention=false"):
-        DistillationObjective(student, teacher, LISTWISE)
-    bare = replace(LISTWISE, attention=False)
-    for factor in (3.0, 1.0):
-        other = select_layers(student, (0, 1), "other", pool_factor=factor)
-        with pytest.raises(ConfigError, match=f"the teacher's pool factor is 2, the student's {factor:g}; they must"):
-            DistillationObjective(other, student, bare)
-    alike = select_layers(student, (0, 1), "alike")
-    with pytest.raises(ConfigError, match="set freeze=embeddings"):
-        DistillationObjective(alike, student, bare)
-    frozen = DistillationObjective(alike, student, replace(LISTWISE, freeze="embeddings"))
-    parts = frozen.requires_grad_(requires_grad=False)(lot(teacher, LISTWISE))
-    assert float(parts["hidden"]) == pytest.approx(0, abs=1e-9)
-    assert float(parts["attention"]) == pytest.approx(0, abs=1e-6)
-    with pytest.raises(ConfigError, match=r"pool_factor is 0\.5; it must be 1 or above"):
-        select_layers(teacher, (0, 1), "student", pool_factor=0.5)
-    with pytest.raises(ConfigError, match="only models of the layout cross-bias can pool texts"):
-        select_layers(load_trainee(CLASSIFIER, POINTWISE), (0, 1), "student", pool_factor=2.0)
 
 
 def test_layers_that_do_not_divide_are_refused() -> None:
@@ -163,9 +117,9 @@ def test_layers_that_do_not_divide_are_refused() -> None:
         layer_map(6, 4)
 
 
-@pytest.mark.parametrize("start", [CLASSIFIER, BI_ENCODER])
-def test_selected_layers_are_the_teachers(start: Path) -> None:
-    teacher = load_trainee(start, LISTWISE)
+@pytest.mark.parametrize("form", ["cross-encoder", "bi-encoder"])
+def test_selected_layers_are_the_teachers(form: str, tmp_path: Path) -> None:
+    teacher = load_trainee(CLASSIFIER if form == "cross-encoder" else carded(tmp_path / "start"), LISTWISE)
     student = select_layers(teacher, (1,), "student")
     before, after = dict(teacher.network.named_parameters()), dict(student.network.named_parameters())
     for name, tensor in after.items():
@@ -174,9 +128,11 @@ def test_selected_layers_are_the_teachers(start: Path) -> None:
         assert tensor.data_ptr() != before[same].data_ptr()
 
 
-def test_layouts_are_not_compared_layer_by_layer() -> None:
-    with pytest.raises(ConfigError, match="method=logits"):
-        DistillationObjective(load_trainee(BI_ENCODER, LISTWISE), load_trainee(CLASSIFIER, LISTWISE), LISTWISE)
+def test_a_bi_encoder_is_not_compared_layer_by_layer(tmp_path: Path) -> None:
+    start = carded(tmp_path / "start")
+    for teacher in (start, CLASSIFIER):
+        with pytest.raises(ConfigError, match=r"BiEncoderNetwork is not built as BERT is .*by its logits alone"):
+            DistillationObjective(load_trainee(start, LISTWISE), load_trainee(teacher, LISTWISE), LISTWISE)
 
 
 def test_the_probe_sees_what_transformers_computes() -> None:
@@ -195,18 +151,6 @@ def test_the_probe_sees_what_transformers_computes() -> None:
         torch.testing.assert_close((found + padding).softmax(dim=3), expected, rtol=1e-3, atol=1e-4)
 
 
-def test_the_probe_sees_the_biases_of_the_other_layout() -> None:
-    trainee = load_trainee(BI_ENCODER, LISTWISE)
-    batch = lot(trainee, LISTWISE).inputs
-    probe = Probe(trainee.network)
-    forward(trainee.network, probe, to_device(torch.device("cpu"), batch), learn=False)
-    in_document = batch.token_type_ids[0] == 1
-    logits = np.asarray(probe.attention[0][0, 0])
-    assert (logits[np.ix_(in_document, ~in_document)] < -9000).all()
-    assert (logits[np.ix_(~in_document, ~in_document)] > -9000).all()
-    assert len(probe.states) == 3
-
-
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
@@ -217,6 +161,6 @@ def test_the_probe_sees_the_biases_of_the_other_layout() -> None:
 )
 def test_terms_can_be_left_out(changes: dict[str, bool], parts: set[str]) -> None:
     recipe = replace(LISTWISE, **changes)
-    teacher = load_trainee(BI_ENCODER, recipe)
+    teacher = load_trainee(CLASSIFIER, recipe)
     objective = DistillationObjective(select_layers(teacher, (1,), "student"), teacher, recipe)
     assert set(objective(lot(teacher, recipe))) == parts

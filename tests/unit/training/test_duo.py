@@ -7,10 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from osrerank.export.export_model import ExportOptions, export_model  # noqa: E402
+from osrerank.export.export_model import export_model  # noqa: E402
 from osrerank.scoring.inputs import InputBuilder  # noqa: E402
-from osrerank.scoring.model_files import read_card  # noqa: E402
-from osrerank.scoring.registry import load_scorer  # noqa: E402 - with their twins
+from osrerank.scoring.model_files import read_card  # noqa: E402 - with their twins
 from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.development import Development, Scoring  # noqa: E402
 from osrerank.training.examples.duo import DuoAssembly, ordered_pairs  # noqa: E402
@@ -24,7 +23,7 @@ from tests.servers import ROOT  # noqa: E402
 pytestmark = pytest.mark.long
 
 START = ROOT / "tests" / "data" / "tiny-bert-two-labels"
-BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-bi-encoder"
+TEACHER = ROOT / "tests" / "data" / "tiny-bert-duo"
 RECIPE = replace(PRESETS["duobert"], steps=40, batch=8, rate=1e-3, warmup=0, max_tokens=96, max_query_tokens=16)
 
 
@@ -50,17 +49,14 @@ def test_one_class_alone_gives_no_pair() -> None:
     assert assembly.sequences(Example("low", ("salt", "wing"), (0, 0))) == []
 
 
-@pytest.mark.parametrize("both_orders", [True, False])
-def test_scores_alone_make_every_pair_with_its_difference(both_orders: bool) -> None:
+def test_scores_alone_make_every_pair_with_its_difference() -> None:
     example = Example("low", ("salt", "wing", "heat"), (1, 0, 0), scores=(3.0, 1.0, 1.5))
-    assembly = DuoAssembly(builder(), both_orders=both_orders, unlike=False)
+    assembly = DuoAssembly(builder(), unlike=False)
     made = assembly.sequences(example)
-    assert assembly.count(example) == len(made) == (6 if both_orders else 3)
-    found = [one.score for one in made]
-    assert sorted(map(abs, found)) == sorted((2.0, 1.5, 0.5) * (1 + both_orders))
-    assert sum(found) == (0 if both_orders else 3.0)
-    labelled = DuoAssembly(builder(), both_orders=both_orders).sequences(example)
-    assert {one.score for one in labelled} == ({2.0, 1.5, -2.0, -1.5} if both_orders else {2.0, 1.5})
+    assert assembly.count(example) == len(made) == 6
+    assert sorted(one.score for one in made) == [-2.0, -1.5, -0.5, 0.5, 1.5, 2.0]
+    labelled = DuoAssembly(builder()).sequences(example)
+    assert {one.score for one in labelled} == {2.0, 1.5, -2.0, -1.5}
 
 
 def test_the_measure_is_that_of_sums_of_probabilities() -> None:
@@ -93,31 +89,10 @@ def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> N
 
 def test_a_duo_model_learns_from_a_duo_teacher(examples: Path, tmp_path: Path) -> None:
     source = open_source({"examples": str(examples)})
-    closed = ExportOptions(kind="duo", other_bias="closed", precision="fp32", keep_weights=True)
-    export_model(BI_ENCODER, tmp_path / "closed", closed)
-    recipe = replace(RECIPE, method="logits", head="", layout="cross-bias", steps=20)
-    request = Request(tmp_path / "closed", tmp_path / "made", recipe, data=[source], development=source)
-    assert distill(request, student=BI_ENCODER) == tmp_path / "made"
+    recipe = replace(RECIPE, method="logits", head="", steps=20)
+    request = Request(TEACHER, tmp_path / "made", recipe, data=[source], development=source)
+    assert distill(request, student=START) == tmp_path / "made"
     card = read_card(tmp_path / "made")
-    assert (card.kind, card.cross_bias.other) == ("duo", -4.0)
+    assert (card.kind, card.segment_rows) == ("duo", 3)
     rows = read_curve(tmp_path / "made" / "curve.csv")
     assert all(float(row["soft"]) > 0 and float(row["hard"]) > 0 for row in rows)
-
-
-def test_a_duo_model_of_a_bi_encoders_weights_learns(examples: Path, tmp_path: Path) -> None:
-    source = open_source({"examples": str(examples)})
-    recipe = replace(RECIPE, layout="cross-bias")
-    request = Request(source=BI_ENCODER, output=tmp_path / "made", recipe=recipe, data=[source], development=source)
-    assert train(request, "duo") == tmp_path / "made"
-    losses = [float(row["loss"]) for row in read_curve(tmp_path / "made" / "curve.csv")]
-    assert np.mean(losses[-8:]) < 0.7 * np.mean(losses[:8])
-    card = read_card(tmp_path / "made")
-    assert (card.kind, card.layout, card.head) == ("duo", "cross-bias", "cosine")
-    assert card.cross_bias.other == -4.0
-    lines = [json.loads(line) for line in examples.read_text().splitlines()]
-    export_model(tmp_path / "made", tmp_path / "exported")
-    for name, backend in (("made", "torch"), ("exported", "onnx")):
-        scorer = load_scorer(str(tmp_path / name), backend=backend, kind="duo")
-        pairs = [(3, other) for other in range(3)]
-        better = [scorer.score(one["query"], one["documents"], pairs).values > 0 for one in lines]
-        assert np.mean(better) > 0.8

@@ -21,13 +21,13 @@ from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.examples.sources import open_source  # noqa: E402
 from osrerank.training.fit import Request, distill, train  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
+from tests.bi_encoders import carded, plain  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 pytestmark = pytest.mark.long
 
 DATA = ROOT / "tests" / "data"
 CLASSIFIER = DATA / "tiny-bert-two-labels"
-BI_ENCODER = DATA / "tiny-bert-bi-encoder"
 SMALL = Recipe(
     steps=10, batch=8, negatives=3, rate=1e-3, mine_at=0.5, evaluate_every=2, max_tokens=64, max_query_tokens=16
 )
@@ -82,19 +82,20 @@ def with_scores(examples: Path, output: Path) -> Path:
     return output
 
 
-@pytest.mark.parametrize("start", [CLASSIFIER, BI_ENCODER], ids=["standard", "cross-bias"])
+@pytest.mark.parametrize("start", ["cross-encoder", "bi-encoder"])
 def test_scores_that_the_examples_bring_are_learnt_and_labels_are_not_looked_at(
-    examples: Path, tmp_path: Path, start: Path
+    examples: Path, tmp_path: Path, start: str
 ) -> None:
     data = with_scores(examples, tmp_path / "scored.jsonl")
+    source = CLASSIFIER if start == "cross-encoder" else carded(tmp_path / "start")
     recipe = replace(SMALL, soft=True, hard=False, draw="all", mine_at=0.0, steps=40)
-    made = train(request(data, tmp_path / "made", recipe, source=start, development=None))
+    made = train(request(data, tmp_path / "made", recipe, source=source, development=None))
     assert made is not None
     losses = [float(row["loss"]) for row in curve(made)]
     assert np.mean(losses[-8:]) < 0.7 * np.mean(losses[:8])
     turned = tmp_path / "turned.jsonl"
     turned.write_text(data.read_text().replace("[0, 0, 0, 1]", "[0, 1, 1, 0]"))
-    other = train(request(turned, tmp_path / "other", recipe, source=start, development=None))
+    other = train(request(turned, tmp_path / "other", recipe, source=source, development=None))
     assert other is not None
     assert curve(other) == curve(made)
 
@@ -113,12 +114,12 @@ def test_an_example_without_scores_is_named(examples: Path, tmp_path: Path) -> N
     assert not (tmp_path / "made.training").exists()
 
 
-@pytest.mark.parametrize("layout", ["standard", "cross-bias"])
+@pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
 @pytest.mark.parametrize("stops", [(1, 4, 5, 6, 9)])
 def test_a_stopped_training_goes_on_to_the_last_bit(
-    examples: Path, tmp_path: Path, stops: tuple[int, ...], layout: str, monkeypatch: pytest.MonkeyPatch
+    examples: Path, tmp_path: Path, stops: tuple[int, ...], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = CLASSIFIER if layout == "standard" else BI_ENCODER
+    start = CLASSIFIER if kind == "cross-encoder" else carded(tmp_path / "start")
     train(request(examples, tmp_path / "whole", source=start))
     from osrerank.training.loop import Training
 
@@ -184,15 +185,10 @@ def test_another_training_in_the_same_place_is_refused(examples: Path, tmp_path:
         train(request(examples, tmp_path / "made"))
 
 
-def test_a_student_from_a_checkpoint_is_not_made_of_its_teachers_layers(examples: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="made of its teacher's layers"):
-        distill(request(examples, tmp_path / "made", source=BI_ENCODER), student=BI_ENCODER, pool_factor=2.0)
-
-
 def test_a_stopped_distillation_goes_on_with_its_student(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", mine_at=0.0, hard=False, dropout=0.0)
     made = {"layers": 1}
-    begun = request(examples, tmp_path / "made", recipe, source=BI_ENCODER, development=None)
+    begun = request(examples, tmp_path / "made", recipe, development=None)
     assert distill(replace(begun, max_minutes=1e-9), **made) is None
     for changed in ({"layers": 2}, {"layers": [1, 2]}):
         with pytest.raises(ConfigError, match="unfinished training of another kind"):
@@ -255,14 +251,11 @@ def test_a_loss_that_is_no_number_is_an_error(examples: Path, tmp_path: Path) ->
 def test_a_cosine_learns_from_lists_alone(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, loss="pointwise", draw="balanced")
     with pytest.raises(ConfigError, match="loss=listwise"):
-        train(request(examples, tmp_path / "made", recipe, source=BI_ENCODER))
+        train(request(examples, tmp_path / "made", recipe, source=carded(tmp_path / "start")))
 
 
 def test_a_bare_encoder_gets_a_head_from_the_seed(examples: Path, tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        (bare / name).write_bytes((BI_ENCODER / name).read_bytes())
+    bare = plain(tmp_path / "bare")
     recipe = replace(SMALL, steps=1, head="logit1", warmup=0)
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
         train(request(examples, tmp_path / name, replace(recipe, seed=seed), source=bare, development=None))
@@ -295,10 +288,9 @@ def test_a_start_without_weights_is_refused(examples: Path, tmp_path: Path, *, g
         train(request(examples, tmp_path / "made", source=start))
 
 
-@pytest.mark.parametrize("start", [CLASSIFIER, BI_ENCODER])
-def test_a_smaller_student_comes_nearer_to_its_teacher(examples: Path, tmp_path: Path, start: Path) -> None:
+def test_a_smaller_student_comes_nearer_to_its_teacher(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", steps=30, mine_at=0.0, hard=False, dropout=0.0)
-    distill(request(examples, tmp_path / "made", recipe, source=start, development=None), layers=1)
+    distill(request(examples, tmp_path / "made", recipe, development=None), layers=1)
     rows = curve(tmp_path / "made")
     for part in ("attention", "hidden"):
         values = [float(row[part]) for row in rows]
@@ -314,21 +306,22 @@ def test_a_smaller_student_comes_nearer_to_its_teacher(examples: Path, tmp_path:
     assert load_scorer(str(tmp_path / "made"), backend="torch").score("low", ["salt"], [(0,)]).inferences == 1
 
 
-def test_logits_go_from_one_layout_to_the_other(examples: Path, tmp_path: Path) -> None:
-    recipe = replace(SMALL, name="logits", method="logits", steps=30, mine_at=0.0, layout="cross-bias")
-    distill(request(examples, tmp_path / "made", recipe, development=None), student=BI_ENCODER)
+def test_logits_go_from_a_cross_encoder_to_a_bi_encoder(examples: Path, tmp_path: Path) -> None:
+    recipe = replace(SMALL, name="logits", method="logits", steps=30, mine_at=0.0)
+    start = carded(tmp_path / "start")
+    distill(request(examples, tmp_path / "made", recipe, development=None), student=start)
     rows = curve(tmp_path / "made")
     assert np.mean([float(row["soft"]) for row in rows[-5:]]) < np.mean([float(row["soft"]) for row in rows[:5]])
     known = read_card(tmp_path / "made").provenance
-    assert (known["base_model"], known["student_from"]) == (CLASSIFIER.name, BI_ENCODER.name)
-    assert f"the student began as `{BI_ENCODER.name}`" in (tmp_path / "made" / "README.md").read_text(encoding="utf-8")
+    assert (known["base_model"], known["student_from"]) == (CLASSIFIER.name, start.name)
+    assert f"the student began as `{start.name}`" in (tmp_path / "made" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_network_learns_the_same(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, steps=3, dropout=0.0, mine_at=0.0, evaluate_every=3)
     for name, compiled in (("plain", False), ("compiled", True)):
-        train(request(examples, tmp_path / name, replace(recipe, compiled=compiled), source=BI_ENCODER))
+        train(request(examples, tmp_path / name, replace(recipe, compiled=compiled)))
     plain, compiled = (curve(tmp_path / name) for name in ("plain", "compiled"))
     for one, other in zip(plain, compiled, strict=True):
         assert float(one["loss"]) == pytest.approx(float(other["loss"]), rel=1e-4)
@@ -376,8 +369,8 @@ def test_a_student_goes_on_from_a_checkpoint_with_its_layers_named_by_any_sequen
 ) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", steps=2, mine_at=0.0)
     for name, layers in (("listed", [1, 2]), ("ranged", range(1, 3))):
-        wanted = request(examples, tmp_path / name, recipe, source=BI_ENCODER, development=None)
-        assert distill(wanted, layers=layers, student=BI_ENCODER) == tmp_path / name
+        wanted = request(examples, tmp_path / name, recipe, development=None)
+        assert distill(wanted, layers=layers, student=CLASSIFIER) == tmp_path / name
     assert curve(tmp_path / "ranged") == curve(tmp_path / "listed")
 
 

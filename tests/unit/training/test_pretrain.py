@@ -16,7 +16,7 @@ from osrerank.training.pretrain import IGNORED, MaskedSteps, Shape, new_encoder,
 from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
-TOKENIZER = ROOT / "tests" / "data" / "tiny-bert-bi-encoder" / "tokenizer.json"
+TOKENIZER = ROOT / "tests" / "data" / "tiny-bert-two-labels" / "tokenizer.json"
 RECIPE = replace(PRESETS["masked"], steps=6, batch=4, max_tokens=32, max_query_tokens=16, rate=1e-3)
 
 

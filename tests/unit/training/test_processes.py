@@ -17,11 +17,11 @@ from tests.servers import ROOT, free_port  # noqa: E402
 
 pytestmark = pytest.mark.long
 
-BI_ENCODER = ROOT / "tests" / "data" / "tiny-bert-bi-encoder"
+CLASSIFIER = ROOT / "tests" / "data" / "tiny-bert-two-labels"
 # Lots of few tokens, so that a step has several; two parts, with mining between them; without dropout, which processes
 # draw apart.
 RECIPE = (
-    "modern,layout=cross-bias,steps=6,batch=8,negatives=3,rate=1e-3,warmup=1,mine_at=0.5,evaluate_every=2,dropout=0,"
+    "modern,steps=6,batch=8,negatives=3,rate=1e-3,warmup=1,mine_at=0.5,evaluate_every=2,dropout=0,"
     "max_tokens=64,max_query_tokens=16,budget_tokens=128,precision=fp32"
 )
 
@@ -44,7 +44,7 @@ def run(processes: int, command: list[str], folder: Path = ROOT) -> str:
 
 def trained(examples: Path, output: Path, processes: int, *options: str, recipe: str = RECIPE) -> str:
     data = ["--data", f"examples={examples}", "--dev", f"examples={examples}"]
-    start = ["--init-from", str(BI_ENCODER), "--output", str(output), "--recipe", recipe]
+    start = ["--init-from", str(CLASSIFIER), "--output", str(output), "--recipe", recipe]
     return run(processes, ["-m", "osrerank", "train", "mono", *start, *data, *options])
 
 

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from osrerank.training.examples.batches import MonoAssembly, Steps, parts, plan,
 from osrerank.training.examples.lists import Example  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
-MODELS = [ROOT / "tests" / "data" / f"tiny-bert-{form}" for form in ("two-labels", "cross-bias")]
+MODEL = ROOT / "tests" / "data" / "tiny-bert-two-labels"
 EXAMPLE = Example("low pressure [SEP]", ("salt " * 600, "", "the wing"), (0, 1, 0))
 
 
@@ -33,12 +32,11 @@ class Spy:
         pass
 
 
-@pytest.mark.parametrize("directory", MODELS, ids=lambda path: path.name)
-def test_training_reads_what_scoring_reads(directory: Path) -> None:
-    card = read_card(directory)
-    builder = InputBuilder.load(directory, card)
+def test_training_reads_what_scoring_reads() -> None:
+    card = read_card(MODEL)
+    builder = InputBuilder.load(MODEL, card)
     backend = Spy()
-    scorer = LocalScorer(directory, card, builder, backend)
+    scorer = LocalScorer(MODEL, card, builder, backend)
     scorer.score(EXAMPLE.query, EXAMPLE.documents, [(place,) for place in range(3)])
     scorer.close()
     made = MonoAssembly(builder).sequences(EXAMPLE)
@@ -48,27 +46,8 @@ def test_training_reads_what_scoring_reads(directory: Path) -> None:
     assert max(len(one.tokens.ids) for one in made) == 512
 
 
-def test_documents_whose_pieces_are_known_are_not_tokenised_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    builder = InputBuilder.load(MODELS[0], read_card(MODELS[0]))
-    asked: list[str] = []
-    tokenise = builder.documents
-    monkeypatch.setattr(builder, "documents", lambda texts, query: (asked.extend(texts), tokenise(texts, query))[1])
-    plain, knowing = MonoAssembly(builder), MonoAssembly(builder, {})
-    examples = [replace(EXAMPLE, documents=documents) for documents in (("a", "b", "a"), ("b", "c", "d"))]
-    for example, new in zip(examples * 2, (["a", "b"], ["c", "d"], [], []), strict=True):
-        expected = plain.sequences(example)
-        asked.clear()
-        found = knowing.sequences(example)
-        assert asked == new
-        assert [one.tokens.ids.tolist() for one in found] == [one.tokens.ids.tolist() for one in expected]
-    monkeypatch.setattr("osrerank.training.examples.batches.MOST_KNOWN", 4)
-    knowing.sequences(replace(EXAMPLE, documents=("e", "a", "b")))
-    assert knowing.known is not None
-    assert set(knowing.known) == {"e", "a", "b"}
-
-
 def steps(**changes: object) -> Steps:
-    builder = InputBuilder.load(MODELS[0], read_card(MODELS[0]))
+    builder = InputBuilder.load(MODEL, read_card(MODEL))
     return Steps(**{"assembly": MonoAssembly(builder), "batch": 6, "budget_tokens": 60, **changes})
 
 
@@ -97,7 +76,7 @@ def test_a_step_holds_each_sequence_once_within_the_budget(lists: bool) -> None:
 
 def test_batches_have_few_widths_and_none_that_the_model_cannot_take() -> None:
     texts = [Example("low", ("salt " * number, "wing"), (1, 0)) for number in range(1, 120, 3)]
-    builder = InputBuilder.load(MODELS[0], replace(read_card(MODELS[0]), max_tokens=100))
+    builder = InputBuilder.load(MODEL, replace(read_card(MODEL), max_tokens=100))
     made = Steps(MonoAssembly(builder), 2, 10_000).made(iter(texts))
     widths = {lot.inputs.input_ids.shape[1] for step in made for lot in step.lots}
     assert widths == {16, 32, 48, 64, 80, 96, 100}
@@ -109,7 +88,7 @@ def test_skipped_steps_are_those_that_were_made_before() -> None:
 
 
 def test_sequences_of_like_length_go_together() -> None:
-    builder = InputBuilder.load(MODELS[0], read_card(MODELS[0]))
+    builder = InputBuilder.load(MODEL, read_card(MODEL))
     query = builder.query("low")
     lists = [[builder.mono(query, text)] for text in builder.documents(["a " * n for n in (9, 1, 8, 2)], query)]
     planned = list(plan(lists, 2 * len(lists[0][0].ids)))

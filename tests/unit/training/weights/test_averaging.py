@@ -17,11 +17,11 @@ from osrerank.training.weights.models import load_trainee  # noqa: E402 - its tw
 from tests.servers import ROOT  # noqa: E402 - its twin
 
 DATA = ROOT / "tests" / "data"
-START = DATA / "tiny-bert-bi-encoder"
+START = DATA / "tiny-bert-two-labels"
 
 
-def bare(folder: Path) -> Path:
-    """Write the encoder that the model began as, without a card."""
+def copied(folder: Path) -> Path:
+    """Write the model that the trained one began as."""
     folder.mkdir()
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         (folder / name).write_bytes((START / name).read_bytes())
@@ -40,17 +40,17 @@ def moved(folder: Path, by: float) -> Path:
 
 
 def test_each_weight_is_the_weighted_mean(tmp_path: Path) -> None:
-    trained, start = moved(tmp_path / "trained", 0.5), bare(tmp_path / "start")
+    trained, start = moved(tmp_path / "trained", 0.5), copied(tmp_path / "start")
     made = average([trained, start], [3, 1], tmp_path / "mean")
     before, after = load_file(START / "model.safetensors"), load_file(made / "model.safetensors")
     for name, tensor in after.items():
         torch.testing.assert_close(tensor, before[name] + 0.375)
     card = read_card(made)
-    assert (card.name, card.max_tokens, card.layout) == ("mean", 64, "cross-bias")
+    assert (card.name, card.max_tokens, card.layout) == ("mean", 64, "standard")
     assert card.provenance["average_of"] == [{"model": "trained", "share": 0.75}, {"model": "start", "share": 0.25}]
     assert card.provenance["base_model"] == "tiny"
     readme = (made / "README.md").read_text(encoding="utf-8")
-    assert readme.startswith("# mean\n\nA mono reranking model: cross-bias layout, cosine head, 64 tokens.\n")
+    assert readme.startswith("# mean\n\nA mono reranking model: standard layout, logits2 head, 64 tokens.\n")
     assert readme.endswith("the mean of those of\n\n- 0.75 of `trained`\n- 0.25 of `start`\n")
     assert load_scorer(str(made), backend="torch").score("low", ["salt"], [(0,)]).inferences == 1
 
@@ -63,13 +63,13 @@ def test_shares_that_cannot_be_are_refused(tmp_path: Path, shares: list[float]) 
 
 
 def test_models_of_another_form_are_refused(tmp_path: Path) -> None:
-    other = bare(tmp_path / "other")
+    other = copied(tmp_path / "other")
     weights = load_file(other / "model.safetensors")
     config = json.loads((other / "config.json").read_text())
-    table = "embeddings.word_embeddings.weight"
+    table = "bert.embeddings.word_embeddings.weight"
     weights[table] = torch.cat([weights[table], weights[table][:1]])
     save_file(weights, other / "model.safetensors")
     (other / "config.json").write_text(json.dumps({**config, "vocab_size": config["vocab_size"] + 1}))
-    with pytest.raises(ConfigError, match=r"other has no word.weight of the form"):
+    with pytest.raises(ConfigError, match=r"other has no .*word_embeddings.weight of the form"):
         average([START, other], [1, 1], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

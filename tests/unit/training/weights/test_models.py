@@ -1,5 +1,4 @@
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,18 +10,16 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file, save_file  # noqa: E402 - with their twins
 
 from osrerank.errors import ConfigError, ModelLoadError  # noqa: E402
-from osrerank.export.export_model import ExportOptions, export_model, write_card  # noqa: E402
-from osrerank.scoring.card import Calibration, CrossBias  # noqa: E402
-from osrerank.scoring.model_files import read_card  # noqa: E402
+from osrerank.export.export_model import export_model  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.training.probe import Probe, forward  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
-from osrerank.training.weights.models import TYPE_TABLE, load_trainee, weights_of  # noqa: E402
+from osrerank.training.weights.models import TYPE_TABLE, load_trainee  # noqa: E402
 from osrerank.training.weights.student import select_layers  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 DATA = ROOT / "tests" / "data"
-FORMS = ("one-label", "two-labels", "cross-bias")
+FORMS = ("one-label", "two-labels")
 DOCUMENTS = ("low salt", "the wing of the engine", "", "heat " * 40)
 RECIPE = Recipe(dropout=0.0)
 
@@ -45,65 +42,16 @@ def test_what_is_written_untrained_scores_as_before(form: str, tmp_path: Path) -
     np.testing.assert_allclose(scores(tmp_path / "exported", "onnx"), scores(start, "torch"), atol=1e-4)
 
 
-def test_a_bi_encoder_becomes_a_pair_scorer_as_export_makes_it(tmp_path: Path) -> None:
-    bare = bare_bi_encoder(tmp_path / "bare")
-    made = tmp_path / "made"
-    made.mkdir()
-    load_trainee(bare, replace(RECIPE, layout="cross-bias")).save(made)
-    export_model(bare, tmp_path / "exported", ExportOptions(layout="cross-bias"))
-    np.testing.assert_allclose(scores(made, "torch"), scores(tmp_path / "exported", "onnx"), atol=1e-4)
-
-
-def bare_bi_encoder(folder: Path) -> Path:
-    folder.mkdir()
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        (folder / name).write_bytes((DATA / "tiny-bert-bi-encoder" / name).read_bytes())
-    return folder
-
-
-def test_a_bi_encoder_becomes_a_duo_model(tmp_path: Path) -> None:
-    start = bare_bi_encoder(tmp_path / "bare")
-    trainee = load_trainee(start, replace(RECIPE, layout="cross-bias"), kind="duo")
-    card = trainee.card
-    assert (card.kind, card.layout, card.head, card.segment_rows) == ("duo", "cross-bias", "cosine", 2)
-    assert card.cross_bias == CrossBias(-2.0 - math.log(2), "closed", 20.0, other=-4.0)
-    before = load_file(start / "model.safetensors")
-    assert all(torch.equal(before[name], tensor) for name, tensor in weights_of(trainee.network).items())
-
-
-def test_a_mono_model_becomes_a_duo_model_with_its_biases_and_without_its_calibration(tmp_path: Path) -> None:
-    mono = bare_bi_encoder(tmp_path / "mono")
-    cross_bias = CrossBias(-1.0, -3.0, temperature=10.0)
-    card = replace(read_card(DATA / "tiny-bert-bi-encoder"), cross_bias=cross_bias, calibration=Calibration(0.5, 1.0))
-    write_card(mono, replace(card, first_pass_weight=7.0))
-    duo = load_trainee(mono, RECIPE, kind="duo").card
-    assert (duo.kind, duo.cross_bias) == ("duo", CrossBias(-1.0 - math.log(2), -3.0, 10.0, other=-4.0))
-    assert (duo.calibration, duo.first_pass_weight) == (Calibration(), 0.0)
-    again = load_trainee(mono, RECIPE).card
-    assert (again.kind, again.cross_bias, again.calibration) == ("mono", cross_bias, Calibration(0.5, 1.0))
-
-
-def test_a_duo_model_goes_on_as_it_was_written_or_back_to_mono(tmp_path: Path) -> None:
-    trainee = load_trainee(DATA / "tiny-bert-bi-encoder", RECIPE, kind="duo")
-    made = tmp_path / "made"
-    made.mkdir()
-    replace(trainee, card=replace(trainee.card, cross_bias=replace(trainee.card.cross_bias, other="closed"))).save(made)
-    assert load_trainee(made, RECIPE, kind="duo").card.cross_bias.other == "closed"
-    assert "other" not in load_trainee(made, RECIPE).card.to_json()["biases"]
-
-
-def test_layers_of_a_duo_model_are_selected(tmp_path: Path) -> None:
-    trainee = load_trainee(DATA / "tiny-bert-bi-encoder", RECIPE, kind="duo")
-    small = select_layers(trainee, (1,), "small")
-    assert (small.card.kind, small.network.segments, len(small.network.layers)) == ("duo", 3, 1)
+def test_layers_of_a_duo_model_are_selected() -> None:
+    small = select_layers(load_trainee(DATA / "tiny-bert-duo", RECIPE, kind="duo"), (1,), "small")
+    assert (small.card.kind, small.card.segment_rows, small.config["num_hidden_layers"]) == ("duo", 3, 1)
     probe = Probe(small.network)
     ids = torch.full((1, 6), 5)
     segments = torch.tensor([[0, 0, 1, 1, 2, 2]])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": segments}
     logits = forward(small.network, probe, inputs, learn=False)
-    assert logits.shape == (1, 1)
+    assert logits.shape == (1, 2)
     assert [tuple(kept.shape) for kept in (*probe.states, *probe.attention)] == [(1, 6, 32), (1, 6, 32), (1, 4, 6, 6)]
-    assert float(probe.attention[0][0, 0, 2, 0]) < -9000  # a document does not see the query
 
 
 @pytest.mark.parametrize(("row", "expected"), [("zeros", 0.0), ("frozen", 0.0), ("copy", None)])

@@ -1,0 +1,25 @@
+"""A bi-encoder to train, as a network that gives logits like every other."""
+
+from torch import Tensor, nn
+
+from osrerank.scoring.networks.bi_encoder import BiEncoder
+
+TEMPERATURE = 20.0
+"""Factor of the cosines in a softmax over a list."""
+
+
+class BiEncoderNetwork(nn.Module):
+    """A bi-encoder whose raw scores are logits: its cosines times a temperature.
+
+    Args:
+        encoder: the model.
+    """
+
+    def __init__(self, encoder: BiEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return logits ``(n, 1)``; arguments as `BiEncoder.forward` has them."""
+        scores: Tensor = self.encoder(input_ids, attention_mask, token_type_ids)
+        return TEMPERATURE * scores

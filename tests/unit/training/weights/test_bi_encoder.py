@@ -1,0 +1,101 @@
+"""Bi-encoders in training: trained whole, distilled, and what they cannot be."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file  # noqa: E402 - needs torch
+
+from osrerank.errors import ConfigError  # noqa: E402
+from osrerank.export.export_model import ExportOptions, export_model  # noqa: E402
+from osrerank.scoring.model_files import read_card  # noqa: E402
+from osrerank.scoring.registry import load_scorer  # noqa: E402
+from osrerank.training.curve import read_curve  # noqa: E402 - imports torch
+from osrerank.training.development import Scoring  # noqa: E402 - likewise
+from osrerank.training.examples.lists import Example  # noqa: E402 - likewise
+from osrerank.training.examples.sources import open_source  # noqa: E402 - likewise
+from osrerank.training.fit import Request, distill, train  # noqa: E402 - likewise
+from osrerank.training.recipes import Recipe  # noqa: E402 - likewise
+from osrerank.training.weights.bi_encoder import TEMPERATURE  # noqa: E402 - likewise
+from osrerank.training.weights.models import load_trainee  # noqa: E402 - likewise
+from tests.bi_encoders import carded, plain  # noqa: E402
+
+FORMS = [("cls", ""), ("mean", "ask : ")]
+SMALL = Recipe(steps=40, batch=8, negatives=3, rate=1e-3, mine_at=0.5, evaluate_every=20, max_tokens=64)
+QUERY = "low blood pressure"
+DOCUMENTS = ("blood pressure is low when the heart is slow", "", "wing flow " * 12, "water & heat: 1,000!")
+WEIGHT = "encoder.layer.0.output.dense.weight"
+
+
+def request(examples: Path, source: Path, output: Path, recipe: Recipe = SMALL) -> Request:
+    data = open_source({"examples": str(examples)})
+    return Request(source=source, output=output, recipe=recipe, data=[data], development=data)
+
+
+def values(model: Path, backend: str = "torch") -> np.ndarray:
+    scorer = load_scorer(str(model), backend=backend)
+    return scorer.score(QUERY, DOCUMENTS, [(place,) for place in range(4)]).values
+
+
+@pytest.mark.parametrize(("pooling", "prefix"), FORMS)
+def test_training_computes_the_cosines_of_scoring(tmp_path: Path, pooling: str, prefix: str) -> None:
+    source = carded(tmp_path / "source", pooling, prefix)  # type: ignore[arg-type]
+    trainee = load_trainee(source, replace(SMALL, max_tokens=512))
+    example = Example(QUERY, DOCUMENTS, (1, 0, 0, 0))
+    (found,) = Scoring(torch.device("cpu"), 200).documents(trainee, [example])
+    np.testing.assert_allclose(np.array(found) / TEMPERATURE, values(source), atol=1e-5)
+
+
+@pytest.mark.parametrize(("pooling", "prefix"), FORMS)
+def test_it_learns_and_scores_the_same_after_it_was_written(
+    examples: Path, tmp_path: Path, pooling: str, prefix: str
+) -> None:
+    source = carded(tmp_path / "source", pooling, prefix)  # type: ignore[arg-type]
+    made = train(request(examples, source, tmp_path / "made"))
+    assert made is not None
+    losses = [float(row["loss"]) for row in read_curve(made / "curve.csv")]
+    assert np.mean(losses[-8:]) < 0.8 * np.mean(losses[:8])
+    card, before = read_card(made), read_card(source)
+    assert (card.kind, card.layout, card.pooling, card.query_prefix) == ("mono", before.layout, pooling, prefix)
+    assert card.max_query_tokens == SMALL.max_tokens
+    old, new = load_file(source / "model.safetensors"), load_file(made / "model.safetensors")
+    assert new.keys() == old.keys()
+    assert not torch.equal(old[WEIGHT], new[WEIGHT])
+    assert torch.equal(new[WEIGHT], load_trainee(made, SMALL).network.encoder.layers[0].narrow.weight)
+    assert not np.allclose(values(made), values(source), atol=0.01)
+    for precision, tolerance in (("fp32", 3e-6), ("int8", 0.05)):
+        export_model(made, tmp_path / precision, ExportOptions(precision=precision))
+        np.testing.assert_allclose(values(tmp_path / precision, "onnx"), values(made), atol=tolerance)
+
+
+def test_a_student_of_fewer_layers_learns_its_teachers_logits(examples: Path, tmp_path: Path) -> None:
+    source = carded(tmp_path / "source", "mean")
+    recipe = replace(SMALL, name="logits", method="logits", mine_at=0.0)
+    made = distill(request(examples, source, tmp_path / "made", recipe), layers=1)
+    assert made is not None
+    soft = [float(row["soft"]) for row in read_curve(made / "curve.csv")]
+    assert np.mean(soft[-8:]) < np.mean(soft[:8])
+    assert "encoder.layer.1.output.dense.weight" not in load_file(made / "model.safetensors")
+    assert values(made).shape == (4,)
+
+
+def test_a_duo_model_and_an_encoder_without_a_card_are_refused(examples: Path, tmp_path: Path) -> None:
+    source, output = carded(tmp_path / "source"), tmp_path / "made"
+    with pytest.raises(ConfigError, match=r"source is a bi-encoder, .* layout=standard makes a duo model of it"):
+        train(request(examples, source, output), "duo")
+    with pytest.raises(ConfigError, match="bare has no card of a bi-encoder; osrerank export gives it one"):
+        train(request(examples, plain(tmp_path / "bare"), output, replace(SMALL, layout="bi-encoder")))
+    assert not output.exists()
+
+
+def test_a_cross_encoder_is_made_of_a_bi_encoders_weights(tmp_path: Path) -> None:
+    source = carded(tmp_path / "source")
+    trainee = load_trainee(source, replace(SMALL, layout="standard", max_query_tokens=16), kind="duo")
+    card = trainee.card
+    assert (card.kind, card.layout, card.head, card.segment_rows) == ("duo", "standard", "logits2", 3)
+    found = dict(trainee.network.network.named_parameters())[f"bert.{WEIGHT}"]
+    assert torch.equal(found, load_file(source / "model.safetensors")[WEIGHT])
