@@ -20,7 +20,7 @@ from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
 from osrerank.search.states import SideStates
 from osrerank.search.step import SearchRequest, Step
 from osrerank.search.ubi import UbiRecords
-from osrerank.search.union import Found, two_sources
+from osrerank.search.union import two_sources
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline
@@ -119,7 +119,7 @@ def _search(
     refusal: TransportError | None = None
     try:
         if call.second_source is None:
-            call, response = yield from _first_pass(call)
+            response = yield SearchRequest(call)
         else:
             call, response = yield from two_sources(reranker, call, call.second_source, index, found.vectors)
     except TransportError as error:
@@ -132,17 +132,6 @@ def _search(
         response = yield SearchRequest(call)
     answer = yield from states.around(call, response)
     return (yield from records.after(call, answer))
-
-
-def _first_pass(call: SearchCall) -> Generator[Step, Any, Found]:
-    """Yield a call's search; again through the pipeline itself where there is no strict one beside it."""
-    try:
-        return Found(call, (yield SearchRequest(call)))
-    except TransportError as error:
-        if not call.lacks_strict(error):
-            raise
-    call = call.without_strict()
-    return Found(call, (yield SearchRequest(call)))
 
 
 def with_fields(
