@@ -6,7 +6,7 @@ client perform the steps and know nothing else of a search.
 
 from collections.abc import Generator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from opensearchpy import TransportError
 
@@ -111,7 +111,7 @@ def _search(
     records: UbiRecords,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search whose fields are known, and return the response; arguments as `search_steps`."""
-    query, rerank, _ = yield from expand_query(defaults, query, index, params, rerank)
+    query, rerank = yield from expand_query(defaults, query, index, params, rerank)
     thresholds = None if rerank is False else (yield from calibrations.of(defaults, index, reranker))
     call = SearchCall.plan(
         reranker, defaults, query, body, params, rerank=rerank, deadline=deadline, thresholds=thresholds
@@ -172,36 +172,27 @@ def _with_missing_fields(
     return {**answer, "rerank": {**answer["rerank"], "reason": f"{answer['rerank']['reason']}; {missing}"}}
 
 
-class Expanded(NamedTuple):
-    """The arguments of a search after query expansion."""
-
-    query: str | Mapping[str, Any] | None
-    rerank: RerankArgument
-    deadline: Deadline | None
-
-
 def expand_query(
     defaults: Rerank,
     query: str | Mapping[str, Any] | None,
     index: Any,
     params: Mapping[str, Any],
     rerank: RerankArgument,
-) -> Generator[SideRequest, Any, Expanded]:
-    """Yield the requests of query expansion, none unless ``rm3`` is set, and return the expanded arguments.
+) -> Generator[SideRequest, Any, tuple[str | Mapping[str, Any] | None, RerankArgument]]:
+    """Yield the requests of query expansion, none unless ``rm3`` is set, and return query and options after it.
 
     Raises:
         ConfigError: the options cannot be used, or ``rm3`` is set and the query is not text.
     """
     options = Rerank.of(rerank, defaults)
     if options is None or options.rm3 is None:
-        return Expanded(query, rerank, None)
+        return query, rerank
     if not isinstance(query, str):
         raise ConfigError(
             "rm3 expands a query given as text: client.search(text, ...); for a query of your own leave rm3 out",
             setting="rerank.rm3",
             source="argument",
         )
-    deadline = Deadline.after_ms(options.deadline_ms)
     clause = yield from expand(query, index, options.rm3, params)
     text = query if options.query is None else options.query
-    return Expanded(clause, replace(options, query=text), deadline)
+    return clause, replace(options, query=text)
