@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.types import Candidate, Ranking, Scorer, Span, StageReport, StageScore
+from osrerank.types import Candidate, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
 
 NO_TEXT = "no text in the fields that were asked for"
 BELOW_ONE = math.nextafter(1.0, 0.0)
@@ -82,12 +82,14 @@ class Outcome(NamedTuple):
     Attributes:
         attempt: which of them were scored.
         counts: the scorer's, as `osrerank.types.Counts.counts` returns them.
-        reasons: why not all was scored, before the count of the candidates that failed.
+        reasons: why not all was scored, without the count of the candidates that failed.
+        pairs: probabilities of the pairs that were compared.
     """
 
     attempt: Attempt
-    counts: Mapping[str, int]
+    counts: Mapping[str, Any]
     reasons: Sequence[str]
+    pairs: PairProbabilities | None = None
 
 
 def rank_block(
@@ -113,7 +115,7 @@ def rank_block(
     if not readable:
         reason = NO_TEXT if block else "no candidates"
         return ranking.with_report(StageReport(stage, applied=False, reason=reason, candidates=len(block)))
-    attempt, counts, reasons = score(block, readable)
+    attempt, counts, reasons, pairs = score(block, readable)
     candidates = settle(ranking, stage, attempt)
     failed = attempt.failed
     if failed:
@@ -127,6 +129,7 @@ def rank_block(
         **counts,
         failed=failed,
         took_ms=(time.perf_counter() - started) * 1000,
+        pairs=pairs,
     )
     return Ranking(ranking.query, candidates, (*ranking.reports, report))
 
