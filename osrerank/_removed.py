@@ -20,6 +20,7 @@ REMOVED: dict[str, str] = {
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",
     "prior_share": EXPORT,
     "rerank.duo_skip_margin": "lower duo_depth, or set duo_budget_ms, where pairs take too long",
+    "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',
 }
 """What a user may still name -> one sentence. Options stand as ``rerank.NAME``, commands as ``osrerank NAME``, options
 of a command as ``osrerank NAME --OPTION``, variables and fields of a model card by their names."""

@@ -5,7 +5,7 @@ They read any `_search` response of OpenSearch and Elasticsearch, and never chan
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osrerank.errors import ResponseFormatError
@@ -301,22 +301,6 @@ def unchanged(
         returned = [without_fields(hit, page.borrowed) for hit in hits]
         marked["hits"] = {**response["hits"], "hits": returned}
     return marked
-
-
-def in_pipeline(response: Mapping[str, Any], name: str, page: Page) -> dict[str, Any]:
-    """Return a new response with a page of the hits that a search pipeline reranked, `_score` as it gave them.
-
-    Args:
-        response: what the search through the pipeline answered; its `took` leaves reranking out.
-        name: the search pipeline's.
-        page: which of the hits to return.
-    """
-    hits = hits_of(response)
-    report = StageReport(f"search_pipeline:{name}", applied=bool(hits), candidates=len(hits))
-    report = report if hits else replace(report, reason="there are no hits")
-    shown = hits[page.offset : page.offset + page.size]
-    marks = summary((report,), response.get("took", 0))
-    return {**response, "hits": {**response["hits"], "hits": shown}, "rerank": marks}
 
 
 def summary(reports: tuple[StageReport, ...], first_pass_took_ms: int, *, explain: bool = False) -> dict[str, Any]:

@@ -121,8 +121,6 @@ class RerankService:
         """
         if not isinstance(options.pipeline, str):
             return {}
-        if options.search_pipeline is not None:
-            return {"search_pipeline": options.search_pipeline}
         scorer = self._mono.scorer(cached=False)
         blend = _blend(options, scorer)
         depends: dict[str, object] = {

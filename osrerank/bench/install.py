@@ -25,16 +25,15 @@ SIGNS = {
 """What pip prints when it fails -> what it means and what to do."""
 
 
-def install_peers(directory: Path, report: Callable[[str], None], *, pins: Path = PINS) -> Mapping[str, str]:
+def install_peers(directory: Path, report: Callable[[str], None]) -> Mapping[str, str]:
     """Make a virtual environment and install the peers; run again, it goes on where it stopped.
 
     Args:
         directory: of the environment; it is made, or was made by this function.
         report: gets a line for each step.
-        pins: a requirements file.
 
     Returns:
-        The versions of what the file pins, by name.
+        The versions of what peers.txt pins, by name.
 
     Raises:
         ConfigError: the directory has something else in it, there is no space, or pip fails; the message says why.
@@ -44,9 +43,9 @@ def install_peers(directory: Path, report: Callable[[str], None], *, pins: Path 
         report(f"making a virtual environment in {directory}")
         _run([sys.executable, "-m", "venv", str(directory)], directory)
     python = str(python_of(directory))
-    report(f"installing what {pins} pins; what is there already stays")
-    _run([python, "-m", "pip", "install", "--no-input", "--requirement", str(pins)], directory)
-    return _versions(python, directory, pins)
+    report(f"installing what {PINS} pins; what is there already stays")
+    _run([python, "-m", "pip", "install", "--no-input", "--requirement", str(PINS)], directory)
+    return _versions(python, directory)
 
 
 def python_of(directory: Path) -> Path:
@@ -86,10 +85,10 @@ def _has_pip(directory: Path) -> bool:
     return subprocess.run([str(path), "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0  # noqa: S603 - an interpreter that the caller named
 
 
-def _versions(python: str, directory: Path, pins: Path) -> Mapping[str, str]:
+def _versions(python: str, directory: Path) -> Mapping[str, str]:
     listed = json.loads(_run([python, "-m", "pip", "list", "--format", "json"], directory))
     found = {_normal(entry["name"]): entry["version"] for entry in listed}
-    lines = [line.partition("==")[0].strip() for line in pins.read_text("utf-8").splitlines()]
+    lines = [line.partition("==")[0].strip() for line in PINS.read_text("utf-8").splitlines()]
     names = [name for name in lines if name and not name.startswith("#")]
     return {name: found[_normal(name)] for name in names if _normal(name) in found}
 

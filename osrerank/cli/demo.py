@@ -192,9 +192,9 @@ def _side_by_side(heading: str, answer: Answer) -> Any:
     return table
 
 
-def _cell(hit: dict[str, Any], relevance: Mapping[str, int], length: int = 64) -> str:
+def _cell(hit: dict[str, Any], relevance: Mapping[str, int]) -> str:
     from rich.markup import escape  # noqa: PLC0415 - only when the command runs
 
     before = f" (was {hit['_rerank']['first_pass']['rank']})" if "_rerank" in hit else ""
-    text = escape(f"{hit['_id']}{before}: {hit['_source']['text'][:length]}…")
+    text = escape(f"{hit['_id']}{before}: {hit['_source']['text'][:64]}…")
     return f"[bold green]✓ {text}[/]" if hit["_id"] in relevance else f"  {text}"

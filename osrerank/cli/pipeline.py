@@ -6,9 +6,8 @@ from typing import Any
 import click
 
 from osrerank.cli.options import wants_json
-from osrerank.options.rerank import INSTALLED
 
-name_option = click.option("--name", default=INSTALLED, show_default=True, help="The search pipeline's name.")
+name_option = click.option("--name", default="osrerank", show_default=True, help="The search pipeline's name.")
 WARNING = (
     "Every search on {index}, also beside other indexes, that carries ext.rerank.query_context is reranked from now "
     "on, unless it says search_pipeline=_none. Searches without it, with size 0 or track_total_hits false keep the "

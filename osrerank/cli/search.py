@@ -10,6 +10,9 @@ from osrerank.cli.options import client_of, read_cutoff, rerank_arguments, reran
 from osrerank.response import parse_hit, text_of
 from osrerank.retrieval.text_fields import USUAL
 
+SNIPPET = 160
+"""Characters of a text that are shown."""
+
 
 @click.command()
 @click.argument("query")
@@ -56,9 +59,9 @@ def _show(response: dict[str, Any], offset: int) -> None:
     console.print(escape(_status(response)), style="dim", highlight=False)
 
 
-def _snippet(hit: dict[str, Any], fields: Sequence[str], length: int = 160) -> str:
+def _snippet(hit: dict[str, Any], fields: Sequence[str]) -> str:
     text = text_of(parse_hit(hit), fields) or json.dumps(hit.get("_source") or {}, ensure_ascii=False)
-    return text if len(text) <= length else f"{text[:length].rstrip()}…"
+    return text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()}…"
 
 
 def _status(response: dict[str, Any]) -> str:

@@ -20,6 +20,8 @@ from osrerank.types import Qrels, Run
 
 MSMARCO = "MRR@10 (MS MARCO)"
 """Name under which the official script's measure appears; see `msmarco_mrr`."""
+MSMARCO_DEPTH = 10
+"""Ranks that the official script looks at."""
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 
 
@@ -166,20 +168,22 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
     return measures
 
 
-def msmarco_mrr(qrels: Qrels, run: Run, *, depth: int = 10) -> dict[str, float]:
+def msmarco_mrr(qrels: Qrels, run: Run) -> dict[str, float]:
     """Return reciprocal ranks as MS MARCO's official script counts them: one value for each query of the reference.
 
     A query that the run lacks counts 0, one that is not in the reference is ignored, and relevance above 0 is relevant.
     A document of a three-column run has the rank that the run gives it, even if ranks above are missing.
     """
-    return {query_id: _reciprocal_rank(judged, run, query_id, depth) for query_id, judged in qrels.judgments.items()}
+    return {query_id: _reciprocal_rank(judged, run, query_id) for query_id, judged in qrels.judgments.items()}
 
 
-def _reciprocal_rank(judged: Mapping[str, int], run: Run, query_id: str, depth: int) -> float:
+def _reciprocal_rank(judged: Mapping[str, int], run: Run, query_id: str) -> float:
     documents = run.rankings.get(query_id, ())
     ranks = (round(1 / one.score) if run.by_rank else place for place, one in enumerate(documents, start=1))
     relevant = (
-        rank for rank, one in zip(ranks, documents, strict=True) if rank <= depth and judged.get(one.doc_id, 0) > 0
+        rank
+        for rank, one in zip(ranks, documents, strict=True)
+        if rank <= MSMARCO_DEPTH and judged.get(one.doc_id, 0) > 0
     )
     return 1 / next(relevant, math.inf)
 

@@ -66,16 +66,13 @@ class Comparison:
         return self.p_t_holm if test == "t" else self.p_randomisation_holm
 
 
-def compare_runs(
-    evaluations: Sequence[Evaluation], *, all_pairs: bool = False, seed: int = 0, samples: int = SAMPLES
-) -> list[Comparison]:
+def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, seed: int = 0) -> list[Comparison]:
     """Compare runs on every measure they were evaluated on, with Holm's correction for each measure and test.
 
     Args:
         evaluations: of the same measures over the same queries; the first is the baseline.
         all_pairs: compare every run with every run before it, not only with the first.
         seed: of the randomisation test.
-        samples: sign patterns drawn by the randomisation test.
 
     Raises:
         EvaluationError: fewer than two runs or two queries, equal names, or runs measured over different queries.
@@ -84,7 +81,7 @@ def compare_runs(
     pairs = list(combinations(evaluations, 2)) if all_pairs else [(evaluations[0], other) for other in evaluations[1:]]
     corrected = []
     for measure in evaluations[0].overall:
-        compared = [_compare(*pair, measure, seed=seed, samples=samples) for pair in pairs]
+        compared = [_compare(*pair, measure, seed=seed) for pair in pairs]
         corrected.extend(_with_holm(compared))
     return corrected
 
@@ -196,7 +193,7 @@ def _different_queries(first: str, values: Mapping[str, float], second: str, oth
     )
 
 
-def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int, samples: int) -> Comparison:
+def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int) -> Comparison:
     values, others = run.per_query[measure], baseline.per_query[measure]
     differences = np.array([values[query_id] - others[query_id] for query_id in others])
     return Comparison(
@@ -210,7 +207,7 @@ def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int, 
         ties=int(np.count_nonzero(np.abs(differences) <= _TOLERANCE)),
         losses=int(np.count_nonzero(differences < -_TOLERANCE)),
         p_t=paired_t_test(differences),
-        p_randomisation=randomisation_test(differences, seed=seed, samples=samples),
+        p_randomisation=randomisation_test(differences, seed=seed),
     )
 
 

@@ -1,7 +1,6 @@
 """The options of a reranked search, each with what it may be; unknown names are refused."""
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict, get_args
@@ -22,10 +21,6 @@ MONO_DUO = "mono-duo"
 PIPELINES = ("mono", MONO_DUO, NO_STAGES)
 Blend = Literal["card", "replace", "linear", "weighted", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
-INSTALLED = "osrerank"
-STRICT = "-strict"
-"""End of the name of the search pipeline that fails when it cannot rerank, beside one that keeps the first pass."""
-"""Name of the search pipeline that ``osrerank pipeline install`` makes by default."""
 DEPTH, AUTO_DEPTH = 100, 1_000
 """The least and the most candidates of a depth that is "auto"."""
 MAX_DEPTH = 10_000
@@ -60,7 +55,6 @@ class RerankOptions(TypedDict, total=False):
     sentences: bool | Mapping[str, Any] | Sentences | None
     rm3: bool | Mapping[str, Any] | Rm3 | None
     candidates: bool | Mapping[str, Any] | Candidates | None
-    via: str
     interleave: Mapping[str, Any] | Interleave | None
 
 
@@ -114,12 +108,9 @@ class Rerank:
         candidates: True, a dict of options or ``Candidates`` adds the documents whose vectors are nearest to the
             query's to those of the first pass (docs/candidates.md), and reranks all of them. Not together with
             ``sentences``, a ``Pipeline`` of your own or ``depth="auto"``.
-        via: ``"client"`` reranks in the client; ``"pipeline"`` or ``"pipeline:NAME"`` lets OpenSearch rerank with the
-            search pipeline that ``osrerank pipeline install`` made. Its model, fields and order were fixed then: of
-            the other options only ``query``, ``depth``, ``query_fields``, ``on_failure`` and ``rm3`` count.
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
-            ``with``, for the reader ``key`` (docs/judgments.md). Not together with ``min_score``, ``min_probability``,
-            ``cutoff`` and ``via``.
+            ``with``, for the reader ``key`` (docs/judgments.md). Not together with ``min_score``, ``min_probability``
+            and ``cutoff``.
     """
 
     query: str | None = None
@@ -146,7 +137,6 @@ class Rerank:
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
     candidates: Candidates | None = None
-    via: str = "client"
     interleave: Interleave | None = None
 
     @property
@@ -186,18 +176,6 @@ class Rerank:
         """Candidates that the first pass must return."""
         return AUTO_DEPTH if self.depth == "auto" else self.depth
 
-    @property
-    def search_pipeline(self) -> str | None:
-        """The search pipeline that reranks in OpenSearch; None when the client does."""
-        kind, _, name = self.via.partition(":")
-        return (name or INSTALLED) if kind == "pipeline" else None
-
-    @property
-    def strict_pipeline(self) -> str | None:
-        """The search pipeline that the client sends, so that it can mark a failure; it may not be installed."""
-        name = self.search_pipeline
-        return name if name is None or name.endswith(STRICT) else f"{name}{STRICT}"
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", Pairs.of(self.pairs))
         object.__setattr__(self, "passages", Passages.of(self.passages))
@@ -226,7 +204,6 @@ class Rerank:
             message = "rerank option sentences stands in place of passages and blend: leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
         self._check_candidates()
-        self._check_via()
         self._check_interleave()
 
     def _check_interleave(self) -> None:
@@ -254,17 +231,6 @@ class Rerank:
             if is_given:
                 message = f"rerank option {name} does not go with candidates: it {why}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
-
-    def _check_via(self) -> None:
-        """Refuse options that OpenSearch's own reranking cannot follow."""
-        if self.search_pipeline is None:
-            return
-        given = [name for name, neutral in _CLIENT_ONLY.items() if getattr(self, name) not in neutral]
-        if self.depth == "auto":
-            given.append("depth")
-        if given:
-            message = f"rerank option {given[0]} is the client's: it does not go with via={self.via!r}, leave it out"
-            raise ConfigError(message, setting=f"rerank.{given[0]}", source="argument")
 
     @classmethod
     def of(cls, value: "bool | RerankOptions | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
@@ -314,28 +280,12 @@ def _is_duration(value: Any) -> bool:
 
 
 _DURATION = "a positive number of milliseconds or None"
-# option that OpenSearch's own reranking lacks -> values without effect
-_CLIENT_ONLY: dict[str, tuple[Any, ...]] = {
-    "pipeline": ("mono",),
-    "mono_budget_ms": (None,),
-    "duo_budget_ms": (None,),
-    "deadline_ms": (None,),
-    "min_score": (None,),
-    "min_probability": (None,),
-    "cutoff": (None,),
-    "explain": (False,),
-    "blend": ("card", "replace"),
-    "passages": ("auto", None),
-    "sentences": (None,),
-    "candidates": (None,),
-}
 _ONE_TEAM = "it would remove hits of one team by the other"
 # option that both teams of an interleaved page cannot have -> its value without effect, and why
 _WITHOUT_TEAMS: dict[str, tuple[Any, str]] = {
     "min_score": (None, _ONE_TEAM),
     "min_probability": (None, _ONE_TEAM),
     "cutoff": (None, _ONE_TEAM),
-    "via": ("client", "OpenSearch ranks once"),
     "candidates": (None, "both teams rank the first pass's hits"),
 }
 # option -> whether a value fits, and what it must be
@@ -361,10 +311,6 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "deadline_ms": (_is_duration, _DURATION),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
     "cache": (lambda value: isinstance(value, bool), "True or False"),
-    "via": (
-        lambda value: isinstance(value, str) and re.fullmatch(r"client|pipeline(:[^,/\s]+)?", value) is not None,
-        '"client", "pipeline" or "pipeline:NAME"',
-    ),
     "min_score": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
     "min_probability": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),

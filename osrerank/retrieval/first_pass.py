@@ -71,55 +71,6 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
     return FirstPass(wanted_body, wanted_params, page)
 
 
-def plan_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, text: str) -> FirstPass:
-    """Return the request for a window that OpenSearch reranks itself, by the search pipeline of the options.
-
-    The window is always the options' depth, so that pages cut from it join; a page beyond it is not reranked.
-
-    Args:
-        body: the caller's request.
-        params: the caller's URL parameters.
-        options: of this search.
-        text: the query's text.
-    """
-    offset = count_of(params, body, ("from", "from_"), 0)
-    size = count_of(params, body, ("size",), DEFAULT_SIZE)
-    refusal = _refusal(body, params, offset, size) or _refusal_in_pipeline(body, params)
-    if not refusal and not text.strip():
-        refusal = "the query text is empty"
-    if not refusal and (offset or 0) + (size or 0) > options.least_depth:
-        refusal = f"the page ends beyond the {options.least_depth} hits that the search pipeline reranks: raise depth"
-    if refusal:
-        return refused(body, params, options, refusal)
-    ext = {**(body.get("ext") or {}), "rerank": {"query_context": {"query_text": text}}}
-    wanted_body = {**body, "from": 0, "size": options.least_depth, "ext": ext}
-    wanted_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
-    wanted_params["search_pipeline"] = options.strict_pipeline
-    return FirstPass(wanted_body, wanted_params, Page(offset or 0, size or 0))
-
-
-def refused(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, reason: str) -> FirstPass:
-    """Return the caller's own request, whose response is marked with why it is not reranked.
-
-    Where OpenSearch was to rerank, an index's default pipeline must not do it.
-    """
-    own = {}
-    if options.search_pipeline is not None and not _names_pipeline(body, params):
-        own = {"search_pipeline": "_none"}
-    return FirstPass(dict(body), {**params, **own}, refusal=reason)
-
-
-def _refusal_in_pipeline(body: Mapping[str, Any], params: Mapping[str, Any]) -> str:
-    """Return what in the request makes OpenSearch's rerank processor fail or read no text."""
-    if str(params.get("track_total_hits", body.get("track_total_hits"))).lower() == "false":
-        return "track_total_hits is false: OpenSearch's rerank processor fails without a total"
-    if body.get("_source", True) not in (True, "true") or any(name in params for name in _SOURCE_PARAMS):
-        return "_source is filtered: OpenSearch's rerank processor reads it"
-    if _names_pipeline(body, params):
-        return "the search has a search_pipeline of its own"
-    return ""
-
-
 def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None) -> str:
     reasons = [why for name, why in _REFUSED.items() if params.get(name) or body.get(name)]
     if "_none_" in _listed(body, params, "stored_fields"):

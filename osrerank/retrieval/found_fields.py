@@ -4,7 +4,6 @@ Written as generators of requests, so that the synchronous and the asynchronous 
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -14,24 +13,20 @@ from opensearchpy import NotFoundError, TransportError
 
 from osrerank.errors import ResponseFormatError
 from osrerank.retrieval.found_vectors import FoundVectors
+from osrerank.retrieval.kept import KEPT_S, Kept
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.text_fields import USUAL, choose_fields, fields_in
 
 logger = logging.getLogger(__name__)
 
-KEPT_S = 60.0
-"""How long a mapping is believed without being read again."""
 FRESH_S = 0.1
 """How long a mapping is not read again, even where searches find nothing."""
-MOST_KEPT = 1_000
-"""Indices, and lists of named fields, that are remembered; then all are forgotten."""
 SAMPLE = 20
 """Documents whose values are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    at_s: float
     mapped: tuple[str, ...]
     chosen: tuple[str, ...]
 
@@ -47,11 +42,9 @@ class FoundFields:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
         self.vectors = FoundVectors(clock)
-        self._lock = threading.Lock()
-        self._known: dict[str, _Known] = {}
-        self._missing: dict[tuple[str, tuple[str, ...]], tuple[float, str]] = {}
+        self._known: Kept[str, _Known] = Kept(clock)
+        self._missing: Kept[tuple[str, tuple[str, ...]], str] = Kept(clock)
 
     def of(self, index: Any, *, anew: bool = False) -> Generator[SideRequest, Any, tuple[str, ...]]:
         """Yield the requests that are needed, mostly none, and return the fields.
@@ -64,13 +57,12 @@ class FoundFields:
             anew: whether to read the mapping again, because a search found nothing to read.
         """
         path = path_of(index, "_mapping")
-        with self._lock:
-            known = self._known.get(path)
-        if known is not None and self._clock() - known.at_s < (FRESH_S if anew else KEPT_S):
+        known = self._known.get(path, most_s=FRESH_S if anew else KEPT_S)
+        if known is not None:
             return known.chosen
         try:
             mapped = fields_in((yield SideRequest("GET", path)))
-            chosen = yield from self._chosen(index, mapped, known)
+            chosen = yield from self._chosen(index, mapped, self._known.last(path))
         except NotFoundError:  # as the search will say
             return USUAL
         except (TransportError, ResponseFormatError) as error:
@@ -81,9 +73,7 @@ class FoundFields:
             )
             return USUAL
         if chosen and mapped:
-            with self._lock:
-                _make_room(self._known)
-                self._known[path] = _Known(self._clock(), mapped, chosen)
+            self._known.put(path, _Known(mapped, chosen))
         return chosen
 
     def missing(self, index: Any, named: Sequence[str]) -> Generator[SideRequest, Any, str]:
@@ -97,19 +87,16 @@ class FoundFields:
         """
         path = path_of(index, "_mapping")
         key = path, tuple(named)
-        with self._lock:
-            at_s, sentence = self._missing.get(key, (-KEPT_S, ""))
-        if self._clock() - at_s < KEPT_S:
-            return sentence
+        known = self._missing.get(key)
+        if known is not None:
+            return known
         try:
             sentence = _missing((yield SideRequest("GET", path)), named)
         except (TransportError, ResponseFormatError):
             return ""
         if sentence:
             logger.warning("[fields-missing] search of %s: %s", index or "all indices", sentence)
-        with self._lock:
-            _make_room(self._missing)
-            self._missing[key] = self._clock(), sentence
+        self._missing.put(key, sentence)
         return sentence
 
     def _chosen(
@@ -124,11 +111,6 @@ class FoundFields:
         chosen = choose_fields(mapped, [hit.get("_source") or {} for hit in found["hits"]["hits"]])
         logger.info("searching %s in %s", index or "all indices", ", ".join(chosen))
         return chosen
-
-
-def _make_room(kept: dict[Any, Any]) -> None:
-    if len(kept) >= MOST_KEPT:
-        kept.clear()
 
 
 def _missing(mappings: Any, named: Sequence[str]) -> str:

@@ -5,8 +5,7 @@ Written as a generator of steps, so that the synchronous and the asynchronous cl
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from opensearchpy import TransportError
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.metrics import NOT_CALIBRATED
 from osrerank.options.rerank import NO_STAGES, Rerank
+from osrerank.retrieval.kept import Kept
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.search.step import Scoring
 from osrerank.service import RerankService
@@ -32,10 +32,6 @@ from osrerank.thresholds.cut import Thresholds
 
 logger = logging.getLogger(__name__)
 
-KEPT_S = 60.0
-"""How long a mapping is believed without being read again."""
-MOST_KEPT = 1_000
-"""Indices whose mappings are remembered; then all are forgotten."""
 CalibrationSteps = Generator[SideRequest | Scoring, Any, Thresholds | None]
 
 
@@ -44,15 +40,13 @@ class Calibrations:
 
     Args:
         settings: say where the file is.
-        clock: gives seconds.
     """
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.file = calibration_file(settings)
-        self._clock = clock
         self._lock = threading.Lock()
         self._read: tuple[tuple[int, int], dict[str, IndexCalibration]] = ((0, 0), {})
-        self._mappings: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        self._mappings: Kept[str, Mapping[str, Any]] = Kept()
 
     def of(self, options: Rerank, index: Any, reranker: RerankService) -> CalibrationSteps:
         """Yield the steps that are needed, none without thresholds, and return the thresholds of a search.
@@ -108,15 +102,11 @@ class Calibrations:
         return calibration
 
     def _mapping(self, name: str) -> Generator[SideRequest, Any, Mapping[str, Any]]:
-        with self._lock:
-            at_s, mappings = self._mappings.get(name, (-KEPT_S, {}))
-        if self._clock() - at_s < KEPT_S:
-            return mappings
+        known = self._mappings.get(name)
+        if known is not None:
+            return known
         found: Mapping[str, Any] = yield SideRequest("GET", path_of(name, "_mapping"))
-        with self._lock:
-            if len(self._mappings) >= MOST_KEPT:
-                self._mappings.clear()
-            self._mappings[name] = self._clock(), found
+        self._mappings.put(name, found)
         return found
 
     def _of_file(self) -> dict[str, IndexCalibration]:

@@ -7,24 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from opensearchpy import AuthenticationException, AuthorizationException, RequestError, TransportError
+from opensearchpy import RequestError, TransportError
 
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
 from osrerank.options.candidates import Candidates
 from osrerank.options.rerank import MAX_DEPTH, NO_STAGES, Rerank, RerankOptions
 from osrerank.pipeline import applied
-from osrerank.response import (
-    Page,
-    has_own_order,
-    has_repeats,
-    hits_of,
-    in_pipeline,
-    merge,
-    parse,
-    unchanged,
-)
-from osrerank.retrieval.first_pass import SORTED, FirstPass, plan, plan_in_pipeline, refused
+from osrerank.response import Page, has_own_order, has_repeats, hits_of, merge, parse, unchanged
+from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.retrieval.text_fields import USUAL, fields_of
 from osrerank.retrieval.union import Sources, Union
@@ -99,20 +90,16 @@ class SearchCall:
         ubi, content = UbiQuery.of(content, params), without_ubi(content)
         text = query if isinstance(query, str) else None
         deadline = deadline or Deadline.after_ms(options.deadline_ms)
-        first_pass = None
-        if options.search_pipeline is None:
-            first_pass = plan(content, params, options, reranker.depth(options))
-            first_pass = replace(first_pass, page=replace(first_pass.page, thresholds=thresholds))
+        first_pass = plan(content, params, options, reranker.depth(options))
+        first_pass = replace(first_pass, page=replace(first_pass.page, thresholds=thresholds))
         try:
             text = options.query if options.query is not None else text
-            if text is None and not (first_pass and first_pass.refusal):
+            if text is None and not first_pass.refusal:
                 text = find_query_text(content)
         except ConfigError as error:
             if options.on_failure == "raise":
                 raise
-            first_pass = refused(content, params, options, str(error))
-        if first_pass is None:
-            first_pass = plan_in_pipeline(content, params, options, text or "")
+            first_pass = FirstPass(dict(content), dict(params), refusal=str(error))
         return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline, ubi)
 
     @property
@@ -122,37 +109,13 @@ class SearchCall:
 
     def may_fall_back(self, error: TransportError) -> bool:
         """Return whether the caller's own request may succeed where this one failed."""
-        if not self.is_changed or self._options is None:
-            return False
-        if self._options.search_pipeline is None:
-            return isinstance(error, RequestError)
-        is_foreign = isinstance(error, AuthenticationException | AuthorizationException)
-        return self._options.on_failure == "first_pass" and not is_foreign
-
-    def lacks_strict(self, error: TransportError) -> bool:
-        """Return whether the search failed because only the pipeline itself is installed, and none that is strict."""
-        return (
-            self._options is not None
-            and self.params.get("search_pipeline") == self._options.strict_pipeline != self._options.search_pipeline
-            and isinstance(error, RequestError)
-            and "is not defined" in str(error.info)
-        )
-
-    def without_strict(self) -> Self:
-        """Return the call through the pipeline that has the options' name."""
-        assert self._options is not None
-        return replace(self, params={**self.params, "search_pipeline": self._options.search_pipeline})
+        return self.is_changed and isinstance(error, RequestError)
 
     def fall_back(self, own: Self, error: Exception) -> Self:
         """Return the call that sends the caller's own request after this one failed, and marks its response."""
-        if self._options is not None and self._options.search_pipeline is not None:
-            reason = f"the search pipeline {self._options.search_pipeline} failed ({_first_line(error)})"
-            params = {**own.params, "search_pipeline": "_none"}
-        else:
-            reason = f"the first pass for reranking was refused ({_first_line(error)})"
-            params = own.params
+        reason = f"the first pass for reranking was refused ({_first_line(error)})"
         body = without_ubi(_decoded(own.body))
-        return replace(self, body=body, params=params, _first_pass=FirstPass({**body}, params, refusal=reason))
+        return replace(self, body=body, params=own.params, _first_pass=FirstPass({**body}, own.params, refusal=reason))
 
     @classmethod
     def refused(cls, reranker: RerankService, options: Rerank, body: Mapping[str, Any], reason: str) -> Self:
@@ -206,7 +169,7 @@ class SearchCall:
         There are none where nothing is reranked, or by a model without states.
         """
         options, first_pass = self._options, self._first_pass
-        if options is None or first_pass is None or first_pass.refusal or options.search_pipeline is not None:
+        if options is None or first_pass is None or first_pass.refusal:
             return {}
         union = self._union(response)
         hits = hits_of(union.response)
@@ -240,8 +203,6 @@ class SearchCall:
         try:
             if first_pass.refusal:
                 answer = unchanged(response, first_pass.refusal)
-            elif self._options.search_pipeline is not None:
-                answer = in_pipeline(response, self._options.search_pipeline, first_pass.page)
             else:
                 answer = reranked(
                     self._reranker,

@@ -49,9 +49,6 @@ def rank_response(
 
 def _here(options: Rerank | None) -> Rerank | None:
     """Refuse options that need a search."""
-    if options is not None and options.search_pipeline is not None:
-        reason = f"via={options.via!r} is for searches: leave it out here"
-        raise ConfigError(reason, setting="rerank.via", source="argument")
     if options is not None and options.needs_calibration:
         reason = "min_probability and a precision are for searches of an index that was calibrated: leave them out here"
         raise ConfigError(reason, setting="rerank.min_probability", source="argument")

@@ -65,7 +65,7 @@ class SideStates:
         places = {key: side_index(index) for key, index in keys.items()}
         every, names = list(places), sorted(set(places.values()))
         guard = self._guard(",".join(names))
-        if not every or guard.is_paused("read"):
+        if not every or guard.read.is_on:
             return None
         found: dict[bytes, bytes] = {}
         for start in range(0, len(every), READ_AT_ONCE):
@@ -76,7 +76,7 @@ class SideStates:
                 answer = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
             except TransportError as error:
                 if call.remaining_s > SHORT_S or not isinstance(error, ConnectionTimeout):
-                    guard.failed("read", error)
+                    guard.read.begin(error)
                 return None
             found |= self._form.found(answer)
         return Brought(BroughtStates(found), places)
@@ -89,16 +89,16 @@ class SideStates:
                 by_index[brought.places[key]][key] = record
         for index, records in by_index.items():
             guard = self._guard(index)
-            if guard.is_paused("write"):
+            if guard.write.is_on:
                 continue
             try:
                 refused = yield from self._write_to(call, index, records)
             except TransportError as error:
                 if call.remaining_s > SHORT_S or not isinstance(error, ConnectionTimeout):
-                    guard.failed("write", error)
+                    guard.write.begin(error)
             else:
                 if refused:
-                    guard.failed("write", OSError(refused))
+                    guard.write.begin(OSError(refused))
 
     def _write_to(
         self, call: SearchCall, index: str, records: Mapping[bytes, bytes]

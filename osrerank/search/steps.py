@@ -6,7 +6,7 @@ client perform the steps and know nothing else of a search.
 
 from collections.abc import Generator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from opensearchpy import TransportError
 
@@ -20,7 +20,7 @@ from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
 from osrerank.search.states import SideStates
 from osrerank.search.step import SearchRequest, Step
 from osrerank.search.ubi import UbiRecords
-from osrerank.search.union import Found, two_sources
+from osrerank.search.union import two_sources
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline
@@ -111,7 +111,7 @@ def _search(
     records: UbiRecords,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search whose fields are known, and return the response; arguments as `search_steps`."""
-    query, rerank, _ = yield from expand_query(defaults, query, index, params, rerank)
+    query, rerank = yield from expand_query(defaults, query, index, params, rerank)
     thresholds = None if rerank is False else (yield from calibrations.of(defaults, index, reranker))
     call = SearchCall.plan(
         reranker, defaults, query, body, params, rerank=rerank, deadline=deadline, thresholds=thresholds
@@ -119,7 +119,7 @@ def _search(
     refusal: TransportError | None = None
     try:
         if call.second_source is None:
-            call, response = yield from _first_pass(call)
+            response = yield SearchRequest(call)
         else:
             call, response = yield from two_sources(reranker, call, call.second_source, index, found.vectors)
     except TransportError as error:
@@ -132,17 +132,6 @@ def _search(
         response = yield SearchRequest(call)
     answer = yield from states.around(call, response)
     return (yield from records.after(call, answer))
-
-
-def _first_pass(call: SearchCall) -> Generator[Step, Any, Found]:
-    """Yield a call's search; again through the pipeline itself where there is no strict one beside it."""
-    try:
-        return Found(call, (yield SearchRequest(call)))
-    except TransportError as error:
-        if not call.lacks_strict(error):
-            raise
-    call = call.without_strict()
-    return Found(call, (yield SearchRequest(call)))
 
 
 def with_fields(
@@ -183,36 +172,27 @@ def _with_missing_fields(
     return {**answer, "rerank": {**answer["rerank"], "reason": f"{answer['rerank']['reason']}; {missing}"}}
 
 
-class Expanded(NamedTuple):
-    """The arguments of a search after query expansion."""
-
-    query: str | Mapping[str, Any] | None
-    rerank: RerankArgument
-    deadline: Deadline | None
-
-
 def expand_query(
     defaults: Rerank,
     query: str | Mapping[str, Any] | None,
     index: Any,
     params: Mapping[str, Any],
     rerank: RerankArgument,
-) -> Generator[SideRequest, Any, Expanded]:
-    """Yield the requests of query expansion, none unless ``rm3`` is set, and return the expanded arguments.
+) -> Generator[SideRequest, Any, tuple[str | Mapping[str, Any] | None, RerankArgument]]:
+    """Yield the requests of query expansion, none unless ``rm3`` is set, and return query and options after it.
 
     Raises:
         ConfigError: the options cannot be used, or ``rm3`` is set and the query is not text.
     """
     options = Rerank.of(rerank, defaults)
     if options is None or options.rm3 is None:
-        return Expanded(query, rerank, None)
+        return query, rerank
     if not isinstance(query, str):
         raise ConfigError(
             "rm3 expands a query given as text: client.search(text, ...); for a query of your own leave rm3 out",
             setting="rerank.rm3",
             source="argument",
         )
-    deadline = Deadline.after_ms(options.deadline_ms)
     clause = yield from expand(query, index, options.rm3, params)
     text = query if options.query is None else options.query
-    return Expanded(clause, replace(options, query=text), deadline)
+    return clause, replace(options, query=text)

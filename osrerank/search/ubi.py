@@ -4,7 +4,6 @@ The record of a search has the page as it was returned, and of an interleaved on
 """
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 from opensearchpy import RequestError, TransportError
 
+from osrerank._pause import Pause
 from osrerank.metrics import UBI_RECORDS
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import SearchCall
@@ -56,17 +56,15 @@ class UbiRecords:
 
     def __init__(self, *, is_embedded: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_embedded = is_embedded
-        self._clock = clock
-        self._lock = threading.Lock()
+        self._pause = Pause(REST_S, clock=clock)
         self._has_index = False
-        self._paused_until_s = 0.0
 
     def after(self, call: SearchCall, answer: Any) -> Generator[SideRequest, Any, Any]:
         """Yield the requests that record an answer, and return it with its query id, as the plugin does."""
         if call.ubi is None or "rerank" not in answer:
             return answer
         reason = ""
-        if self._clock() < self._paused_until_s:
+        if self._pause.is_on:
             reason = "the engine refused a record just now"
         else:
             try:
@@ -96,9 +94,8 @@ class UbiRecords:
             self._has_index = True
             yield SideRequest("POST", f"/{INDEX}/_doc", record, params)
         except TransportError as error:
-            with self._lock:
-                self._has_index = False
-                self._paused_until_s = self._clock() + REST_S
+            self._has_index = False
+            self._pause.begin(error)
             return f"{type(error).__name__}: {str(error.error)[:200]}"
         return ""
 

@@ -4,16 +4,16 @@ H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, ar
 """
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.pairs import Pairs
-from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
+from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, Outcome, rank_block
 from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
 
@@ -51,20 +51,25 @@ class DuoStage:
             DeadlineExceeded: no two candidates could be compared in time.
             InferenceError: no two candidates could be compared at all, or a score is not a number.
         """
-        started = time.perf_counter()
         block = ranking.candidates[: self.depth]
         readable = [candidate for candidate in block if candidate.text is not None]
         if len(readable) < 2:
             return ranking.with_report(self._without_pairs(block, readable))
+        score = partial(self._outcome, ranking.query.text, deadline.within_ms(self.budget_ms))
+        return rank_block(self.scorer, ranking, score, stage=self.name, depth=self.depth)
+
+    def _outcome(
+        self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
+    ) -> Outcome:
         plan = PairPlan.of([candidate.doc_id for candidate in readable], self.pairs)
-        scores = self._score(ranking.query.text, readable, plan, deadline.within_ms(self.budget_ms))
+        scores = self._score(query, readable, plan, deadline)
         probabilities = self._probabilities(scores, plan)
         attempt = self._attempt(block, readable, plan, scores, probabilities)
-        candidates = settle(ranking, self.name, attempt)
-        took_ms = (time.perf_counter() - started) * 1000
-        kept = PairProbabilities(plan.doc_ids, _rows(probabilities))
-        report = self._report(attempt, plan, scores, kept, took_ms)
-        return Ranking(ranking.query, candidates, (*ranking.reports, report))
+        reasons = []
+        if scores.reached < len(plan.tuples):
+            ordered = f"the first {attempt.reached} candidates were compared"
+            reasons.append(f"the deadline passed after {_share(scores, plan)}: {ordered}")
+        return Outcome(attempt, scores.counts(), reasons, PairProbabilities(plan.doc_ids, _rows(probabilities)))
 
     @property
     def model(self) -> str:
@@ -136,27 +141,6 @@ class DuoStage:
             score, most = score * (asked / len(probabilities)), asked
         parts: dict[str, float] = {how: score, "rivals": len(probabilities)}
         return Judged(candidate, score=score, unit=min(score / most, BELOW_ONE), parts=parts)
-
-    def _report(
-        self, attempt: Attempt, plan: PairPlan, scores: Scores, kept: PairProbabilities, took_ms: float
-    ) -> StageReport:
-        reasons = []
-        if scores.reached < len(plan.tuples):
-            ordered = f"the first {attempt.reached} candidates were compared"
-            reasons.append(f"the deadline passed after {_share(scores, plan)}: {ordered}")
-        if attempt.failed:
-            reasons.append(f"{attempt.failed} candidates could not be scored")
-        return StageReport(
-            name=self.name,
-            applied="partial" if reasons else True,
-            reason="; ".join(reasons),
-            model=self.model,
-            candidates=len(attempt.block),
-            **scores.counts(),
-            failed=attempt.failed,
-            took_ms=took_ms,
-            pairs=kept,
-        )
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:

@@ -4,15 +4,15 @@ Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2; 
 Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.2.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, settle
-from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores, StageReport
+from osrerank.stages.ordering import BELOW_ONE, Attempt, Judged, Outcome, nothing_scored, rank_block
+from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +42,27 @@ class MonoStage:
             DeadlineExceeded: no candidate could be scored in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
-        started = time.perf_counter()
         deadline = deadline.within_ms(self.budget_ms)
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
-        block = ranking.candidates[: self.depth]
-        readable = [candidate for candidate in block if candidate.text is not None]
-        if not readable:
-            reason = NO_TEXT if block else "no candidates"
-            return ranking.with_report(StageReport(self.name, applied=False, reason=reason, candidates=len(block)))
+        score = partial(self._score, ranking.query.text, deadline)
+        return rank_block(self.scorer, ranking, score, stage=self.name, depth=self.depth)
+
+    def _score(
+        self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
+    ) -> Outcome:
         texts = [candidate.text or "" for candidate in readable]
-        scores = self.scorer.score(
-            ranking.query.text, texts, [(place,) for place in range(len(texts))], deadline=deadline
-        )
-        if not scores.attempted:
-            raise DeadlineExceeded("the deadline passed before any candidate was scored", stage=self.name)
+        scores = self.scorer.score(query, texts, [(place,) for place in range(len(texts))], deadline=deadline)
         failures = {readable[place].doc_id: why for place, why in scores.failures.items()}
         attempt = Attempt(block, readable, self._judge(readable, scores), scores.reached, failures)
-        candidates = settle(ranking, self.name, attempt)
-        took_ms = (time.perf_counter() - started) * 1000
-        report = self._report(len(block), attempt.dealt_with, scores, attempt.failed, took_ms)
-        return Ranking(ranking.query, candidates, (*ranking.reports, report))
+        done, asked = attempt.dealt_with, len(block)
+        reasons = [f"the deadline passed after {done} of {asked} candidates"] if done < asked else []
+        return Outcome(attempt, scores.counts(), reasons)
 
     def _judge(self, readable: Sequence[Candidate], scores: Scores) -> list[Judged]:
         places = [place for place in scores.attempted if place not in scores.failures]
         if not places:
-            why = next(iter(scores.failures.values()))
-            raise InferenceError(f"no candidate could be scored: {why}", stage=self.name, model=self.scorer.model)
+            raise nothing_scored(self.scorer, scores.failures, stage=self.name)
         logits = scores.values[places]
         if not np.isfinite(logits).all():
             doc_id = readable[places[int(np.flatnonzero(~np.isfinite(logits))[0])]].doc_id
@@ -87,20 +81,3 @@ class MonoStage:
             )
             for place, logit, probability in zip(places, logits, probabilities, strict=True)
         ]
-
-    def _report(self, asked: int, reached: int, scores: Scores, failed: int, took_ms: float) -> StageReport:
-        reasons = []
-        if reached < asked:
-            reasons.append(f"the deadline passed after {reached} of {asked} candidates")
-        if failed:
-            reasons.append(f"{failed} candidates could not be scored")
-        return StageReport(
-            name=self.name,
-            applied="partial" if reasons else True,
-            reason="; ".join(reasons),
-            model=self.scorer.model,
-            candidates=asked,
-            **scores.counts(),
-            failed=failed,
-            took_ms=took_ms,
-        )

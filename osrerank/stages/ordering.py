@@ -1,10 +1,13 @@
 """What every stage does with its scores: sort, renumber, keep the rest below."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from osrerank.types import Candidate, Ranking, Span, StageScore
+from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.types import Candidate, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
 
 NO_TEXT = "no text in the fields that were asked for"
 BELOW_ONE = math.nextafter(1.0, 0.0)
@@ -71,6 +74,78 @@ class Attempt:
     def dealt_with(self) -> int:
         """How many were scored or failed."""
         return len(self.judged) + self.failed
+
+
+class Outcome(NamedTuple):
+    """What scoring a stage's candidates came to.
+
+    Attributes:
+        attempt: which of them were scored.
+        counts: the scorer's, as `osrerank.types.Counts.counts` returns them.
+        reasons: why not all was scored, without the count of the candidates that failed.
+        pairs: probabilities of the pairs that were compared.
+    """
+
+    attempt: Attempt
+    counts: Mapping[str, Any]
+    reasons: Sequence[str]
+    pairs: PairProbabilities | None = None
+
+
+def rank_block(
+    scorer: Scorer,
+    ranking: Ranking,
+    score: Callable[[Sequence[Candidate], Sequence[Candidate]], Outcome],
+    *,
+    stage: str,
+    depth: int,
+) -> Ranking:
+    """Return the ranking with its top ``depth`` in the order of their own scores, and the stage's report.
+
+    Args:
+        scorer: whose model the report names.
+        ranking: the ranking so far.
+        score: scores the top candidates, of which it is given all, and those with text, at least one.
+        stage: the stage's name.
+        depth: how many candidates are scored.
+    """
+    started = time.perf_counter()
+    block = ranking.candidates[:depth]
+    readable = [candidate for candidate in block if candidate.text is not None]
+    if not readable:
+        reason = NO_TEXT if block else "no candidates"
+        return ranking.with_report(StageReport(stage, applied=False, reason=reason, candidates=len(block)))
+    attempt, counts, reasons, pairs = score(block, readable)
+    candidates = settle(ranking, stage, attempt)
+    failed = attempt.failed
+    if failed:
+        reasons = [*reasons, f"{failed} candidates could not be scored"]
+    report = StageReport(
+        name=stage,
+        applied="partial" if reasons else True,
+        reason="; ".join(reasons),
+        model=scorer.model,
+        candidates=len(block),
+        **counts,
+        failed=failed,
+        took_ms=(time.perf_counter() - started) * 1000,
+        pairs=pairs,
+    )
+    return Ranking(ranking.query, candidates, (*ranking.reports, report))
+
+
+def nothing_scored(scorer: Scorer, failures: Mapping[Any, str], *, stage: str) -> DeadlineExceeded | InferenceError:
+    """Return the error of a stage without any score.
+
+    Args:
+        scorer: whose model the error names.
+        failures: what was attempted -> why it could not be scored; empty where nothing was attempted in time.
+        stage: the stage's name.
+    """
+    if not failures:
+        return DeadlineExceeded("the deadline passed before any candidate was scored", stage=stage)
+    reason = next(iter(failures.values()))
+    return InferenceError(f"no candidate could be scored: {reason}", stage=stage, model=scorer.model)
 
 
 def settle(ranking: Ranking, stage: str, attempt: Attempt) -> tuple[Candidate, ...]:

@@ -1,15 +1,13 @@
 """Order documents by the scores of their parts: their passages, or their sentences."""
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.scoring.passages import Part, score_parts
-from osrerank.stages.ordering import NO_TEXT, Attempt, Judged, settle
-from osrerank.types import Candidate, Deadline, HasStates, LongText, PassageScores, Ranking, Scorer, Span, StageReport
+from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block
+from osrerank.types import Candidate, Deadline, HasStates, LongText, PassageScores, Ranking, Scorer, Span
 
 PartsOf = Callable[[Candidate], Sequence[Part]]
 """Candidate -> its parts, at least one."""
@@ -52,31 +50,19 @@ def rank_by_slices(
         DeadlineExceeded: nothing was scored in time.
         InferenceError: no candidate could be scored at all, or a score is not a number.
     """
-    started = time.perf_counter()
-    block = ranking.candidates[:depth]
-    present = [candidate for candidate in block if candidate.text is not None]
-    if not present:
-        reason = NO_TEXT if block else "no candidates"
-        return ranking.with_report(StageReport(stage, applied=False, reason=reason, candidates=len(block)))
-    scores = score_slices(
-        scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline, text_of=text_of
-    )
-    judged = [judge(present[at], scores.places[at], scores.logits[at]) for at in scores.scored]
-    shortened = sum(leaves_out(present[at], scores.places[at]) for at in scores.scored) if leaves_out else 0
-    failures = {present[place].doc_id: reason for place, reason in scores.failed.items()}
-    attempt = Attempt(block, present, judged, scores.reached, failures)
-    candidates = settle(ranking, stage, attempt)
-    report = report_of(
-        scorer,
-        stage,
-        scores,
-        unit=unit,
-        candidates=len(block),
-        failed=attempt.failed,
-        shortened=shortened,
-        took_ms=(time.perf_counter() - started) * 1000,
-    )
-    return Ranking(ranking.query, candidates, (*ranking.reports, report))
+
+    def score(block: Sequence[Candidate], present: Sequence[Candidate]) -> Outcome:
+        scores = score_slices(
+            scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline, text_of=text_of
+        )
+        judged = [judge(present[at], scores.places[at], scores.logits[at]) for at in scores.scored]
+        shortened = sum(leaves_out(present[at], scores.places[at]) for at in scores.scored) if leaves_out else 0
+        failures = {present[place].doc_id: reason for place, reason in scores.failed.items()}
+        attempt = Attempt(block, present, judged, scores.reached, failures)
+        counts = {**scores.counts(), "truncated": scores.truncated + shortened}
+        return Outcome(attempt, counts, _reasons(scores, unit))
+
+    return rank_block(scorer, ranking, score, stage=stage, depth=depth)
 
 
 def score_slices(
@@ -110,50 +96,15 @@ def score_slices(
         scores = score_parts(scorer, query, [parts_of(one) for one in candidates], deadline=deadline, stage=stage)
     if scores.scored:
         return scores
-    if not scores.failures:
-        raise DeadlineExceeded("the deadline passed before any candidate was scored", stage=stage)
-    reason = next(iter(scores.failures.values()))
-    raise InferenceError(f"no candidate could be scored: {reason}", stage=stage, model=scorer.model)
+    raise nothing_scored(scorer, scores.failures, stage=stage)
 
 
-def report_of(
-    scorer: Scorer,
-    stage: str,
-    scores: PassageScores,
-    *,
-    unit: str,
-    candidates: int,
-    failed: int,
-    took_ms: float,
-    shortened: int = 0,
-) -> StageReport:
-    """Return the report of a stage that scored parts of documents.
-
-    Args:
-        scorer: whose model it was.
-        stage: its name.
-        scores: the scores of the parts.
-        unit: what the parts are called: ``passages``, ``sentences``.
-        candidates: documents that the stage was asked to order.
-        failed: documents that could not be scored.
-        took_ms: wall time of the stage, in milliseconds.
-        shortened: documents of which some text is in no part.
-    """
+def _reasons(scores: PassageScores, unit: str) -> list[str]:
+    """Return why not all parts were scored."""
     reasons = []
     asked, attempted = scores.asked, scores.attempted
     if attempted < asked:
         reasons.append(f"the deadline passed after {attempted} of {asked} {unit}")
     if scores.failures:
         reasons.append(f"{len(scores.failures)} of {asked} {unit} could not be scored")
-    if failed:
-        reasons.append(f"{failed} candidates could not be scored")
-    return StageReport(
-        name=stage,
-        applied="partial" if reasons else True,
-        reason="; ".join(reasons),
-        model=scorer.model,
-        candidates=candidates,
-        **{**scores.counts(), "truncated": scores.truncated + shortened},
-        failed=failed,
-        took_ms=took_ms,
-    )
+    return reasons

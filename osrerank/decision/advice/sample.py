@@ -80,12 +80,10 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
     """Return options under which a search shows the model's scores of as many candidates, and nothing else.
 
     Raises:
-        ConfigError: the options rerank by sentences, in OpenSearch, or by a pipeline of one's own.
+        ConfigError: the options rerank by sentences, or by a pipeline of one's own.
     """
-    if not isinstance(options.pipeline, str) or options.sentences is not None or options.search_pipeline is not None:
-        reason = (
-            "advice begins with one model over documents or passages: leave out sentences, via and your own pipeline"
-        )
+    if not isinstance(options.pipeline, str) or options.sentences is not None:
+        reason = "advice begins with one model over documents or passages: leave out sentences and your own pipeline"
         raise ConfigError(reason, setting="rerank", source="settings file")
     return replace(
         options,

@@ -51,9 +51,9 @@ class Request:
             raise parsing("the body is not a JSON object")
         return parsed
 
-    def flag(self, name: str, *, default: bool = False) -> bool:
+    def flag(self, name: str) -> bool:
         """Return whether a parameter is on; given without a value it is."""
-        return self.params.get(name, str(default).lower()) in ("true", "")
+        return self.params.get(name, "false") in ("true", "")
 
     @property
     def refresh(self) -> str:

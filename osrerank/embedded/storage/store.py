@@ -24,6 +24,8 @@ from osrerank.embedded.errors import Fault, Json
 FORMAT = 1
 """The version of the folder's layout; a folder of a later version is refused."""
 FILE = "store.sqlite"
+BATCH = 1000
+"""Rows that are read at once."""
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE indices (
@@ -244,9 +246,9 @@ class Store:
                 self._db.execute(f"SELECT count(*) FROM docs_{index.id:d} WHERE source IS NOT NULL").fetchone()[0]
             )
 
-    def since(self, index: IndexRow, seq: int, batch: int = 1000) -> Iterator[list[Row]]:
+    def since(self, index: IndexRow, seq: int) -> Iterator[list[Row]]:
         """Yield the rows after a sequence number, in its order, in batches."""
-        query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE seq > ? ORDER BY seq LIMIT {batch:d}"
+        query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE seq > ? ORDER BY seq LIMIT {BATCH:d}"
         while True:
             with self.lock, self._border():
                 rows = [Row(*found) for found in self._db.execute(query, (seq,))]

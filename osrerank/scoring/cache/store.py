@@ -8,14 +8,13 @@ eviction policy of the server, which a broker must not have.
 
 import logging
 import struct
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from prometheus_client import Counter
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from osrerank._pause import Pause
 from osrerank._redis import open_redis
 from osrerank.scoring.cache.signing import SIGNATURE_BYTES, EntrySigner
 
@@ -47,8 +46,6 @@ return 0
 
 ERRORS = Counter("osrerank_score_cache_errors", "Failed calls of the cache, and values in it that are not scores.")
 
-Answer = TypeVar("Answer")
-
 logger = logging.getLogger(__name__)
 
 
@@ -76,8 +73,8 @@ class RemoteStore:
         self._redis = connect(redis) if isinstance(redis, str) else redis
         self._ttl_s = ttl_s
         self._most = max(1, int(most_bytes / 2 / (REMOTE_ENTRY_BYTES + self._signer.added_bytes)))
-        self._breaker = Breaker(rest_s)
-        self._writing = Breaker(rest_s)
+        self._rest_s = rest_s
+        self._calls, self._writes = (Pause(rest_s, self._report) for _ in range(2))
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float]]:
         """Return the scores that there are, by key: all of them, and those that must be written again to stay."""
@@ -86,7 +83,7 @@ class RemoteStore:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hmget(YOUNG, keys)
         pipeline.hmget(OLD, keys)
-        answer = self._breaker.attempt(pipeline.execute)
+        answer = self._calls.attempt(pipeline.execute, None)
         if not _fits(answer, len(keys)):
             return {}, {}
         young, old = (_decoded(keys, found, self._signer) for found in answer or ())
@@ -100,11 +97,11 @@ class RemoteStore:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hset(YOUNG, mapping={key: self._signer.seal(key, VALUE.pack(value)) for key, value in scores.items()})
         pipeline.eval(TURN, 2, YOUNG, OLD, self._most, self._ttl_s * 1000)
-        self._writing.attempt(lambda: self._breaker.attempt(lambda: self._execute(pipeline)))
+        self._writes.attempt(lambda: self._calls.attempt(lambda: self._execute(pipeline), None), None)
 
     def close(self) -> None:
         """Close the connections."""
-        self._breaker.attempt(self._redis.close)
+        self._calls.attempt(self._redis.close, None)
 
     def _execute(self, pipeline: Any) -> None:
         """Execute a write; where Redis is full, give back what scores take, because others need it more."""
@@ -112,7 +109,7 @@ class RemoteStore:
             pipeline.execute()
         except OutOfMemoryError as error:
             self._give_back()
-            self._writing.open(error)
+            self._writes.begin(error)
 
     def _give_back(self) -> None:
         """Drop the old generation and let the young one become it, to be dropped the next time."""
@@ -122,36 +119,9 @@ class RemoteStore:
         except ResponseError:  # there is no young one
             return
 
-
-class Breaker:
-    """Calls a service that may fail, and pauses after a failure.
-
-    Args:
-        rest_s: length of the pause, in seconds.
-    """
-
-    def __init__(self, rest_s: float) -> None:
-        self._rest_s = rest_s
-        self._closed_until = 0.0
-        self._lock = threading.Lock()
-
-    def attempt(self, call: Callable[[], Answer]) -> Answer | None:
-        """Return the call's result, or None if it failed or the service is paused."""
-        if time.monotonic() < self._closed_until:
-            return None
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - whatever a cache does wrong, the search goes on
-            self.open(error)
-            return None
-
-    def open(self, error: Exception) -> None:
-        """Count a failure, and log the first of those that calls at the same time met."""
+    def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - as `Pause` gives it
         ERRORS.inc()
-        with self._lock:
-            was_open = time.monotonic() < self._closed_until
-            self._closed_until = time.monotonic() + self._rest_s
-        if not was_open:
+        if is_first:
             logger.warning(
                 "[cache-away] the score cache failed and is paused for %g s: %s", self._rest_s, type(error).__name__
             )

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from osrerank._pause import Pause
 from osrerank.errors import InferenceError, ModelLoadError, WorkerError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder
@@ -67,12 +68,12 @@ class WorkersMaker:
 
     def __init__(self, workers: RemoteScorer, records: Records, identity: Callable[[], str]) -> None:
         self._workers, self._records, self._identity = workers, records, identity
-        self._unreadable_until = 0.0
+        self._unreadable = Pause(REST_S)
 
     @property
     def is_unreadable(self) -> bool:
         """Whether workers answered with records that are none here, just now."""
-        return time.monotonic() < self._unreadable_until
+        return self._unreadable.is_on
 
     def make(self, texts: Sequence[str], deadline: Deadline) -> Made:
         texts = [sent(text) for text in texts]  # a longer one has the same record, and in the workers this key
@@ -83,8 +84,9 @@ class WorkersMaker:
             raise InferenceError(f"workers have another model than this process: {found.identity}")
         read = self._records.read({key: found.contents[key] for key in keys if key in found.contents})
         if found.contents and not read:
-            self._unreadable_until = time.monotonic() + REST_S
-            raise InferenceError(UNREADABLE)
+            error = InferenceError(UNREADABLE)
+            self._unreadable.begin(error)
+            raise error
         made = {at: one for at, key in enumerate(keys) if isinstance(one := read.get(key), Record)}
         lacking = dict.fromkeys(found.answered - made.keys(), "the worker sent no record of it")
         return Made(made, {**lacking, **found.failures})

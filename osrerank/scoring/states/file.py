@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osrerank._pause import Answer
 from osrerank._platform import renew_after_fork
-from osrerank.scoring.states.store import REST_S, Answer, Guard, Size
+from osrerank.scoring.states.store import REST_S, Guard, Size
 
 NAME, PATTERN = "states-{:06d}.lmdb", "states-*.lmdb"
 PRUNED = "pruned-{}"
@@ -80,12 +81,12 @@ class FileStore:
         self._generations, self._changed_ns = (), -1
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        return self._guard.attempt("read", lambda: self._at_its_size(lambda: self._read(keys)), {})
+        return self._guard.read.attempt(lambda: self._at_its_size(lambda: self._read(keys)), {})
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
         if not records:
             return 0
-        return self._guard.attempt("write", lambda: self._at_its_size(lambda: self._write(records)), 0)
+        return self._guard.write.attempt(lambda: self._at_its_size(lambda: self._write(records)), 0)
 
     def size(self) -> Size:
         with self._asked():

@@ -70,10 +70,10 @@ class RedisStore:
         self._guard = Guard(self.name, "Redis", rest_s)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        return self._guard.attempt("read", lambda: self._read(keys), {}) if keys else {}
+        return self._guard.read.attempt(lambda: self._read(keys), {}) if keys else {}
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
-        return self._guard.attempt("write", lambda: self._write(records), 0) if records else 0
+        return self._guard.write.attempt(lambda: self._write(records), 0) if records else 0
 
     def size(self) -> Size:
         with self._guard.asked(RedisError):

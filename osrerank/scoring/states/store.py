@@ -2,14 +2,15 @@
 
 import logging
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from prometheus_client import Counter
 
+from osrerank._pause import Pause
 from osrerank.errors import OsrerankError
 
 REST_S = 10.0
@@ -21,8 +22,6 @@ MISSES = Counter("osrerank_states_misses", "Documents whose states were asked of
 BYTES = Counter("osrerank_states_bytes", "Bytes of records, by store and direction: read, written.", ["store", "way"])
 ERRORS = Counter("osrerank_states_errors", "Failed calls of a store; each costs time only.", ["store"])
 
-
-Answer = TypeVar("Answer")
 
 logger = logging.getLogger(__name__)
 
@@ -73,34 +72,21 @@ class StateStore(Protocol):
 
 
 class Guard:
-    """Calls what may fail, and pauses after a failure: reading and writing apart, so that a full store still answers.
+    """Counts and logs the failures of a store, and pauses after each.
 
     Args:
         store: name of the store, for metrics.
         place: where it is, for log lines.
         rest_s: length of the pause, in seconds.
+
+    Attributes:
+        read: pause of reading.
+        write: pause of writing, which is another, so that a full store still answers.
     """
 
     def __init__(self, store: str, place: str, rest_s: float = REST_S) -> None:
         self._store, self._place, self._rest_s = store, place, rest_s
-        self._paused_until = {"read": 0.0, "write": 0.0}
-        self._lock = threading.Lock()
-
-    def attempt(self, way: str, call: Callable[[], Answer], otherwise: Answer) -> Answer:
-        """Return the call's result, or something else where it fails or has failed just now.
-
-        Args:
-            way: ``read`` or ``write``.
-            call: may raise anything.
-            otherwise: what is returned then.
-        """
-        if self.is_paused(way):
-            return otherwise
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - whatever a store does wrong, the search goes on
-            self.failed(way, error)
-            return otherwise
+        self.read, self.write = (Pause(rest_s, partial(self._report, way)) for way in ("read", "write"))
 
     @contextmanager
     def asked(self, *errors: type[Exception]) -> Iterator[None]:
@@ -111,16 +97,8 @@ class Guard:
             ERRORS.labels(self._store).inc()
             raise OsrerankError(f"the document states in {self._place} cannot be used: {error}") from error
 
-    def is_paused(self, way: str) -> bool:
-        """Return whether reading or writing has failed just now."""
-        return time.monotonic() < self._paused_until[way]
-
-    def failed(self, way: str, error: Exception) -> None:
-        """Count a failure, log the first one, and begin a pause."""
+    def _report(self, way: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - as `Pause` gives it
         ERRORS.labels(self._store).inc()
-        with self._lock:
-            is_first = not self.is_paused(way)
-            self._paused_until[way] = time.monotonic() + self._rest_s
         if is_first:
             reason = f"{type(error).__name__}: {error}"
             logger.warning(

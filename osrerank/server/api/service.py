@@ -89,13 +89,12 @@ class Service:
         """The model's name, without loading it."""
         return self.reranker.model_name
 
-    async def judge(self, questions: Sequence[Question], deadline: Deadline, *, cached: bool = True) -> list[Judgement]:
+    async def judge(self, questions: Sequence[Question], deadline: Deadline) -> list[Judgement]:
         """Score all questions. If the caller is cancelled, what is not scored yet is dropped.
 
         Args:
             questions: of one request.
             deadline: of the response.
-            cached: whether scores may come from the cache, if there is one.
 
         Raises:
             Busy: too many documents are waiting, or the answer is not expected in time.
@@ -111,7 +110,7 @@ class Service:
         deadline = replace(deadline, withdrawn=lambda: bool(left))
         try:
             async with asyncio.timeout(_positive(deadline.remaining_s())):
-                return await self._judged(questions, deadline, cached=cached)
+                return await self._judged(questions, deadline)
         except TimeoutError:
             raise DeadlineExceeded("the time given for the request ran out before everything was scored") from None
         finally:
@@ -168,13 +167,11 @@ class Service:
                 wait_s - most_s,
             )
 
-    async def _judged(
-        self, questions: Sequence[Question], deadline: Deadline, *, cached: bool, tokens: int = 0
-    ) -> list[Judgement]:
+    async def _judged(self, questions: Sequence[Question], deadline: Deadline, *, tokens: int = 0) -> list[Judgement]:
         """Return judgements of questions that are scored in tasks of this many tokens; 0 for as many as usual."""
         parts = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
         tasks = [
-            Task(_tokens(part), carried(functools.partial(self._score, part, deadline, cached=cached)))
+            Task(_tokens(part), carried(functools.partial(self._score, part, deadline)))
             for some in parts
             for part in some
         ]
@@ -182,18 +179,18 @@ class Service:
         scores = [[next(answers) for _ in some] for some in parts]
         known = {one.identity for some in scores for one in some if isinstance(one, Scores) and one.identity}
         if len(known) > 1 and not tokens:  # the model changed meanwhile; a question is scored by one
-            return await self._judged(questions, deadline, cached=cached, tokens=1 << 62)
-        scorer = self.reranker.scorer(cached=cached)
+            return await self._judged(questions, deadline, tokens=1 << 62)
+        scorer = self.reranker.scorer()
         return [judgement(scorer, _joined(some, part)) for some, part in zip(scores, parts, strict=True)]
 
-    def _score(self, question: Question, deadline: Deadline, *, cached: bool) -> Scores | InferenceError:
+    def _score(self, question: Question, deadline: Deadline) -> Scores | InferenceError:
         """Return a question's scores, or why none of its documents could be scored."""
         if deadline.passed:
             raise DeadlineExceeded("the time given for the request ran out before its turn came")
         asked = len(question.documents)
         try:
             with span("osrerank.score", gen_ai__operation__name="rerank", gen_ai__rerank__candidate__count=asked):
-                scores = self.reranker.score(question.query, question.documents, deadline, cached=cached)
+                scores = self.reranker.score(question.query, question.documents, deadline)
         except InferenceError as error:
             return error
         if scores.reached < asked:

@@ -14,14 +14,12 @@ from typing import Any, Self
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
-from osrerank.options.rerank import STRICT
 from osrerank.server.opensearch.cluster import Change, check_plugins, explained, joined, needed_changes, put, restored
 from osrerank.server.opensearch.ml_commons import CallBounds, Models
 from osrerank.server.opensearch.templates import Templates, template_of
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 MARK = "Reranks with osrerank. Made, and to be removed, by osrerank pipeline. Before: "
-STRICT_MARK = "Reranks with osrerank or fails, so that osrerank's client can mark its fallback. Belongs to "
 DRIFTED = "is not as this osrerank installs it: run osrerank pipeline install again"
 
 
@@ -87,7 +85,7 @@ class Installation:
         model_id: of its model; None if the installation is incomplete.
         fields: fields whose texts are sent.
         oversample: how many times the page's size is reranked.
-        drifted: its search pipelines and templates that are missing, changed, or of an older osrerank.
+        drifted: its search pipeline and templates that are missing, changed, or of an older osrerank.
     """
 
     before: Before
@@ -98,9 +96,7 @@ class Installation:
 
 
 class Installer:
-    """Installs, inspects and removes the pipelines of one name.
-
-    There are two: NAME, which returns the first pass's order when reranking fails, and NAME-strict, which fails.
+    """Installs, inspects and removes a pipeline, which returns the first pass's order when reranking fails.
 
     Args:
         client: the cluster's, with the rights to change settings, search pipelines and models.
@@ -116,12 +112,8 @@ class Installer:
                 f"the search pipeline's name is {name!r}; it may have letters and digits, then '.', '_' and '-' too"
             )
             raise ConfigError(reason, setting="name", source="flag")
-        if name.endswith(STRICT):
-            reason = f"the search pipeline's name ends in {STRICT}: leave that out, a second pipeline is called so"
-            raise ConfigError(reason, setting="name", source="flag")
         self._client = client
         self._name = name
-        self._strict = f"{name}{STRICT}"
         self._models = Models(client, name)
         self._templates = Templates(client)
 
@@ -138,8 +130,7 @@ class Installer:
             steps.append(f"connector and model {self._models.label}, calling {wish.server}")
         wanted = (wish.fields, wish.oversample, ())
         if found is None or (found.fields, found.oversample, found.drifted) != wanted:
-            names = f"search pipelines {self._name} and {self._strict}"
-            steps.append(f"{names}: each {_summary(wish.fields, wish.oversample)}")
+            steps.append(f"search pipeline {self._name}: {_summary(wish.fields, wish.oversample)}")
         steps += [f"search template {name}" for name in self._without_template(wish, found)]
         steps += [f"default pipeline of {index}" for index in self._without_default(wish)]
         return steps
@@ -195,10 +186,7 @@ class Installer:
         Raises:
             InstallError: the pipeline is not ours.
         """
-        pipeline = self._pipeline(self._name)
-        strict = self._pipeline(self._strict)
-        if strict is not None and not str(strict.get("description", "")).startswith(STRICT_MARK):
-            raise InstallError(f"the search pipeline {self._strict} is not osrerank's: choose another --name")
+        pipeline = self._pipeline()
         if pipeline is None:
             return None
         description = pipeline.get("description", "")
@@ -212,9 +200,7 @@ class Installer:
             tuple(rerank.get("context", {}).get("document_fields", ())),
             float(more.get("sample_factor", 1.0)),
         )
-        there = {self._name: pipeline, self._strict: strict or {}}
-        wanted = {self._name: _processors(found), self._strict: _processors(found, strict=True)}
-        drifted = [name for name in there if not _has(there[name], wanted[name])]
+        drifted = [] if _has(pipeline, _processors(found)) else [self._name]
         template = template_of(found.fields, _processors(found))
         drifted += [name for name in found.before.templates if not self._templates.has(name, template)]
         return replace(found, drifted=tuple(drifted))
@@ -260,20 +246,17 @@ class Installer:
         put(self._client, values)
         done += [f"cluster setting {name}: as before" for name in values]
         with explained("remove the search pipeline"):
-            if self._pipeline(self._strict) is not None:
-                self._client.transport.perform_request("DELETE", f"/_search/pipeline/{self._strict}")
-                done.append(f"removed search pipeline {self._strict}")
             self._client.transport.perform_request("DELETE", f"/_search/pipeline/{self._name}")
         return [*done, f"removed search pipeline {self._name}"]
 
-    def _pipeline(self, name: str) -> dict[str, Any] | None:
-        """Return a search pipeline; None when there is none."""
+    def _pipeline(self) -> dict[str, Any] | None:
+        """Return the search pipeline; None when there is none."""
         with explained("look at the search pipeline"):
             try:
-                content = self._client.transport.perform_request("GET", f"/_search/pipeline/{name}")
+                content = self._client.transport.perform_request("GET", f"/_search/pipeline/{self._name}")
             except NotFoundError:
                 return None
-        found: dict[str, Any] = content[name]
+        found: dict[str, Any] = content[self._name]
         return found
 
     def _unshared(self, changes: tuple[Change, ...]) -> list[Change]:
@@ -307,14 +290,12 @@ class Installer:
         return None
 
     def _put(self, description: str, found: Installation | None) -> None:
-        """Put both pipelines and the templates; of an installation that is incomplete only the description."""
-        bodies = {self._name: {"description": description}}
+        """Put the pipeline and the templates; of an installation that is incomplete only the description."""
+        body: dict[str, Any] = {"description": description}
         if found is not None and found.model_id is not None:
-            bodies[self._name] |= _processors(found)
-            bodies[self._strict] = {"description": f"{STRICT_MARK}{self._name}", **_processors(found, strict=True)}
+            body |= _processors(found)
         with explained("put the search pipeline"):
-            for name, body in bodies.items():
-                self._client.transport.perform_request("PUT", f"/_search/pipeline/{name}", body=body)
+            self._client.transport.perform_request("PUT", f"/_search/pipeline/{self._name}", body=body)
         if found is not None and found.model_id is not None:
             for name in found.before.templates:
                 self._templates.put(name, template_of(found.fields, _processors(found)))
@@ -357,12 +338,11 @@ def _processor(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, A
     return found
 
 
-def _processors(found: Installation, *, strict: bool = False) -> dict[str, Any]:
-    """Return the processors of one of an installation's pipelines."""
+def _processors(found: Installation) -> dict[str, Any]:
+    """Return the processors of an installation's pipeline."""
     context = {"document_fields": list(found.fields)}
-    rerank: dict[str, Any] = {"ml_opensearch": {"model_id": found.model_id}, "context": context}
-    if not strict:
-        rerank["ignore_failure"] = True
+    model = {"model_id": found.model_id}
+    rerank: dict[str, Any] = {"ml_opensearch": model, "context": context, "ignore_failure": True}
     if found.oversample == 1:
         return {"response_processors": [{"rerank": rerank}]}
     return {

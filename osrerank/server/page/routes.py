@@ -150,7 +150,6 @@ class Comparison:
         options: RerankOptions = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
         options |= {
             "query": None,
-            "via": "client",
             "min_score": None,
             "min_probability": None,
             "cutoff": None,

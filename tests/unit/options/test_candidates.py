@@ -40,7 +40,6 @@ def test_malformed_option_is_named(value, named):
         ({"sentences": True}, "sentences"),
         ({"pipeline": Pipeline((MonoStage(FunctionScorer()),))}, "pipeline"),
         ({"depth": "auto"}, "depth"),
-        ({"via": "pipeline"}, "candidates"),
     ],
 )
 def test_what_cannot_judge_hits_without_a_first_pass_score_is_refused(other, named):

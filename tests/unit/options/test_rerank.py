@@ -15,7 +15,6 @@ from osrerank.errors import ConfigError
         ({"depth": "ten"}, "depth"),
         ({"depth": 10_001}, "depth"),
         ({"depth": "Auto"}, "depth"),
-        ({"depth": "auto", "via": "pipeline"}, "depth"),
         ({"fields": []}, "fields"),
         ({"fields": [1]}, "fields"),
         ({"pipeline": "quattro"}, "pipeline"),

@@ -12,7 +12,8 @@ import pytest
 from opensearchpy import TransportError
 
 from osrerank import Client, connect
-from osrerank.retrieval.found_fields import KEPT_S, FoundFields
+from osrerank.retrieval.found_fields import FoundFields
+from osrerank.retrieval.kept import KEPT_S
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.articles import ARTICLES, fill
 from tests.rankings import response_of

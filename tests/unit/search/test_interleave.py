@@ -199,7 +199,6 @@ def test_asynchronous_and_multiple_searches_interleave_alike(client: Client, tmp
     [
         ({"interleave": BM25, "min_score": 0.5}, "rerank.min_score"),
         ({"interleave": BM25, "cutoff": "cliff"}, "rerank.cutoff"),
-        ({"interleave": BM25, "via": "pipeline"}, "rerank.via"),
         ({"interleave": {"with": {"rm3": True}, "key": "s"}}, "rerank.interleave.with.rm3"),
         ({"interleave": {"with": {"min_score": 0.5}, "key": "s"}}, "rerank.interleave.with.min_score"),
         ({"interleave": {"with": {"depth": 0}, "key": "s"}}, "rerank.depth"),

@@ -34,10 +34,9 @@ def ids(response):
         ),
     ],
 )
-@pytest.mark.parametrize("options", [{}, {"via": "pipeline"}])
-def test_a_query_without_one_text_keeps_the_first_pass(body, reason, options):
+def test_a_query_without_one_text_keeps_the_first_pass(body, reason):
     client = client_for(response_of(["a", "bbb"]))
-    response = client.search(index="i", body=body, size=2, rerank={"depth": 50, **options})
+    response = client.search(index="i", body=body, size=2, rerank={"depth": 50})
     assert ids(response) == ["d0", "d1"]
     assert response["rerank"]["applied"] is False
     found = response["rerank"]["reason"]
@@ -47,7 +46,7 @@ def test_a_query_without_one_text_keeps_the_first_pass(body, reason, options):
     assert asked(client)["body"] == body
     assert int(asked(client)["params"]["size"]) == 2
     with pytest.raises(ConfigError, match=reason):
-        client.search(index="i", body=body, rerank={"on_failure": "raise", **options})
+        client.search(index="i", body=body, rerank={"on_failure": "raise"})
 
 
 @pytest.mark.parametrize(

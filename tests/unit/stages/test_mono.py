@@ -7,7 +7,7 @@ import pytest
 
 from osrerank import MonoStage
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.stages.mono import NO_TEXT
+from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, Scores
 from tests.rankings import ranking_of
