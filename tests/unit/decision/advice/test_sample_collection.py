@@ -12,11 +12,10 @@ from osrerank import Client, connect
 from osrerank.cli.demo import INDEX, Sample, index_sample
 from osrerank.decision.advice.advise import advise
 from osrerank.decision.advice.choose import measured
-from osrerank.decision.advice.tried import Wanted
 from osrerank.types import Qrels, Query
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
-WANTED = Wanted(sample=100, budget_s=1_000, depths=(10, 20))
+DEPTHS = (10, 20)
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +29,11 @@ def test_reranking_is_better_and_the_promise_is_kept(client: Client, tmp_path: P
     sample = Sample.load()
     queries = [Query(query_id, text) for query_id, text in sample.queries.items()]
     qrels = Qrels(sample.relevant)
-    advice = advise({"osrerank/mono": client}, INDEX, queries, qrels, WANTED)
-    assert advice.verdict is not None
+    advice = advise(client, INDEX, queries, qrels, depths=DEPTHS)
     assert advice.verdict.difference > 0
     assert advice.verdict.better > advice.verdict.worse
     assert advice.verdict.outcome == "helps" or (advice.verdict.more_queries or 0) > 0
-    half = advise({"osrerank/mono": client}, INDEX, queries[:50], qrels, WANTED)
-    assert half.choice is not None
-    others = [one for one in advice.tried[0].found if one.query in queries[50:]]
-    kept = measured(others, qrels, WANTED.measure, half.choice.setting).mean()
+    half = advise(client, INDEX, queries[:50], qrels, depths=DEPTHS)
+    others = [one for one in advice.found if one.query in queries[50:]]
+    kept = measured(others, qrels, advice.measure, half.choice.setting).mean()
     assert half.choice.low <= kept <= half.choice.high
