@@ -10,18 +10,17 @@ LINE = 18.0
 """Height of a line of the key."""
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --quiet: #59636e; --line: #d1d9e0; --ground: #ffffff;
-  --field: #f6f8fa; --one: #0a66a8; --two: #b8480b; --three: #7638a8; --four: #0b6e63;
+  --field: #f6f8fa; --one: #0a66a8; --two: #b8480b;
   --good: #116f38; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --quiet: #9da7b1; --line: #3a424c; --ground: #12161c;
-  --field: #1a2028; --one: #63b3f0; --two: #f0955c; --three: #cb9ff5; --four: #52cfc0;
+  --field: #1a2028; --one: #63b3f0; --two: #f0955c;
   --good: #5fcf8a; --bad: #ff8b80; } }
 svg { display: block; width: 100%; max-width: 460px; height: auto; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--ink); } svg .axis { stroke: var(--line); fill: none; } svg .tick { fill: var(--quiet); }
 svg .one { stroke: var(--one); fill: var(--one); } svg .two { stroke: var(--two); fill: var(--two); }
-svg .three { stroke: var(--three); fill: var(--three); } svg .four { stroke: var(--four); fill: var(--four); }
 svg .quiet { stroke: var(--quiet); fill: var(--quiet); } svg .open { fill: none; }
 svg text.quiet { stroke: none; fill: var(--quiet); }
-svg text.one, svg text.two, svg text.three, svg text.four { stroke: none; }
+svg text.one, svg text.two { stroke: none; }
 """
 
 
@@ -33,14 +32,12 @@ class Axis:
         label: what it shows, with the unit.
         low, high: values at the ends; high is above low.
         ticks: values that are written beside it.
-        form: how they are written, as for `format`.
     """
 
     label: str
     low: float
     high: float
     ticks: tuple[float, ...]
-    form: str = "g"
 
     def share(self, value: float) -> float:
         """Return where a value is on the axis, 0 at the low end and 1 at the high one."""
@@ -64,7 +61,7 @@ class Frame:
 
 
 def chart(title: str, x: Axis, y: Axis, *drawn: Draw, names: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a diagram; `line`, `dots` and `spans` draw in it.
+    """Return a diagram; `line` and `dots` draw in it.
 
     Args:
         title: for those who do not see it.
@@ -90,29 +87,16 @@ def line(points: Sequence[tuple[float, float]], kind: str = "one", *, is_dashed:
     return draw
 
 
-def dots(points: Sequence[tuple[float, float, str]], kind: str = "one", radius: float = 3.5) -> Draw:
+def dots(points: Sequence[tuple[float, float, str]], kind: str = "one") -> Draw:
     """Return what draws a dot at each ``(x, y, what it is)``; the last is shown when the pointer is on the dot."""
 
     def draw(frame: Frame) -> str:
         drawn = []
         for x, y, said in points:
             left, top = frame.at(x, y)
-            place = f'cx="{left:.1f}" cy="{top:.1f}" r="{radius:g}"'
+            place = f'cx="{left:.1f}" cy="{top:.1f}" r="3.5"'
             drawn.append(f'<circle class="{kind}" {place}><title>{escape(said)}</title></circle>')
         return "".join(drawn)
-
-    return draw
-
-
-def spans(values: Sequence[tuple[float, float, float]], kind: str = "one") -> Draw:
-    """Return what draws an upright line at each ``(x, low, high)``."""
-
-    def draw(frame: Frame) -> str:
-        ends = [(frame.at(x, low), frame.at(x, high)) for x, low, high in values]
-        return "".join(
-            f'<line class="{kind}" stroke-width="2" x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}"/>'
-            for a, b in ends
-        )
 
     return draw
 
@@ -129,13 +113,11 @@ def _axes(frame: Frame) -> str:
     parts = [f'<path class="axis" d="M{LEFT:g},{TOP:g} V{bottom:g} H{right:g}"/>']
     for value in frame.x.ticks:
         left, _ = frame.at(value, frame.y.low)
-        text = format(value, frame.x.form)
-        parts.append(f'<text class="tick" x="{left:.1f}" y="{bottom + 16:g}" text-anchor="middle">{text}</text>')
+        parts.append(f'<text class="tick" x="{left:.1f}" y="{bottom + 16:g}" text-anchor="middle">{value:g}</text>')
     for value in frame.y.ticks:
         _, top = frame.at(frame.x.low, value)
-        text = format(value, frame.y.form)
         parts.append(f'<path class="axis" d="M{LEFT:g},{top:.1f} H{right:g}" stroke-width=".5"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 6:g}" y="{top + 4:.1f}" text-anchor="end">{text}</text>')
+        parts.append(f'<text class="tick" x="{LEFT - 6:g}" y="{top + 4:.1f}" text-anchor="end">{value:g}</text>')
     middle = (LEFT + right) / 2
     parts.append(f'<text x="{middle:g}" y="{HEIGHT - 8:g}" text-anchor="middle">{escape(frame.x.label)}</text>')
     upright = f'transform="translate(13 {(TOP + bottom) / 2:g}) rotate(-90)" text-anchor="middle"'

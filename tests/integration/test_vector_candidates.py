@@ -12,11 +12,8 @@ from prometheus_client import REGISTRY
 from osrerank import Client, connect
 from osrerank.aio import connect_async
 from osrerank.cli import cli
-from osrerank.decision.advice.recall import recall_by_source
-from osrerank.decision.advice.sample import sampling_options, search_sample
 from osrerank.errors import VectorsError
 from osrerank.retrieval.vector_field import VectorField
-from osrerank.types import Qrels, Query
 
 pytestmark = pytest.mark.integration
 
@@ -179,15 +176,6 @@ def test_the_asynchronous_client_finds_the_same(client: Client, index: str, engi
     assert [(hit["_id"], hit["_score"]) for hit in asyncio.run(found())["hits"]["hits"]] == [
         (hit["_id"], hit["_score"]) for hit in expected["hits"]["hits"]
     ]
-
-
-def test_advice_tells_what_each_source_finds(client: Client, index: str):
-    options = sampling_options(client.options_of(index), 2)
-    found = search_sample(client, index, [Query("1", QUERY)], options, budget_s=60)
-    qrels = Qrels({"1": {"0": 1, "1": 1}})
-    recalls = {one.source: one.recall for one in recall_by_source(client, index, found, qrels)}
-    assert recalls["first pass"] == 0.5
-    assert recalls["vectors"] == recalls["union"] == 1.0
 
 
 def test_runs_of_each_source_and_of_both(client: Client, index: str, engine_url: str, tmp_path: Any):

@@ -1,1 +1,1 @@
-"""Advice from a sample of queries: whether reranking helps, with which settings, and what it costs."""
+"""Whether reranking helps on an index, and with which depth and weight of the first pass, by judged queries."""

@@ -1,89 +1,154 @@
-"""A sample of queries, searched once to the greatest depth: every smaller depth and every blend follows from it."""
+"""Search each query once, so deep that the order of every smaller depth and every blend can be computed from it."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from osrerank.client import Client
-from osrerank.decision.advice.verdict import LEAST_QUERIES
 from osrerank.errors import ConfigError
-from osrerank.evaluation.records import Record
-from osrerank.evaluation.tune import Evidence, Weights
+from osrerank.options.passages import Passages
 from osrerank.options.rerank import MONO_DUO, Rerank
 from osrerank.response import FIRST_PASS, parse_hit, squash, text_of
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
 
-LONG_WORDS = 300
-"""Words from which on a document may be longer than a model reads."""
+DEPTHS = (10, 20, 50, 100)
+WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Weights of the first pass in a linear blend, in logits; 0 leaves it out."""
 MONO = "mono"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A query's hits with the scores of first pass and model.
+class Setting:
+    """The options of a search that are compared.
 
     Attributes:
-        query: that was searched.
-        candidates: in first-pass order, with the model's score behind the first pass's where it has one.
-        texts: of the hits, as the model reads them.
-        took_ms: wall time of the search, at the greatest depth.
-        encoded: documents whose states were computed.
-        long: how many hits have long texts.
-        order: as the search returned it, where pairs were compared; otherwise empty.
-        sentences: the values of the hits' best sentences, in first-pass order; None of a search by whole texts.
+        model: its name, as ``--model`` has it; the same in all settings.
+        passages: the option ``passages`` as a settings file has it; the same in all settings.
+        depth: candidates that are reranked.
+        blend: ``replace``, ``linear``, ``weighted`` or ``rrf``.
+        weight: weight of the first pass in the blend.
+        duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have some.
+    """
+
+    model: str
+    passages: str
+    depth: int
+    blend: str
+    weight: float
+    duo_depth: int = 0
+
+    def __str__(self) -> str:
+        blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
+        pairs = f", pairs of the first {self.duo_depth}" if self.duo_depth else ""
+        return f"depth {self.depth}, {blend}{pairs}, model {self.model}, passages {self.passages}"
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of a search, as a settings file has them."""
+        weight = {} if self.blend in ("replace", "rrf") else {"blend_weight": self.weight}
+        pairs = {"pipeline": MONO_DUO, "duo_depth": self.duo_depth} if self.duo_depth else {"pipeline": MONO}
+        return {**pairs, "depth": self.depth, "blend": self.blend, **weight, "passages": self.passages}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The hits of a query with the scores of first pass and model.
+
+    Attributes:
+        query: the query.
+        candidates: hits in first-pass order, with the model's score behind the first pass's where it has one.
+        texts: text of each hit, as the model reads it.
+        with_pairs: ids in the order of the present setting where that compares pairs; otherwise empty.
     """
 
     query: Query
     candidates: tuple[Candidate, ...]
     texts: Mapping[str, str]
-    took_ms: float
-    encoded: int
-    long: int
-    order: tuple[str, ...] = ()
-    sentences: Evidence | None = None
+    with_pairs: tuple[str, ...] = ()
 
-    def first_pass(self) -> list[str]:
-        """Return the ids in first-pass order."""
-        return [candidate.doc_id for candidate in self.candidates]
-
-    def ranked(self, depth: int, blend: str, weight: float) -> list[str]:
-        """Return the ids in the order that a search would have them in.
-
-        Args:
-            depth: candidates that are reranked.
-            blend: ``replace``, or a method of `BlendStage`.
-            weight: of the first pass.
-        """
-        block, rest = self.candidates[:depth], self.candidates[depth:]
+    def order(self, setting: Setting | None) -> list[str]:
+        """Return the ids in the order that a search with a setting has; None is the first pass."""
+        if setting is None:
+            return [one.doc_id for one in self.candidates]
+        if setting.duo_depth:
+            return list(self.with_pairs)
+        block, rest = self.candidates[: setting.depth], self.candidates[setting.depth :]
         scored = sorted((one for one in block if len(one.trace) > 1), key=lambda one: (-one.score, one.rank))
-        below = [one for one in block if len(one.trace) == 1]
-        if blend == "replace" or not scored:
-            return [one.doc_id for one in (*scored, *below, *rest)]
-        order = [replace(one, rank=rank) for rank, one in enumerate((*scored, *below, *rest), start=1)]
-        method: Method = blend  # type: ignore[assignment]  # one of its methods
-        blended = BlendStage(method, weight, depth).rerank(Ranking(self.query, tuple(order)))
+        ordered = (*scored, *(one for one in block if len(one.trace) == 1), *rest)
+        if setting.blend == "replace" or not scored:
+            return [one.doc_id for one in ordered]
+        ranked = tuple(replace(one, rank=rank) for rank, one in enumerate(ordered, start=1))
+        method: Method = setting.blend  # type: ignore[assignment]  # one of its methods
+        blended = BlendStage(method, setting.weight, setting.depth).rerank(Ranking(self.query, ranked))
         return [one.doc_id for one in blended.candidates]
 
-    def by_sentences(self, depth: int, weights: Weights) -> list[str]:
-        """Return the ids in the order that a search by sentences would have them in."""
-        assert self.sentences is not None  # a search by sentences
-        one = self.sentences
-        block = Evidence(one.query_id, one.doc_ids[:depth], one.first_pass[:depth], one.best[:depth])
-        return [*(block.doc_ids[place] for place in block.order(weights)), *one.doc_ids[depth:]]
+
+def present_setting(client: Client, index: str) -> Setting:
+    """Return what a search of the index with ``rerank=True`` does now."""
+    options = client.options_of(index)
+    blend = client.reranker.identity(replace(options, pipeline=MONO))["blend"]
+    method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
+    passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
+    pairs = options.duo_depth if _compares_pairs(options) else 0
+    model = client.reranker.settings.model
+    return Setting(model, passages, options.least_depth, str(method), float(weight), pairs)
+
+
+def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS) -> list[Setting]:
+    """Return the settings to compare, in the order of preference at equal quality: the lowest depth first."""
+    weights = dict.fromkeys((present.weight if present.blend == "linear" else 0.0, *WEIGHTS))
+    blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
+    tried = [
+        Setting(present.model, present.passages, depth, *blend)
+        for depth in sorted({*depths, present.depth})
+        for blend in blends
+    ]
+    return [*tried, present] if present.duo_depth else tried
+
+
+def search_sample(
+    client: Client, index: str, queries: Sequence[Query], depth: int, *, advance: Callable[[], None] = lambda: None
+) -> list[Found]:
+    """Search each query with the options of the index, but to the given depth and without blend, limits and cuts.
+
+    Queries that find nothing are among those returned, without candidates.
+
+    Args:
+        client: client of the index.
+        index: its name.
+        queries: queries to search.
+        depth: candidates that are reranked.
+        advance: called after each query.
+
+    Raises:
+        ConfigError: the index reranks by sentences or by a pipeline of one's own.
+    """
+    options = client.options_of(index)
+    alone = sampling_options(options, depth)
+
+    def hits_of(query: Query, asked: Rerank) -> list[dict[str, Any]]:
+        hits: list[dict[str, Any]] = client.search(query.text, index=index, size=depth, rerank=asked)["hits"]["hits"]
+        return hits
+
+    found = []
+    for query in queries:
+        hits = hits_of(query, alone)
+        texts = {hit["_id"]: text_of(parse_hit(hit), options.fields or ()) or "" for hit in hits}
+        candidates = sorted((_candidate(hit, texts[hit["_id"]]) for hit in hits), key=lambda one: one.rank)
+        paired = hits_of(query, _with_pairs(alone, options)) if _compares_pairs(options) else []
+        found.append(Found(query, tuple(candidates), texts, tuple(hit["_id"] for hit in paired)))
+        advance()
+    return found
 
 
 def sampling_options(options: Rerank, depth: int) -> Rerank:
     """Return options under which a search shows the model's scores of as many candidates, and nothing else.
 
     Raises:
-        ConfigError: the options rerank by sentences, or by a pipeline of one's own.
+        ConfigError: the options rerank by sentences or by a pipeline of one's own.
     """
     if not isinstance(options.pipeline, str) or options.sentences is not None:
-        reason = "advice begins with one model over documents or passages: leave out sentences and your own pipeline"
+        reason = "advise compares depths of one model: leave out sentences and a pipeline of your own"
         raise ConfigError(reason, setting="rerank", source="settings file")
     return replace(
         options,
@@ -96,80 +161,20 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
         min_score=None,
         min_probability=None,
         cutoff=None,
-        candidates=None,
         interleave=None,
         explain=False,
         on_failure="raise",
     )
 
 
-def search_sample(
-    client: Client,
-    index: str,
-    queries: Sequence[Query],
-    options: Rerank,
-    *,
-    budget_s: float,
-    size: int | None = None,
-    advance: Callable[[], None] = lambda: None,
-) -> list[Found]:
-    """Search queries until the time is spent, but ten at least.
-
-    Those that find nothing are among them, without candidates.
-
-    Args:
-        client: of the index.
-        index: its name.
-        queries: to search.
-        options: as `sampling_options` returns them.
-        budget_s: seconds after which no more searches begin.
-        size: hits of a search; None for those that are reranked.
-        advance: called after each query.
-    """
-    client.reranker.warm_up(options)
-    until_s = time.monotonic() + budget_s
-    found: list[Found] = []
-    for query in queries:
-        if len(found) >= LEAST_QUERIES and time.monotonic() >= until_s:
-            break
-        began = time.perf_counter()
-        response = client.search(query.text, index=index, size=size or options.least_depth, rerank=options)
-        found.append(_found(query, response, options, (time.perf_counter() - began) * 1000))
-        advance()
-    return found
+def _compares_pairs(options: Rerank) -> bool:
+    return options.pipeline == MONO_DUO and options.duo_depth > 1
 
 
-def _found(query: Query, response: Mapping[str, Any], options: Rerank, took_ms: float) -> Found:
-    hits = response["hits"]["hits"]
-    texts = {hit["_id"]: text_of(parse_hit(hit), options.fields or ()) or "" for hit in hits}
-    candidates = sorted((_candidate(hit, texts[hit["_id"]]) for hit in hits), key=lambda one: one.rank)
-    stages = response["rerank"]["stages"]
-    return Found(
-        query,
-        tuple(candidates),
-        texts,
-        took_ms,
-        sum(stage.get("encoded", 0) for stage in stages),
-        sum(len(text.split()) > LONG_WORDS for text in texts.values()),
-        tuple(hit["_id"] for hit in hits) if options.pipeline == MONO_DUO else (),
-        None if options.sentences is None else _sentences(query, candidates, hits, options.sentences.scores),
-    )
-
-
-def _sentences(
-    query: Query, candidates: Sequence[Candidate], hits: Sequence[Mapping[str, Any]], scores: str
-) -> Evidence:
-    """Return the values of the hits' best sentences, read as from a run's side file."""
-    marks = {hit["_id"]: hit.get("_rerank", {}) for hit in hits}
-    found = [
-        {
-            "doc_id": one.doc_id,
-            FIRST_PASS: {"score": one.first_pass_score, "rank": one.rank},
-            "stages": marks[one.doc_id],
-        }
-        for one in candidates
-    ]
-    return Evidence.of(Record(query.query_id, {"candidates": found}), scores=scores)
+def _with_pairs(alone: Rerank, options: Rerank) -> Rerank:
+    """Return the sampling options with the pipeline, depth and blend of the index."""
+    depth, blend = options.least_depth, options.blend
+    return replace(alone, pipeline=MONO_DUO, depth=depth, blend=blend, duo_budget_ms=None)
 
 
 def _candidate(hit: Mapping[str, Any], text: str) -> Candidate:
@@ -179,10 +184,3 @@ def _candidate(hit: Mapping[str, Any], text: str) -> Candidate:
     if (model := hit.get("_rerank", {}).get(MONO)) is not None:
         trace.append(StageScore(MONO, model["score"], model["rank"], 0.0, level=1))
     return Candidate(hit["_id"], text, trace[-1].score, first["rank"], tuple(trace))
-
-
-def percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the median and the 95th percentile; NaN without values."""
-    if not values:
-        return float("nan"), float("nan")
-    return float(np.percentile(values, 50)), float(np.percentile(values, 95))

@@ -5,8 +5,8 @@ reform in information retrieval?, SIGIR Forum 2014, has the reasoning.
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,19 +25,19 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a sample of queries says of a difference in a measure.
+    """Whether reranking helps by a sample of queries, with the numbers of the test.
 
     Attributes:
-        outcome: helps or hurts where the p-value is below alpha.
-        queries: in the sample.
+        outcome: helps or hurts where the p-value is below .05.
+        queries: number of queries.
         before, after: means of the measure, of the first pass and reranked.
         difference: mean of after minus before.
-        low, high: of the 95% confidence interval of the mean difference.
-        p_value: two-tailed, of the paired t-test.
-        better, equal, worse: queries.
+        low, high: ends of the 95% confidence interval of the mean difference.
+        p_value: two-tailed p-value of the test.
+        better, equal, worse: numbers of queries whose value rises, stays or falls.
         more_queries: how many more would decide it with a power of 80%, if the difference is as measured; 0 where it is
             decided, None where no number would do.
-        detectable: the least difference that as many queries find with that power.
+        detectable: least difference that this many queries find with that power.
     """
 
     outcome: Outcome
@@ -54,18 +54,13 @@ class Verdict:
     more_queries: int | None
     detectable: float
 
-    def as_json(self) -> dict[str, Any]:
-        """Return its values by name."""
-        return asdict(self)
 
-
-def judge(before: Floats, after: Floats, *, alpha: float = ALPHA) -> Verdict:
-    """Return the verdict for the values of a measure.
+def judge(before: Floats, after: Floats) -> Verdict:
+    """Say by a paired t-test whether reranked lists are better or worse than the first pass.
 
     Args:
-        before: of the first pass, ``(queries,)``.
-        after: of the reranked lists, for the same queries.
-        alpha: p-values below it decide.
+        before: values of a measure of the first pass, ``(queries,)``; higher is better.
+        after: values of the reranked lists, for the same queries.
 
     Raises:
         EvaluationError: there are fewer than ten queries.
@@ -77,8 +72,8 @@ def judge(before: Floats, after: Floats, *, alpha: float = ALPHA) -> Verdict:
     differences = after - before
     p_value = paired_t_test(differences)
     mean = float(differences.mean())
-    low, high = interval(differences, alpha=alpha)
-    is_decided = p_value < alpha
+    low, high = interval(differences)
+    is_decided = p_value < ALPHA
     outcome: Outcome = "undecided" if not is_decided else "helps" if mean > 0 else "hurts"
     return Verdict(
         outcome=outcome,
@@ -92,34 +87,34 @@ def judge(before: Floats, after: Floats, *, alpha: float = ALPHA) -> Verdict:
         better=int((differences > TOLERANCE).sum()),
         equal=int((np.abs(differences) <= TOLERANCE).sum()),
         worse=int((differences < -TOLERANCE).sum()),
-        more_queries=0 if is_decided else more_queries(differences, alpha=alpha),
-        detectable=_reach(alpha) * float(differences.std(ddof=1)) / math.sqrt(len(before)),
+        more_queries=0 if is_decided else more_queries(differences),
+        detectable=_reach() * float(differences.std(ddof=1)) / math.sqrt(len(before)),
     )
 
 
-def interval(values: Floats, *, alpha: float = ALPHA) -> tuple[float, float]:
-    """Return the confidence interval of a mean by Student's t; values ``(n,)``, n at least 2."""
-    half = student(alpha, len(values)) * float(values.std(ddof=1)) / math.sqrt(len(values))
+def interval(values: Floats) -> tuple[float, float]:
+    """Return the 95% confidence interval of a mean by Student's t; values ``(n,)``, n at least 2."""
+    half = student(len(values)) * float(values.std(ddof=1)) / math.sqrt(len(values))
     mean = float(values.mean())
     return mean - half, mean + half
 
 
-def student(alpha: float, count: int) -> float:
-    """Return how many standard errors the two-sided interval of a mean of so many values reaches."""
+def student(count: int) -> float:
+    """Return how many standard errors the 95% interval of a mean of this many values reaches to each side."""
     stats = require("scipy.stats", extra="eval")
-    return float(stats.t.ppf(1 - alpha / 2, count - 1))
+    return float(stats.t.ppf(1 - ALPHA / 2, count - 1))
 
 
-def more_queries(differences: Floats, *, alpha: float = ALPHA) -> int | None:
-    """Return how many queries more would decide, if mean and spread are as measured; None where a million would not."""
+def more_queries(differences: Floats) -> int | None:
+    """Return how many more queries would decide, if mean and spread are as measured; None where a million would not."""
     mean, deviation = abs(float(differences.mean())), float(differences.std(ddof=1))
     if mean <= TOLERANCE:
         return None
-    needed = math.ceil((_reach(alpha) * deviation / mean) ** 2)
+    needed = math.ceil((_reach() * deviation / mean) ** 2)
     return max(1, needed - len(differences)) if needed <= MOST_QUERIES else None
 
 
-def _reach(alpha: float) -> float:
-    """Return how many standard errors a difference must have to be found with the power."""
+def _reach() -> float:
+    """Return how many standard errors a difference must have to be found in four of five cases."""
     stats = require("scipy.stats", extra="eval")
-    return float(stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(POWER))
+    return float(stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(POWER))

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from osrerank.decision.advice.choose import Setting, choose
+from osrerank.decision.advice.choose import choose
+from osrerank.decision.advice.sample import Setting
 from osrerank.decision.advice.verdict import interval, judge, more_queries
 from osrerank.errors import EvaluationError
 
@@ -75,7 +76,7 @@ def test_two_noises_are_seldom_told_apart() -> None:
     for seed in range(DRAWS):
         before, values = noise(seed, 0.0)
         decided["as it is"] += judge(before, values[Setting("m", "auto", 20, "linear", 0.0)]).outcome != "undecided"
-        decided["best"] += choose(query_ids, before, values, alpha=0.05).verdict.outcome != "undecided"
+        decided["best"] += choose(query_ids, before, values).verdict.outcome != "undecided"
     assert max(decided.values()) <= 65, decided
 
 
@@ -86,7 +87,7 @@ def test_the_promise_is_kept_on_other_queries() -> None:
     truth = {setting: values.mean() for setting, values in others.items()}
     kept = 0
     for seed in range(200):
-        choice = choose(query_ids, *noise(seed, 1.5), alpha=0.05)
+        choice = choose(query_ids, *noise(seed, 1.5))
         kept += choice.low <= truth[choice.setting] <= choice.high
         assert choice.verdict.difference > 0
     assert kept >= 180
@@ -94,6 +95,6 @@ def test_the_promise_is_kept_on_other_queries() -> None:
 
 def test_equal_settings_prefer_the_cheaper() -> None:
     values = {Setting("m", "auto", depth, "replace", 0.0): np.linspace(0, 1, 20) for depth in (10, 100)}
-    choice = choose([str(number) for number in range(20)], np.zeros(20), values, alpha=0.05)
+    choice = choose([str(number) for number in range(20)], np.zeros(20), values)
     assert choice.setting.depth == 10
     assert interval(np.array([0.0, 1.0])) == pytest.approx((0.5 - 12.706 / 2, 0.5 + 12.706 / 2), abs=1e-3)
