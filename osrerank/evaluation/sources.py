@@ -1,6 +1,6 @@
 """Recall of sources of candidates, each by itself and together: what none of them finds, no reranker can order."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -71,8 +71,3 @@ def _recall(
         len(pool & relevant[query_id]) / len(relevant[query_id]) for pool, query_id in zip(pools, queries, strict=True)
     ]
     return SourceRecall(name, depth, fmean(map(len, pools)), fmean(shares))
-
-
-def documents_of(rankings: Mapping[str, Iterable[Any]]) -> dict[str, list[str]]:
-    """Return the document ids of a run's rankings."""
-    return {query_id: [one.doc_id for one in ranking] for query_id, ranking in rankings.items()}

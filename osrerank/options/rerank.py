@@ -8,7 +8,6 @@ from typing import Any, Literal, TypedDict, get_args
 
 from osrerank._removed import instead_of
 from osrerank.errors import ConfigError
-from osrerank.options.candidates import Candidates
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
@@ -60,7 +59,6 @@ class RerankOptions(TypedDict, total=False):
     passages: str | Mapping[str, Any] | Passages | None
     sentences: bool | Mapping[str, Any] | Sentences | None
     rm3: bool | Mapping[str, Any] | Rm3 | None
-    candidates: bool | Mapping[str, Any] | Candidates | None
     via: str
     interleave: Mapping[str, Any] | Interleave | None
 
@@ -114,9 +112,6 @@ class Rerank:
         sentences: True, a dict of options or ``Sentences`` combines a document's best sentences with the first pass, as
             Birch does. Not together with ``passages`` or ``blend``.
         rm3: True, a dict of options or ``Rm3`` expands the first pass's query by feedback; for a query given as text.
-        candidates: True, a dict of options or ``Candidates`` adds the documents whose vectors are nearest to the
-            query's to those of the first pass (docs/candidates.md), and reranks all of them. Not together with
-            ``sentences``, a ``Pipeline`` of your own or ``depth="auto"``.
         via: ``"client"`` reranks in the client; ``"pipeline"`` or ``"pipeline:NAME"`` lets OpenSearch rerank with the
             search pipeline that ``osrerank pipeline install`` made. Its model, fields and order were fixed then: of
             the other options only ``query``, ``depth``, ``query_fields``, ``on_failure`` and ``rm3`` count.
@@ -149,7 +144,6 @@ class Rerank:
     passages: Passages | Literal["auto"] | None = "auto"
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
-    candidates: Candidates | None = None
     via: str = "client"
     interleave: Interleave | None = None
 
@@ -208,7 +202,6 @@ class Rerank:
         object.__setattr__(self, "sentences", Sentences.of(self.sentences))
         object.__setattr__(self, "rm3", Rm3.of(self.rm3))
         object.__setattr__(self, "cutoff", Cutoff.of(self.cutoff))
-        object.__setattr__(self, "candidates", Candidates.of(self.candidates))
         object.__setattr__(self, "interleave", Interleave.of(self.interleave))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
@@ -229,7 +222,6 @@ class Rerank:
         if self.sentences is not None and (has_passages or self.blend not in ("card", "replace")):
             message = "rerank option sentences stands in place of passages and blend: leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
-        self._check_candidates()
         self._check_via()
         self._check_interleave()
 
@@ -244,20 +236,6 @@ class Rerank:
         other = self.rankings[1]
         others = tuple((name, getattr(other, name)) for name in dict(self.interleave.others))
         object.__setattr__(self, "interleave", replace(self.interleave, others=others))
-
-    def _check_candidates(self) -> None:
-        """Refuse options that cannot judge documents which only the search by vectors found."""
-        if self.candidates is None:
-            return
-        against = {
-            "sentences": (self.sentences is not None, "weighs the first pass's score, which such documents lack"),
-            "pipeline": (isinstance(self.pipeline, StagePipeline), "has a depth of its own"),
-            "depth": (self.depth == "auto", "goes deeper into the first pass alone: give a number"),
-        }
-        for name, (is_given, why) in against.items():
-            if is_given:
-                message = f"rerank option {name} does not go with candidates: it {why}"
-                raise ConfigError(message, setting=f"rerank.{name}", source="argument")
 
     def _check_via(self) -> None:
         """Refuse options that OpenSearch's own reranking cannot follow."""
@@ -332,7 +310,6 @@ _CLIENT_ONLY: dict[str, tuple[Any, ...]] = {
     "blend": ("card", "replace"),
     "passages": ("auto", None),
     "sentences": (None,),
-    "candidates": (None,),
 }
 _ONE_TEAM = "it would remove hits of one team by the other"
 # option that both teams of an interleaved page cannot have -> its value without effect, and why
@@ -341,7 +318,6 @@ _WITHOUT_TEAMS: dict[str, tuple[Any, str]] = {
     "min_probability": (None, _ONE_TEAM),
     "cutoff": (None, _ONE_TEAM),
     "via": ("client", "OpenSearch ranks once"),
-    "candidates": (None, "both teams rank the first pass's hits"),
 }
 # option -> whether a value fits, and what it must be
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -13,7 +13,6 @@ from typing import Any
 from opensearchpy import NotFoundError, TransportError
 
 from osrerank.errors import ResponseFormatError
-from osrerank.retrieval.found_vectors import FoundVectors
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.text_fields import USUAL, choose_fields, fields_in
 
@@ -41,14 +40,10 @@ class FoundFields:
 
     Args:
         clock: gives seconds.
-
-    Attributes:
-        vectors: finds the field that has documents' vectors.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.vectors = FoundVectors(clock)
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
         self._missing: dict[tuple[str, tuple[str, ...]], tuple[float, str]] = {}

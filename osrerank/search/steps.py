@@ -20,7 +20,6 @@ from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
 from osrerank.search.states import SideStates
 from osrerank.search.step import SearchRequest, Step
 from osrerank.search.ubi import UbiRecords
-from osrerank.search.union import Found, two_sources
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline
@@ -77,7 +76,6 @@ def search_steps(
             index=index,
             rerank=wanted,
             deadline=deadline,
-            found=found,
             states=states,
             calibrations=calibrations,
             records=records,
@@ -105,7 +103,6 @@ def _search(
     index: Any,
     rerank: RerankArgument,
     deadline: Deadline,
-    found: FoundFields,
     states: SideStates,
     calibrations: Calibrations,
     records: UbiRecords,
@@ -118,10 +115,7 @@ def _search(
     )
     refusal: TransportError | None = None
     try:
-        if call.second_source is None:
-            call, response = yield from _first_pass(call)
-        else:
-            call, response = yield from two_sources(reranker, call, call.second_source, index, found.vectors)
+        call, response = yield from _first_pass(call)
     except TransportError as error:
         if not call.may_fall_back(error):
             raise
@@ -134,15 +128,15 @@ def _search(
     return (yield from records.after(call, answer))
 
 
-def _first_pass(call: SearchCall) -> Generator[Step, Any, Found]:
+def _first_pass(call: SearchCall) -> Generator[Step, Any, tuple[SearchCall, Any]]:
     """Yield a call's search; again through the pipeline itself where there is no strict one beside it."""
     try:
-        return Found(call, (yield SearchRequest(call)))
+        return call, (yield SearchRequest(call))
     except TransportError as error:
         if not call.lacks_strict(error):
             raise
     call = call.without_strict()
-    return Found(call, (yield SearchRequest(call)))
+    return call, (yield SearchRequest(call))
 
 
 def with_fields(

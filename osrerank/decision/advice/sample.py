@@ -98,7 +98,6 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
         min_score=None,
         min_probability=None,
         cutoff=None,
-        candidates=None,
         interleave=None,
         explain=False,
         on_failure="raise",
@@ -166,7 +165,7 @@ def _sentences(
     found = [
         {
             "doc_id": one.doc_id,
-            FIRST_PASS: {"score": one.first_pass_score, "rank": one.rank},
+            FIRST_PASS: {"score": one.trace[0].score, "rank": one.rank},
             "stages": marks[one.doc_id],
         }
         for one in candidates

@@ -15,7 +15,7 @@ from osrerank.scoring.model_files import tokenizer_file
 from osrerank.scoring.states.background import Background
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.long_record import MAGIC, LongRecord
-from osrerank.scoring.states.record import PROFILES, Profile, Record, most_bytes
+from osrerank.scoring.states.record import Profile, Record, most_bytes
 from osrerank.scoring.states.store import BYTES, HITS, MISSES, StateStore
 from osrerank.types import LongText, RequestStates
 
@@ -42,7 +42,6 @@ class Records:
         self, directory: Path, card: ModelCard, encoder: str, hidden: int, most_rows: int, states: States
     ) -> None:
         self.store, self.profile, self._secret = states.store, states.profile, states.secret
-        self.hidden = hidden
         self._directory, self._card, self._encoder = directory, card, encoder
         self._shape = card.joining.layers, hidden, states.profile, most_rows
         self._writes = Background()
@@ -51,11 +50,6 @@ class Records:
     def side(self) -> bytes:
         """Identity of the model's document side and profile, 16 bytes: what its records depend on besides the text."""
         return side_of(self._directory, self._card, self.profile, self._encoder)
-
-    @functools.cached_property
-    def vector_side(self) -> str:
-        """Identity of the model's document side, 32 hexadecimal digits: what vectors depend on besides the text."""
-        return side_of(self._directory, self._card, PROFILES["exact"], self._encoder).hex()
 
     @property
     def most_bytes(self) -> int:

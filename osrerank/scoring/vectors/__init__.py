@@ -1,1 +1,0 @@
-"""Vectors of texts, for searches by nearest neighbours."""
