@@ -42,6 +42,7 @@ class Records:
         self, directory: Path, card: ModelCard, encoder: str, hidden: int, most_rows: int, states: States
     ) -> None:
         self.store, self.profile, self._secret = states.store, states.profile, states.secret
+        self.hidden = hidden
         self._directory, self._card, self._encoder = directory, card, encoder
         self._shape = card.joining.layers, hidden, states.profile, most_rows
         self._writes = Background()
