@@ -10,7 +10,6 @@ from osrerank.client import Client, connect
 from osrerank.errors import OsrerankError
 from osrerank.existing import wrap
 from osrerank.marks import (
-    CandidateMarks,
     CutMarks,
     HitMarks,
     InterleaveMarks,
@@ -27,7 +26,6 @@ from osrerank.stages.duo import DuoStage
 from osrerank.stages.mono import MonoStage
 
 __all__ = [
-    "CandidateMarks",
     "Client",
     "CutMarks",
     "DuoStage",

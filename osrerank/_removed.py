@@ -2,6 +2,8 @@
 
 EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
 
+HYBRID = "use a hybrid or knn query of your own as the first pass"
+
 REMOVED: dict[str, str] = {
     "biases": EXPORT,
     "cross-bias": "export the bi-encoder that it was made of, with osrerank export SOURCE OUTPUT",
@@ -15,17 +17,26 @@ REMOVED: dict[str, str] = {
     "osrerank advise --searches-per-s": "ask osrerank plan how many machines a load needs",
     "osrerank advise --seed": "every judged query is searched, so that none are drawn",
     "osrerank distill --pool-factor": "make a smaller student, with --layers or --student",
+    "osrerank evaluate --union": "compare the recall of each run: `-m R@100`",
     "osrerank export --calibrate": "give --candidates CANDIDATES --qrels QRELS",
     "osrerank export --document-bias": EXPORT,
     "osrerank export --layout": "osrerank export reads a bi-encoder and a cross-encoder as they are: leave it out",
     "osrerank export --other-bias": EXPORT,
     "osrerank export --pool-factor": EXPORT,
     "osrerank export --query-bias": EXPORT,
+    "osrerank index --vector-field": "let your application or an ingest pipeline fill a vector field of your own",
+    "osrerank index --vectors": "let your application or an ingest pipeline fill a vector field of your own",
+    "osrerank run --source": f"{HYBRID}, by client.search",
+    "osrerank run --vectors": f"{HYBRID}, by client.search",
+    "osrerank search --vectors": f"{HYBRID}, by client.search",
     "osrerank states build --kind": "only the model that scores candidates has states: leave it out",
+    "osrerank tradeoff --recall": "measure the recall of a run: `osrerank evaluate -m R@100`",
     "osrerank train mono --on-states": "leave it out to train the whole model; joined layers are gone",
     "osrerank train mono --states-profile": "leave it out: a training reads whole texts",
+    "osrerank vectors": f"{HYBRID}; documents' states are built by `osrerank states build`",
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",
     "prior_share": EXPORT,
+    "rerank.candidates": HYBRID,
     "rerank.duo_skip_margin": "lower duo_depth, or set duo_budget_ms, where pairs take too long",
     "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',
 }

@@ -8,7 +8,6 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, represent, server_options
 from osrerank.msearch import MultiSearchCall
-from osrerank.options.candidates import Candidates
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.found_fields import FoundFields
@@ -21,7 +20,6 @@ from osrerank.search.step import Scoring, Step
 from osrerank.search.steps import search_steps
 from osrerank.search.traced import multi_request_span, multi_search_span, request_span, search_span
 from osrerank.search.ubi import UbiRecords
-from osrerank.search.union import vector_query
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
@@ -142,12 +140,6 @@ class AsyncClient(AsyncOpenSearch):
         return await asyncio.to_thread(
             rank_response, self.reranker, self.defaults.base, response, query, rerank=options
         )
-
-    async def vector_query(self, text: str, index: Any, *, candidates: Any = True) -> dict[str, Any]:
-        """Return the query for the documents whose vectors are nearest to a text's, as ``Client.vector_query``."""
-        asked = Candidates.of(candidates) or Candidates()
-        steps = vector_query(self.reranker, text, index, asked, self.found_fields.vectors)
-        return await _performed(steps, partial(self._perform, index=index, headers=None, options={}))  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return represent(self)

@@ -11,7 +11,6 @@ from opensearchpy import ConnectionPool, OpenSearch, Transport, Urllib3HttpConne
 
 from osrerank.errors import ConfigError
 from osrerank.msearch import MultiSearchCall
-from osrerank.options.candidates import Candidates
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.found_fields import FoundFields
@@ -24,7 +23,6 @@ from osrerank.search.step import Scoring, Step
 from osrerank.search.steps import search_steps, with_fields
 from osrerank.search.traced import multi_request_span, multi_search_span, request_span, search_span
 from osrerank.search.ubi import UbiRecords
-from osrerank.search.union import vector_query
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
@@ -197,22 +195,6 @@ class Client(OpenSearch):
         steps = with_fields(named, index, self.found_fields, searches_text=True)
         options: Rerank = _performed(steps, partial(self._perform, index=index, headers=None, options={}))
         return options
-
-    def vector_query(self, text: str, index: Any, *, candidates: Any = True) -> dict[str, Any]:
-        """Return the query for the documents whose vectors are nearest to a text's, as ``query`` of `search` takes it.
-
-        Args:
-            text: the query's.
-            index: that has vectors (docs/candidates.md).
-            candidates: as ``rerank={"candidates": ...}``: how many, of which field.
-
-        Raises:
-            VectorsError: the index has no vectors, or others than the model's.
-        """
-        asked = Candidates.of(candidates) or Candidates()
-        steps = vector_query(self.reranker, text, index, asked, self.found_fields.vectors)
-        clause: dict[str, Any] = _performed(steps, partial(self._perform, index=index, headers=None, options={}))
-        return clause
 
     def __repr__(self) -> str:
         return represent(self)

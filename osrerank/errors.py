@@ -23,19 +23,18 @@
     |  +- BulkIndexError            ok, failed, first (at most five rejected documents)
     +- EvaluationError
     +- InstallError                 step
-    +- VectorsError                 kind, field
 
 What OpenSearch itself raises passes through unchanged. Misuse by the programmer stays ``ValueError`` or ``TypeError``.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 __all__ = [
     "BulkIndexError", "ChecksumError", "ConfigError", "CorpusFormatError", "DeadlineExceeded", "EndpointError",
     "EvaluationError", "FormatError", "InferenceError", "InstallError", "LoaderError", "MissingDependencyError",
     "ModelLoadError", "OsrerankError", "Overloaded", "PayloadError", "ResponseFormatError", "ScoringError",
-    "TaskFailed", "TaskTimeout", "VectorsError", "WorkerError",
+    "TaskFailed", "TaskTimeout", "WorkerError",
 ]  # fmt: skip
 
 
@@ -192,25 +191,3 @@ class InstallError(OsrerankError):
     def __init__(self, message: str, *, step: str = "") -> None:
         super().__init__(message)
         self.step = step
-
-
-class VectorsError(OsrerankError):
-    """An index cannot be searched by documents' vectors, or not with this model.
-
-    Args:
-        kind: what is wrong: the engine has no k-NN ("plugin"), the index no such field ("field"), or its vectors have
-            another dimension ("dimension") or are of another model ("model"); the model makes none ("scorer"); or the
-            search can have no second source ("request").
-        field: the field's name, where one is known.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: Literal["plugin", "field", "dimension", "model", "scorer", "request"],
-        field: str = "",
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.field = field

@@ -1,6 +1,6 @@
 """How a candidate got its place: its final score, and sentences for people."""
 
-from osrerank.types import VECTORS, Candidate, StageReport
+from osrerank.types import Candidate, StageReport
 
 
 def final_score(candidate: Candidate) -> float:
@@ -13,15 +13,12 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
     models = {report.name: report for report in reports}
     sentences = []
     previous: int | None = None
-    if candidate.vectors is not None and candidate.first_pass is not None:
-        sentences.append(f"vectors: rank {candidate.vectors.rank}, score {candidate.vectors.score:.4f}")
     for entry in candidate.trace:
         parts = ", ".join(
             f"{name} {value}" if isinstance(value, int) else f"{name} {value:.4f}"
             for name, value in entry.parts.items()
         )
-        score = f"score {entry.score:.4f}"
-        values = ", ".join(filter(None, (score, parts))) if entry.stage == VECTORS else parts or score
+        values = parts or f"score {entry.score:.4f}"
         by = f" by {models[entry.stage].model}" if entry.stage in models and models[entry.stage].model else ""
         moved = "" if previous is None or previous == entry.rank else f", {_moved(previous, entry.rank)}"
         sentences.append(f"{entry.stage}: rank {entry.rank}{moved}, {values}{by}")

@@ -65,22 +65,6 @@ class CutMarks(TypedDict):
     reason: str | None
 
 
-class CandidateMarks(TypedDict):
-    """What the search by vectors found: ``response["rerank"]["candidates"]``.
-
-    Attributes:
-        vectors: how many candidates it found.
-        reason: why there was none; None where there was one.
-        vectors_only: those of them that are not among the first pass's first ones.
-        stale: documents that it found by the vector of an older text, left out.
-    """
-
-    vectors: int
-    reason: str | None
-    vectors_only: NotRequired[int]
-    stale: NotRequired[int]
-
-
 class InterleaveMarks(TypedDict):
     """What interleaving did: ``response["rerank"]["interleave"]``.
 
@@ -124,7 +108,6 @@ class RerankMarks(TypedDict):
         fields: the fields that were read; absent where OpenSearch reranked, or nothing did.
         below_min_score: hits that ``min_score`` removed, where it was given.
         cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
-        candidates: what the search by vectors found, where one was asked for.
         interleave: what interleaving did, where it was asked for.
         ubi: whether the search was recorded, where its body has ``ext.ubi``.
     """
@@ -136,7 +119,6 @@ class RerankMarks(TypedDict):
     fields: NotRequired[list[str]]
     below_min_score: NotRequired[int]
     cuts: NotRequired[list[CutMarks]]
-    candidates: NotRequired[CandidateMarks]
     interleave: NotRequired[InterleaveMarks]
     ubi: NotRequired[UbiMarks]
 
@@ -149,22 +131,19 @@ class StageScoreMarks(TypedDict):
         rank: place after the stage, from 1.
         logit: the model's, from stages that have one.
         probability: of relevance, in [0, 1], likewise.
-        first_pass_at_most: the most that the first pass's score can be, of a document that only its vector found.
     """
 
     score: float
     rank: int
     logit: NotRequired[float]
     probability: NotRequired[float]
-    first_pass_at_most: NotRequired[float]
 
 
 class HitMarks(TypedDict, total=False):
     """How a hit got its place: ``hit["_rerank"]``, an entry for each stage passed.
 
     Attributes:
-        first_pass: the first pass's score and rank; absent where only the search by vectors found the document.
-        vectors: the search by vectors' score and rank, where it found the document.
+        first_pass: the first pass's score and rank.
         mono: the model's; also of its best passage.
         sentences: of a document's best sentences.
         blend: of the model and the first pass together.
@@ -177,7 +156,6 @@ class HitMarks(TypedDict, total=False):
     """
 
     first_pass: StageScoreMarks
-    vectors: StageScoreMarks
     mono: StageScoreMarks
     sentences: StageScoreMarks
     blend: StageScoreMarks
@@ -190,6 +168,5 @@ class HitMarks(TypedDict, total=False):
 
 
 __all__ = [
-    "CandidateMarks", "CutMarks", "HitMarks", "InterleaveMarks", "RerankMarks", "StageMarks", "StageScoreMarks",
-    "UbiMarks",
+    "CutMarks", "HitMarks", "InterleaveMarks", "RerankMarks", "StageMarks", "StageScoreMarks", "UbiMarks",
 ]  # fmt: skip

@@ -122,7 +122,6 @@ def _refuse_what_takes_more(options: Rerank) -> None:
     """Refuse options that one request for all searches cannot follow."""
     reasons = {
         "rm3": (options.rm3 is not None, "rm3 asks before it searches"),
-        "candidates": (options.candidates is not None, "vectors of queries are computed before it searches"),
     }
     for name, (is_given, why) in reasons.items():
         if is_given:

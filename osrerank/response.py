@@ -6,7 +6,7 @@ They read any `_search` response of OpenSearch and Elasticsearch, and never chan
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from osrerank.errors import ResponseFormatError
 from osrerank.explanation import explain, final_score
@@ -36,18 +36,6 @@ class Page:
     min_score: float | None = None
     explain: bool = False
     thresholds: Thresholds | None = None
-
-
-class Sourced(NamedTuple):
-    """What found a hit.
-
-    Attributes:
-        rank: in the first pass, from 1; None where it is not among its first ones.
-        vectors: of the search by vectors; None where it did not find it.
-    """
-
-    rank: int | None
-    vectors: StageScore | None
 
 
 def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -97,14 +85,7 @@ def has_own_order(hits: Sequence[Mapping[str, Any]]) -> bool:
     return any("sort" in hit and hit.get("_score") is None for hit in hits)
 
 
-def parse(
-    response: Mapping[str, Any],
-    query: Query,
-    fields: Sequence[str],
-    separator: str = " ",
-    *,
-    sources: Sequence[Sourced] = (),
-) -> Ranking:
+def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], separator: str = " ") -> Ranking:
     """Return a response's hits as the first-pass ranking.
 
     Args:
@@ -112,24 +93,19 @@ def parse(
         query: the query of the ranking.
         fields: fields whose text a model reads, in order; looked up in `_source`, then in the hit's `fields`.
         separator: joins the texts of several fields and of list values.
-        sources: what found each hit, where a search by vectors is one of them.
 
     Raises:
         ResponseFormatError: it is not a search response.
     """
     raw_hits = hits_of(response)
     candidates = []
-    for place, (doc_id, raw) in enumerate(zip(candidate_ids(raw_hits), raw_hits, strict=True), start=1):
+    for rank, (doc_id, raw) in enumerate(zip(candidate_ids(raw_hits), raw_hits, strict=True), start=1):
         hit = parse_hit(raw)
-        rank, nearest = sources[place - 1] if sources else (place, None)
-        if rank is None and nearest is not None:
-            found = nearest
-        else:
-            score = _finite(hit.score, place)
-            found = StageScore(FIRST_PASS, score, rank or place, squash(score))
+        score = _finite(hit.score, rank)
+        found = StageScore(FIRST_PASS, score, rank, squash(score))
         sections = sections_of(hit, fields)
         text = _joined(sections, separator)
-        candidates.append(Candidate(doc_id, text, found.score, place, (found,), "", sections or (), nearest))
+        candidates.append(Candidate(doc_id, text, score, rank, (found,), sections=sections or ()))
     return Ranking(query, tuple(candidates))
 
 
@@ -348,8 +324,7 @@ def merged_hit(
     raw: Mapping[str, Any], candidate: Candidate, page: Page, reports: tuple[StageReport, ...]
 ) -> dict[str, Any]:
     """Return a hit with its score and marks after reranking."""
-    found = (candidate.trace[0], candidate.vectors) if candidate.vectors else candidate.trace[:1]
-    marks: dict[str, Any] = {entry.stage: entry.as_json() for entry in (*found, *candidate.trace[1:])}
+    marks: dict[str, Any] = {entry.stage: entry.as_json() for entry in candidate.trace}
     if candidate.failure:
         marks["failure"] = candidate.failure
     probability = None if page.thresholds is None else page.thresholds.probability(candidate)

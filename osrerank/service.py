@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.passages import BY_WINDOW
@@ -38,9 +37,6 @@ from osrerank.types import (
     StageReport,
     StageScore,
 )
-
-if TYPE_CHECKING:
-    from osrerank.scoring.vectors.texts import TextVectors
 
 logger = logging.getLogger(__name__)
 
@@ -141,17 +137,6 @@ class RerankService:
             ModelLoadError: the model cannot be loaded.
         """
         return self._mono.scorer(cached=cached)
-
-    def text_vectors(self) -> "TextVectors":
-        """Return what makes vectors of queries and documents: the model that scores candidates, loaded if necessary.
-
-        Raises:
-            VectorsError: it makes none.
-            ModelLoadError, MissingDependencyError, WorkerError: it cannot be loaded.
-        """
-        from osrerank.scoring.vectors.texts import TextVectors  # noqa: PLC0415 - imports tokenizers
-
-        return TextVectors(self._mono.scorer(cached=False))
 
     def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:
         """Return the scores of texts as a search has them by default: of long ones their best passage's, if advised.

@@ -47,8 +47,6 @@ __all__ = ["convert", "download", "index"]
 )
 @click.option("--checkpoint-s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Resume grain.")
 @click.option("--states", is_flag=True, help="Compute the documents' states then (osrerank states build).")
-@click.option("--vectors", is_flag=True, help="Give the documents vectors, for searches by them (osrerank vectors).")
-@click.option("--vector-field", help="Name of the vectors' field; osrerank_vector when absent.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def index(defaults: dict[str, Any], /, **options: Any) -> None:
@@ -59,11 +57,9 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
     """
     from osrerank_loaders.command import load_collection  # noqa: PLC0415 - imports opensearch-py and rich
 
-    if options["vector_field"] and not options["vectors"]:
-        raise click.UsageError("--vector-field names the field of --vectors: give that, too")
     shared = defaults or {}
     url = options["url"] or shared.get("url")
-    summary = load_collection(connect, {**options, "url": url, "model": shared.get("model")})
+    summary = load_collection(connect, {**options, "url": url})
     as_json = options["as_json"] or shared.get("as_json")
     for note in () if as_json else summary.notes:
         click.echo(note, err=True)

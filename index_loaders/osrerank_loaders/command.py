@@ -8,7 +8,6 @@ from opensearchpy import OpenSearch
 
 from osrerank.errors import ConfigError
 from osrerank.formats.sources import files_of
-from osrerank.retrieval.vector_field import DEFAULT_FIELD
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.download import fetch, published, sha256_of
 from osrerank_loaders.load.bulk import BulkOptions
@@ -21,7 +20,7 @@ from osrerank_loaders.load.retry import Patience
 def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
     """Load the collection that the command line names."""
     loader = LOADERS[options["loader"]]
-    client = connect(options["url"], model=options.get("model"), pool_maxsize=options["in_flight"] + 2)
+    client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)
     try:
         with load_progress(files_of(options["paths"], loader.files)) as report:
             return load(
@@ -38,7 +37,6 @@ def _options(options: Mapping[str, Any]) -> LoadOptions:
         repair_encoding=options["repair_encoding"],
         force_merge=options["force_merge"],
         checkpoint_s=options["checkpoint_s"],
-        vector_field=(options["vector_field"] or DEFAULT_FIELD) if options["vectors"] else None,
         index=IndexOptions(
             **{name: options[name] for name in ("k1", "b", "shards", "replicas", "contents", "language")}
         ),

@@ -35,7 +35,6 @@ COMMANDS = {
     "tradeoff": "osrerank.cli.tradeoff:tradeoff",
     "train": "osrerank.cli.train:train",
     "tune": "osrerank.cli.tune:tune",
-    "vectors": "osrerank.cli.vectors:vectors",
 }
 GROUP = "osrerank.commands"
 FAILED, BAD_USAGE = 1, 2

@@ -12,12 +12,9 @@ import click
 if TYPE_CHECKING:
     from osrerank.evaluation.measures import Evaluation
     from osrerank.evaluation.report import Report
-    from osrerank.evaluation.sources import SourceRecall
     from osrerank.formats.trec import Duplicates
     from osrerank.types import Run
 
-DEPTHS = (10, 20, 50, 100, 200, 500, 1000)
-"""At which the recall of sources is shown."""
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -63,7 +60,6 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Significant below this Holm-corrected p-value.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the randomisation test.")
-@click.option("--union", is_flag=True, help="Recall of the runs' documents together, too: as sources of candidates.")
 @click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
 @click.option("--csv", "as_csv", is_flag=True, help="CSV for programs.")
 @click.pass_obj
@@ -72,26 +68,17 @@ def evaluate(obj: dict[str, Any], /, **options: Any) -> None:
 
     \b
     osrerank evaluate qrels.txt bm25.run reranked.run -m nDCG@10 -m AP --compare
-    osrerank evaluate qrels.txt bm25.run vectors.run -m R@100 --union
 
     A run has six columns (TREC) or three (MS MARCO: query, document, rank); files may be gzipped. Without -m:
     nDCG@10, RR@10, AP and R@100.
     """
-    if options["union"] and options["as_csv"]:
-        raise click.UsageError("--union has no CSV: use --json")
     report = _report(options)
-    sources = _sources(options) if options["union"] else []
     if options["as_json"] or (obj or {}).get("as_json"):
-        content = report.as_json(per_query=options["per_query"])
-        click.echo(
-            json.dumps({**content, **({"sources": [one.as_json() for one in sources]} if sources else {})}, indent=2)
-        )
+        click.echo(json.dumps(report.as_json(per_query=options["per_query"]), indent=2))
     elif options["as_csv"]:
         click.echo(report.as_csv(per_query=options["per_query"]), nl=False)
     else:
         _show(report, options)
-        if sources:
-            _show_sources(sources)
 
 
 def _report(options: dict[str, Any]) -> "Report":
@@ -118,24 +105,6 @@ def _report(options: dict[str, Any]) -> "Report":
         compared, [run.name for run in runs], test=options["test"], alpha=options["alpha"]
     )
     return report.Report(evaluations, averaging, compared, marks)
-
-
-def _sources(options: dict[str, Any]) -> "list[SourceRecall]":
-    """Return the recall of each run's documents, and of all runs' together."""
-    from osrerank.evaluation.sources import documents_of, recall_of_sources  # noqa: PLC0415 - see _report
-    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - see _report
-
-    runs = _read_runs(options["runs"], options["duplicates"])
-    found = {run.name: documents_of(run.rankings) for run in runs}
-    depths = [depth for depth in DEPTHS if depth <= (options["depth"] or DEPTHS[-1])]
-    return recall_of_sources(found, read_qrels(options["qrels"]), depths, relevance_level=options["relevance_level"])
-
-
-def _show_sources(sources: "Sequence[SourceRecall]") -> None:
-    from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
-
-    rows = [(one.source, str(one.depth), f"{one.candidates:.1f}", f"{one.recall:.4f}") for one in sources]
-    console().print(table(["source", "depth", "candidates", "recall"], rows))
 
 
 def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:

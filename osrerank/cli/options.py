@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from osrerank.client import Client, connect
-from osrerank.options.candidates import MAX_VECTORS
 from osrerank.options.cutoff import CLIFF
 from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES, RerankOptions
 
@@ -208,11 +207,6 @@ def rerank_options(command: Command) -> Command:
                 callback=named_options("documents"),
                 help="RM3 with other numbers: documents=10,terms=10,weight=0.5,field=text.",
             ),
-            click.option(
-                "--vectors",
-                type=click.IntRange(1, MAX_VECTORS),
-                help="Candidates that are found by their vectors, besides.",
-            ),
             click.option("--deadline-ms", type=DURATION, help="Time for a search."),
             click.option("--on-failure", type=click.Choice(["first_pass", "raise"]), help="When reranking fails."),
         )
@@ -230,8 +224,6 @@ def rerank_arguments(options: dict[str, Any]) -> RerankOptions | bool:
         return cast("RerankOptions", {"pipeline": NO_STAGES, **kept}) if kept else False
     given: dict[str, Any] = {name: options[name] for name in RERANK_NAMES if options.get(name) is not None}
     names: dict[str, Any] = {name: _names(options[name]) for name in ("fields", "query_fields") if name in given}
-    if options.get("vectors"):
-        given["candidates"] = {"vectors": options["vectors"]}
     return cast("RerankOptions", {**given, **names})
 
 

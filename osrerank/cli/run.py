@@ -19,13 +19,6 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--hits", default=1000, show_default=True, type=click.IntRange(1, 10_000), help="Documents of each query."
 )
-@click.option(
-    "--source",
-    type=click.Choice(["text", "vectors"]),
-    default="text",
-    show_default=True,
-    help="What --no-rerank searches: the text fields, or the vectors of documents.",
-)
 @run_form
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Queries at a time.")
@@ -38,9 +31,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     \b
     osrerank run --queries topics.tsv --index passages --output bm25.run --no-rerank
     osrerank run --queries topics.tsv --index passages --output rm3.run --no-rerank --rm3
-    osrerank run --queries topics.tsv --index passages --output vectors.run --no-rerank --source vectors
     osrerank run --queries topics.tsv --index passages --output mono.run --depth 1000 --workers 2
-    osrerank run --queries topics.tsv --index passages --output union.run --vectors 100
     osrerank run --queries topics.tsv --index passages --output duo.run --pipeline mono-duo --duo-depth 50
 
     OUTPUT.jsonl beside the run has every stage's scores, inferences and timings. The same command resumes an
@@ -70,7 +61,6 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
-    from osrerank.options.candidates import MAX_VECTORS  # noqa: PLC0415 - its twin
     from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank  # noqa: PLC0415 - its twin
 
     arguments = rerank_arguments(options)
@@ -80,27 +70,15 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     if wanted is not None and wanted.pipeline == MONO_DUO:
         asked = replace(wanted, explain=True)  # for the pairs in the side file
     size, index = options["hits"], options["index"]
-    by_vectors = options["source"] == "vectors"
-    if by_vectors and reranked:
-        raise click.UsageError("--source is the first pass's: give --no-rerank with it, or --vectors without")
     source = {} if reranked else {"_source": False}  # a first pass needs only ids and scores
 
     def search(query: Any, started_s: float) -> Any:
-        clause = query.text
-        if by_vectors:
-            clause = client.vector_query(query.text, index, candidates={"vectors": min(size, MAX_VECTORS)})
-        response = client.search(clause, index=index, size=size, rerank=asked, **source)
+        response = client.search(query.text, index=index, size=size, rerank=asked, **source)
         return Record.from_response(query.query_id, response, started_s)
 
     named = client.options_of(index, rerank=arguments)
     order = resolved(arguments and named, named, client.reranker)
-    depends_on = {
-        "index": index,
-        "hits": size,
-        **({"source": "vectors"} if by_vectors else {}),
-        **_place(client, index),
-        **order,
-    }
+    depends_on = {"index": index, "hits": size, **_place(client, index), **order}
     return Batch(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
 
 

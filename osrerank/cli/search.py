@@ -51,7 +51,7 @@ def _show(response: dict[str, Any], offset: int) -> None:
     table = Table("rank", "was", "_score", "id", "text", box=None, header_style="bold")
     for rank, hit in enumerate(response["hits"]["hits"], start=offset + 1):
         marks = hit.get("_rerank")
-        before = str(marks["first_pass"]["rank"]) if marks and "first_pass" in marks else "vectors" if marks else ""
+        before = str(marks["first_pass"]["rank"]) if marks else ""
         lines = [escape(_snippet(hit, fields)), *(escape(line) for line in (marks or {}).get("explanation", []))]
         table.add_row(str(rank), before, f"{hit['_score'] or 0:.4f}", escape(hit["_id"]), "\n".join(lines))
     console = Console()

@@ -61,7 +61,6 @@ class Counts(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples.")
 @click.option("--complete", is_flag=True, help="Average over all judged queries.")
-@click.option("--recall", is_flag=True, help="Recall of the first pass, the vectors and both, in place of --measure.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curves to a .svg, .png or .pdf."
 )
@@ -74,22 +73,20 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
     \b
     osrerank run --queries topics.tsv --index passages --output deep.run --depth 1000
     osrerank tradeoff qrels.txt deep.run.jsonl -m RR@10 --plot tradeoff.svg
-    osrerank tradeoff qrels.txt union.run.jsonl --recall
     osrerank tradeoff qrels.txt duo.run.jsonl --pairs-from duo50.run.jsonl --duo-k0 50,1000
 
     RUN is the side file that `osrerank run` and `osrerank rerank` leave beside a run. Cost is the mean number of
     inferences for each query: k0 for monoBERT, and k1(k1-1) more for duoBERT's pairs. A blended run gets a curve with
-    the first pass and one without, a run with --vectors one of the first k0 of both searches, and duoBERT's curves
-    follow the blend; a run's --hits must be at least its --depth and --vectors together. A run has only the pairs of
-    its own --depth: for another --duo-k0 make a run of that --depth and name it with --pairs-from.
+    the first pass and one without, and duoBERT's curves follow the blend; its --hits must be at least its --depth. A
+    run has only the pairs of its own --depth: for another --duo-k0 make a run of that --depth and name it with
+    --pairs-from.
     """
-    curves = _recall_curves(options) if options["recall"] else _curves(options)
-    measure = "recall" if options["recall"] else options["measure"]
+    curves = _curves(options)
     if options["plot"]:
         from osrerank.evaluation.plots import plot_tradeoff  # noqa: PLC0415 - matplotlib
 
-        plot_tradeoff(options["plot"], curves, measure)
-    _print(_rows(curves), measure, as_json=options["as_json"] or obj["as_json"], as_csv=options["as_csv"])
+        plot_tradeoff(options["plot"], curves, options["measure"])
+    _print(_rows(curves), options["measure"], as_json=options["as_json"] or obj["as_json"], as_csv=options["as_csv"])
 
 
 def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
@@ -103,25 +100,6 @@ def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
     together = tuple(chain.from_iterable(settings.values()))
     points = iter(curve(join_pairs(run, *others), together, qrels, options["measure"], averaging))
     return {label: list(islice(points, len(own))) for label, own in settings.items()}
-
-
-def _recall_curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
-    """Return the recall of each source of candidates and of both; a point costs its candidates."""
-    from osrerank.evaluation.sources import recall_of_sources  # noqa: PLC0415 - see _curves
-    from osrerank.evaluation.tradeoff import Point, Setting  # noqa: PLC0415 - see _curves
-    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - see _curves
-
-    (run,) = _read(options["run"])
-    lists = {one.query_id: (one.first_pass, one.vectors) for one in run}
-    found = {"first pass": {query_id: own for query_id, (own, _) in lists.items()}}
-    if run.has_vectors:
-        found["vectors"] = {query_id: nearest for query_id, (_, nearest) in lists.items()}
-    depth = max(reach.mono_depth for reach in run.reaches)
-    depths = options["k0"] or tuple(sorted({*(k for k in K0 if 0 < k < depth), depth}))
-    curves: dict[str, list[Point]] = {}
-    for one in recall_of_sources(found, read_qrels(options["qrels"]), depths):
-        curves.setdefault(one.source, []).append(Point(Setting(one.depth), one.candidates, one.recall))
-    return curves if run.has_vectors else {"first pass": curves["first pass"]}
 
 
 def _read(run: Path, *others: Path) -> "list[ScoredRun]":
@@ -151,11 +129,6 @@ def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[st
     settings = {"monoBERT": [Setting(k) for k in k0]}
     if run.is_blended:
         settings["monoBERT + first pass"] = [Setting(k, blended=True) for k in k0]
-    if run.has_vectors:
-        blended = run.is_blended
-        settings[f"monoBERT{' + first pass' * blended}, with vectors"] = [
-            Setting(k, blended=blended, vectors=True) for k in k0
-        ]
     if not (width or options["k1"]):
         return settings
     k1 = options["k1"] or tuple(sorted({*(k for k in K1 if k < width), width}))

@@ -21,7 +21,7 @@ _SETTINGS = frozenset(
      "codec", "auto_expand_replicas", "translog", "merge", "highlight", "sort", "knn",
      "hidden"}
 )  # fmt: skip
-_FINAL = frozenset({"number_of_shards", "analysis", "codec", "sort", "knn"})
+_FINAL = frozenset({"number_of_shards", "analysis", "codec", "sort"})
 
 
 def information(engine: Engine) -> Json:
@@ -76,6 +76,10 @@ def normal_settings(given: Json) -> Json:
     analysis = index.pop("analysis", None)
     if index.pop("sort", None):
         raise illegal("the embedded engine does not support [index.sort]")
+    if str(index.get("knn", "false")).lower() == "true":
+        raise illegal(
+            "the embedded engine does not support [index.knn: true]: it searches text; use an OpenSearch server"
+        )
     refresh_interval_s({"index": index})
     return {"index": index, **({"analysis": analysis} if analysis else {})}
 

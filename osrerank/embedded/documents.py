@@ -3,19 +3,16 @@
 import base64
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
 from osrerank.embedded.errors import Fault, Json, as_object, illegal, only, parsed_json
 from osrerank.embedded.mapping.source import SourceFilter, kept_source, source_filter, source_text
-from osrerank.embedded.mapping.vectors import put_back, taken_out
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import LiveIndex
 from osrerank.embedded.storage.store import Row
 
-NO_VECTORS: Mapping[str, bytes] = MappingProxyType({})
 ACTIONS = ("index", "create", "update", "delete")
 MAX_ID_BYTES = 512
 MAX_DEPTH = 100
@@ -54,8 +51,7 @@ class Batch:
         live.fields.extract(source)  # refuses values that do not fit their fields
         if create and old is not None and old.source is not None:
             raise _exists_already(live, doc_id, old.version)
-        plain, vectors = taken_out(source, live.fields.vectors)
-        row = self._remember(live, doc_id, text if plain is source else source_text(plain), old, vectors)
+        row = self._remember(live, doc_id, text, old)
         created = old is None or old.source is None
         return _answer(live, row, "created" if created else "updated", 201 if created else 200)
 
@@ -81,7 +77,7 @@ class Batch:
                 reason = f"[{doc_id}]: document missing"
                 raise Fault(404, "document_missing_exception", reason, _place(live))
             return self.index(name, doc_id, source_text(as_object(fresh, "upsert")))
-        before = _source(self._engine, live, old)
+        before = _source(live, old)
         after = _merged(before, as_object(body.get("doc") or {}, "doc"))
         if after == before and body.get("detect_noop", True):
             return _answer(live, old, "noop", 200)
@@ -95,12 +91,10 @@ class Batch:
     def _current(self, live: LiveIndex, doc_id: str) -> Row | None:
         return self._latest.get((live, doc_id)) or self._engine.store.get(live.row, doc_id)
 
-    def _remember(
-        self, live: LiveIndex, doc_id: str, text: str | None, old: Row | None, vectors: Mapping[str, bytes] = NO_VECTORS
-    ) -> Row:
+    def _remember(self, live: LiveIndex, doc_id: str, text: str | None, old: Row | None) -> Row:
         rows = self._rows.setdefault(live, [])
         seq = (rows[-1].seq if rows else live.last_seq) + 1
-        row = Row(seq, doc_id, 1 if old is None else old.version + 1, text, vectors)
+        row = Row(seq, doc_id, 1 if old is None else old.version + 1, text)
         rows.append(row)
         self._latest[(live, doc_id)] = row
         return row
@@ -204,7 +198,7 @@ def get(engine: Engine, name: str, doc_id: str, wanted: SourceFilter) -> Json:
     row = engine.store.get(live.row, doc_id)
     if row is None or row.source is None:
         return {"_index": live.row.name, "_id": doc_id, "found": False}
-    source = {"_source": wanted.apply(_source(engine, live, row))} if wanted.wanted else {}
+    source = {"_source": wanted.apply(_source(live, row))} if wanted.wanted else {}
     return {
         "_index": live.row.name,
         "_id": doc_id,
@@ -216,14 +210,9 @@ def get(engine: Engine, name: str, doc_id: str, wanted: SourceFilter) -> Json:
     }
 
 
-def _source(engine: Engine, live: LiveIndex, row: Row) -> Json:
-    """Return a document's source as OpenSearch keeps it: with its vectors, without what the mappings leave out."""
-    fields = live.fields
-    source: Json = json.loads(row.source or "")
-    if fields.vectors:
-        vectors = row.vectors or engine.store.vectors_of(live.row, row.seq, fields.vectors)
-        source = put_back(source, vectors, fields.vectors)
-    return kept_source(fields.mappings).apply(source)
+def _source(live: LiveIndex, row: Row) -> Json:
+    """Return a document's source as OpenSearch keeps it: without what the mappings leave out."""
+    return kept_source(live.fields.mappings).apply(json.loads(row.source or ""))
 
 
 def mget(engine: Engine, default_index: str | None, body: Json, params: dict[str, str]) -> Json:

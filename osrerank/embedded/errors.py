@@ -34,22 +34,6 @@ class Fault(Exception):  # noqa: N818 - never leaves the engine: the transport t
         return {"error": {"root_cause": [self.cause()], **self.cause()}, "status": self.status}
 
 
-class ShardFault(Fault):
-    """A fault of a query that cannot be used on an index: of each of its shards, as OpenSearch tells it."""
-
-    def body(self) -> Json:
-        cause = self.cause()
-        failed = [{"shard": 0, "index": self.extra["index"], "node": "embedded", "reason": cause}]
-        top = {"type": "search_phase_execution_exception", "reason": "all shards failed", "phase": "query"}
-        error = {"root_cause": [cause], **top, "grouped": True, "failed_shards": failed}
-        return {"error": error, "status": self.status}
-
-
-def shard_fault(reason: str, index: str, uuid: str) -> Fault:
-    """Return the fault for a query that an index cannot answer."""
-    return ShardFault(400, "query_shard_exception", reason, {"index": index, "index_uuid": uuid})
-
-
 def parsing(reason: str) -> Fault:
     """Return the fault for an impossible request body."""
     return Fault(400, "parsing_exception", reason)

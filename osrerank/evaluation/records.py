@@ -7,8 +7,7 @@
      "reason": null,                       why not
      "candidates": [                       in final order
        {"doc_id": "5611210", "score": 1.98,           what the run's scores are made of
-        "first_pass": {"score": 15.78, "rank": 1},     null where only the search by vectors found it
-        "vectors": {"score": 0.91, "rank": 7},         where a search by vectors found it
+        "first_pass": {"score": 15.78, "rank": 1},
         "stages": {"mono": {"score": 3.9, "rank": 1, "logit": 3.9, "probability": 0.98}}}],
      "pairs": {"doc_ids": ["5611210", ...],           where a duo stage ran: p_ij, row i better than column j
                "probabilities": [[null, 0.7, ...], ...]},
@@ -28,9 +27,9 @@ from osrerank.errors import EvaluationError
 from osrerank.explanation import final_score
 from osrerank.pipeline import applied
 from osrerank.response import FIRST_PASS
-from osrerank.types import VECTORS, Candidate, Ranking, ScoredDocument
+from osrerank.types import Ranking, ScoredDocument
 
-NOT_STAGES = {FIRST_PASS, VECTORS, "failure", "explanation", "probability"}
+NOT_STAGES = {FIRST_PASS, "failure", "explanation", "probability"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Record:
             {
                 "doc_id": candidate.doc_id,
                 "score": final_score(candidate),
-                **_found(candidate),
+                "first_pass": {"score": candidate.trace[0].score, "rank": candidate.trace[0].rank},
                 "stages": {entry.stage: entry.as_json() for entry in candidate.trace[1:]},
             }
             for candidate in ranking.candidates
@@ -129,29 +128,18 @@ class Record:
         return tuple(ScoredDocument(one["doc_id"], float(one["score"])) for one in self.fields["candidates"])
 
 
-def _found(candidate: Candidate) -> dict[str, Any]:
-    """Return which search found a candidate, with its score and rank."""
-    own, nearest = candidate.first_pass, candidate.vectors
-    by_vectors = {VECTORS: {"score": nearest.score, "rank": nearest.rank}} if nearest else {}
-    return {"first_pass": own and {"score": own.score, "rank": own.rank}, **by_vectors}
-
-
 def _from_hit(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
     marks = hit.get("_rerank") or {FIRST_PASS: {"score": hit["_score"], "rank": rank}}
     return {
         "doc_id": hit["_id"],
         "score": hit["_score"],
-        "first_pass": marks.get(FIRST_PASS),
-        **({VECTORS: marks[VECTORS]} if VECTORS in marks else {}),
+        "first_pass": marks[FIRST_PASS],
         "stages": {name: values for name, values in marks.items() if name not in NOT_STAGES},
     }
 
 
 def _check(candidate: Mapping[str, Any]) -> None:
     """Refuse a candidate whose numbers cannot be used."""
-    found = [candidate[name] for name in ("first_pass", VECTORS) if candidate.get(name) is not None]
-    if not found:
-        raise EvaluationError(f"document {candidate['doc_id']!r} was found by no search")
-    scored = [candidate, *found, *candidate["stages"].values()]
+    scored = [candidate, candidate["first_pass"], *candidate["stages"].values()]
     if not isinstance(candidate["doc_id"], str) or not all(math.isfinite(one["score"]) for one in scored):
         raise EvaluationError(f"document {candidate['doc_id']!r} has a score that is not a finite number")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.measures import Averaging, Tally
@@ -20,7 +20,7 @@ from osrerank.options.pairs import PairAggregation, Pairs
 from osrerank.response import FIRST_PASS
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.stages.pairs import aggregate
-from osrerank.types import AT_MOST, VECTORS, Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
+from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
 
 SAMPLE_TRIALS = 10
 """Samples that a Sample point is the mean of, as in the paper."""
@@ -42,7 +42,6 @@ class Setting:
         sample_size: other candidates drawn for each candidate, without replacement; for ``sample`` only.
         seed: of the draw.
         blended: whether the first pass is blended into monoBERT's order, as in the run.
-        vectors: whether monoBERT also scores the first k0 of the search by vectors.
     """
 
     k0: int
@@ -51,7 +50,6 @@ class Setting:
     sample_size: int = 0
     seed: int = 0
     blended: bool = False
-    vectors: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,6 @@ class Scored:
         pairs: (i, j) -> p_ij in [0, 1], the probability that document i is better than document j.
         first_scores: document id -> the first pass's score; needed for a blended order only.
         blend: the blend's method and weight; None where the run had none.
-        vectors: document ids in the order of the search by vectors, where the run had one.
     """
 
     query_id: str
@@ -76,7 +73,6 @@ class Scored:
     pairs: Mapping[tuple[str, str], float]
     first_scores: Mapping[str, float] = field(default_factory=dict)
     blend: Blend | None = None
-    vectors: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, record: Record, blend: Blend | None = None) -> "Scored":
@@ -85,13 +81,11 @@ class Scored:
         Raises:
             EvaluationError: candidates of the first pass are missing, so that no smaller depth can be derived.
         """
-        every = record.fields["candidates"]
-        mono = {one["doc_id"]: float(one["stages"][MONO]["score"]) for one in every if MONO in one["stages"]}
-        own, nearest = _by_rank(every, "first_pass"), _by_rank(every, VECTORS)
-        _check_ranks(record.query_id, [int(one["first_pass"]["rank"]) for one in own])
-        first = {one["doc_id"]: float(one["first_pass"]["score"]) for one in own}
-        found = tuple(one["doc_id"] for one in nearest)
-        return cls(record.query_id, tuple(first), mono, _mono_depth(record), _pairs(record), first, blend, found)
+        candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
+        mono = {one["doc_id"]: float(one["stages"][MONO]["score"]) for one in candidates if MONO in one["stages"]}
+        _check_ranks(record.query_id, [int(one["first_pass"]["rank"]) for one in candidates])
+        first = {one["doc_id"]: float(one["first_pass"]["score"]) for one in candidates}
+        return cls(record.query_id, tuple(first), mono, _mono_depth(record), _pairs(record), first, blend)
 
 
 class Reach(NamedTuple):
@@ -101,13 +95,11 @@ class Reach(NamedTuple):
         found: candidates of the first pass.
         mono_depth: candidates from the top that monoBERT was given.
         compared: candidates that duoBERT compared with each other.
-        vectors: candidates of the search by vectors.
     """
 
     found: int
     mono_depth: int
     compared: int
-    vectors: int = 0
 
     @classmethod
     def of(cls, record: Record) -> "Reach":
@@ -116,12 +108,11 @@ class Reach(NamedTuple):
         Raises:
             EvaluationError: as `Scored.of`.
         """
-        every = record.fields["candidates"]
-        ranks = [int(candidate["first_pass"]["rank"]) for candidate in _by_rank(every, "first_pass")]
+        ranks = sorted(int(candidate["first_pass"]["rank"]) for candidate in record.fields["candidates"])
         _check_ranks(record.query_id, ranks)
         rows = (record.fields.get("pairs") or {}).get("probabilities", ())
         compared = sum(any(probability is not None for probability in row) for row in rows)
-        return cls(len(ranks), _mono_depth(record), compared, len(_by_rank(every, VECTORS)))
+        return cls(len(ranks), _mono_depth(record), compared)
 
 
 class ScoredRun:
@@ -134,7 +125,6 @@ class ScoredRun:
     Attributes:
         reaches: how much of each query was scored.
         is_blended: whether the first pass was blended in.
-        has_vectors: whether there was a search by vectors.
 
     Raises:
         EvaluationError: the file is no side file, or candidates of the first pass are missing.
@@ -148,7 +138,6 @@ class ScoredRun:
         for place, record in placed_records(path):
             self._places[record.query_id] = place
             self.reaches.append(Reach.of(record))
-        self.has_vectors = any(reach.vectors for reach in self.reaches)
 
     def __iter__(self) -> Iterator[Scored]:
         return (Scored.of(record, self._blend) for record in read_records(self._path))
@@ -179,23 +168,19 @@ def derive(scored: Scored, setting: Setting) -> tuple[tuple[str, ...], int]:
 
     The top k0 of the first pass in monoBERT's order, the rest below in the old order; of that list the top k1 in the
     order of their aggregated pair probabilities, the rest below. Ties keep the previous order. Inferences are
-    min(k0, n) + k1(k1 - 1), and k1 * m in place of the second term where m others are sampled. With vectors, the top k0
-    of the search by vectors are among those in monoBERT's order, each document once.
+    min(k0, n) + k1(k1 - 1), and k1 * m in place of the second term where m others are sampled.
 
     Raises:
         EvaluationError: a score that the setting needs was not kept.
     """
-    own = scored.first_pass[: setting.k0]
-    if len(own) > scored.mono_depth:
+    block = scored.first_pass[: setting.k0]
+    if len(block) > scored.mono_depth:
         raise _lacking(scored, f"monoBERT's scores of the top {setting.k0}, only of the top {scored.mono_depth}")
-    block = tuple(dict.fromkeys((*own, *scored.vectors[: setting.k0]))) if setting.vectors else own
     unscored = [doc_id for doc_id in block if doc_id not in scored.mono]
     ranked = sorted((doc_id for doc_id in block if doc_id in scored.mono), key=lambda doc_id: -scored.mono[doc_id])
     if setting.blended:
-        ranked = _blended(scored, ranked, own, setting.k0)
-    settled = {*ranked, *unscored}
-    rest = (doc_id for doc_id in scored.first_pass[len(own) :] if doc_id not in settled)
-    ranking = (*ranked, *unscored, *rest)
+        ranked = _blended(scored, ranked)
+    ranking = (*ranked, *unscored, *scored.first_pass[len(block) :])
     if setting.k1 < 2:
         return ranking, len(block)
     rivals = ranking[: min(setting.k1, len(block))]
@@ -299,7 +284,7 @@ def _worth(scored: Scored, rivals: Sequence[str], setting: Setting) -> tuple[dic
     return worth, sum(map(len, compared))
 
 
-def _blended(scored: Scored, ranked: Sequence[str], own: Sequence[str], k0: int) -> list[str]:
+def _blended(scored: Scored, ranked: Sequence[str]) -> list[str]:
     """Return monoBERT's order with the first pass blended in, by the stage that a search uses.
 
     The stage reads monoBERT's score from the candidate; the trace entry only has to exist.
@@ -313,10 +298,6 @@ def _blended(scored: Scored, ranked: Sequence[str], own: Sequence[str], k0: int)
         doc_id: StageScore(FIRST_PASS, scored.first_scores[doc_id], place, 0.0)
         for place, doc_id in enumerate(scored.first_pass, start=1)
     }
-    bound = {AT_MOST: scored.first_scores[own[-1]] if len(own) == k0 > 0 else 0.0}
-    for place, doc_id in enumerate(scored.vectors, start=1):
-        if doc_id not in own:
-            passed[doc_id] = StageScore(VECTORS, 0.0, place, 0.0, bound)
     candidates = [
         Candidate(doc_id, None, scored.mono[doc_id], rank, (passed[doc_id], StageScore(MONO, 0.0, rank, 0.0)))
         if doc_id in kept
@@ -328,15 +309,8 @@ def _blended(scored: Scored, ranked: Sequence[str], own: Sequence[str], k0: int)
     return [candidate.doc_id for candidate in blended.candidates[: len(ranked)]]
 
 
-def _by_rank(candidates: Iterable[Mapping[str, Any]], source: str) -> list[Mapping[str, Any]]:
-    """Return the candidates that a search found, in its order."""
-    return sorted((one for one in candidates if one.get(source)), key=lambda one: int(one[source]["rank"]))
-
-
 def _mono_depth(record: Record) -> int:
-    """Return how many of the first pass's candidates monoBERT was given."""
-    only = sum(one["first_pass"] is None for one in record.fields["candidates"])
-    return next((int(stage["candidates"]) - only for stage in record.fields["stages"] if stage["name"] == MONO), 0)
+    return next((int(stage["candidates"]) for stage in record.fields["stages"] if stage["name"] == MONO), 0)
 
 
 def _check_ranks(query_id: str, ranks: Sequence[int]) -> None:

@@ -7,7 +7,6 @@ from typing import Any, Literal, TypedDict, get_args
 
 from osrerank._removed import instead_of
 from osrerank.errors import ConfigError
-from osrerank.options.candidates import Candidates
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
@@ -54,7 +53,6 @@ class RerankOptions(TypedDict, total=False):
     passages: str | Mapping[str, Any] | Passages | None
     sentences: bool | Mapping[str, Any] | Sentences | None
     rm3: bool | Mapping[str, Any] | Rm3 | None
-    candidates: bool | Mapping[str, Any] | Candidates | None
     interleave: Mapping[str, Any] | Interleave | None
 
 
@@ -105,9 +103,6 @@ class Rerank:
         sentences: True, a dict of options or ``Sentences`` combines a document's best sentences with the first pass, as
             Birch does. Not together with ``passages`` or ``blend``.
         rm3: True, a dict of options or ``Rm3`` expands the first pass's query by feedback; for a query given as text.
-        candidates: True, a dict of options or ``Candidates`` adds the documents whose vectors are nearest to the
-            query's to those of the first pass (docs/candidates.md), and reranks all of them. Not together with
-            ``sentences``, a ``Pipeline`` of your own or ``depth="auto"``.
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
             ``with``, for the reader ``key`` (docs/judgments.md). Not together with ``min_score``, ``min_probability``
             and ``cutoff``.
@@ -136,7 +131,6 @@ class Rerank:
     passages: Passages | Literal["auto"] | None = "auto"
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
-    candidates: Candidates | None = None
     interleave: Interleave | None = None
 
     @property
@@ -182,7 +176,6 @@ class Rerank:
         object.__setattr__(self, "sentences", Sentences.of(self.sentences))
         object.__setattr__(self, "rm3", Rm3.of(self.rm3))
         object.__setattr__(self, "cutoff", Cutoff.of(self.cutoff))
-        object.__setattr__(self, "candidates", Candidates.of(self.candidates))
         object.__setattr__(self, "interleave", Interleave.of(self.interleave))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
@@ -203,7 +196,6 @@ class Rerank:
         if self.sentences is not None and (has_passages or self.blend not in ("card", "replace")):
             message = "rerank option sentences stands in place of passages and blend: leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
-        self._check_candidates()
         self._check_interleave()
 
     def _check_interleave(self) -> None:
@@ -217,20 +209,6 @@ class Rerank:
         other = self.rankings[1]
         others = tuple((name, getattr(other, name)) for name in dict(self.interleave.others))
         object.__setattr__(self, "interleave", replace(self.interleave, others=others))
-
-    def _check_candidates(self) -> None:
-        """Refuse options that cannot judge documents which only the search by vectors found."""
-        if self.candidates is None:
-            return
-        against = {
-            "sentences": (self.sentences is not None, "weighs the first pass's score, which such documents lack"),
-            "pipeline": (isinstance(self.pipeline, StagePipeline), "has a depth of its own"),
-            "depth": (self.depth == "auto", "goes deeper into the first pass alone: give a number"),
-        }
-        for name, (is_given, why) in against.items():
-            if is_given:
-                message = f"rerank option {name} does not go with candidates: it {why}"
-                raise ConfigError(message, setting=f"rerank.{name}", source="argument")
 
     @classmethod
     def of(cls, value: "bool | RerankOptions | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
@@ -286,7 +264,6 @@ _WITHOUT_TEAMS: dict[str, tuple[Any, str]] = {
     "min_score": (None, _ONE_TEAM),
     "min_probability": (None, _ONE_TEAM),
     "cutoff": (None, _ONE_TEAM),
-    "candidates": (None, "both teams rank the first pass's hits"),
 }
 # option -> whether a value fits, and what it must be
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -12,7 +12,6 @@ from typing import Any
 from opensearchpy import NotFoundError, TransportError
 
 from osrerank.errors import ResponseFormatError
-from osrerank.retrieval.found_vectors import FoundVectors
 from osrerank.retrieval.kept import KEPT_S, Kept
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.text_fields import USUAL, choose_fields, fields_in
@@ -36,13 +35,9 @@ class FoundFields:
 
     Args:
         clock: gives seconds.
-
-    Attributes:
-        vectors: finds the field that has documents' vectors.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.vectors = FoundVectors(clock)
         self._known: Kept[str, _Known] = Kept(clock)
         self._missing: Kept[tuple[str, tuple[str, ...]], str] = Kept(clock)
 

@@ -11,14 +11,12 @@ from opensearchpy import RequestError, TransportError
 
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
-from osrerank.options.candidates import Candidates
-from osrerank.options.rerank import MAX_DEPTH, NO_STAGES, Rerank, RerankOptions
+from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.pipeline import applied
 from osrerank.response import Page, has_own_order, has_repeats, hits_of, merge, parse, unchanged
 from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.retrieval.text_fields import USUAL, fields_of
-from osrerank.retrieval.union import Sources, Union
 from osrerank.search.interleave import interleaved, session_of
 from osrerank.search.slow import advise_if_slow
 from osrerank.search.ubi_query import UbiQuery, without_ubi
@@ -59,7 +57,6 @@ class SearchCall:
     _text: str
     _deadline: Deadline
     ubi: UbiQuery | None = None
-    _sources: Sources | None = None
 
     @classmethod
     def plan(
@@ -124,25 +121,6 @@ class SearchCall:
         first_pass = FirstPass(sent, {}, refusal=reason)
         return cls(sent, {}, reranker, options, first_pass, "", Deadline(), UbiQuery.of(body, {}))
 
-    @property
-    def second_source(self) -> Candidates | None:
-        """What else candidates are to be found by; None for nothing, and where nothing is reranked."""
-        return self._options.candidates if self.is_changed and self._options is not None else None
-
-    @property
-    def may_go_without(self) -> bool:
-        """Whether a search whose second source fails goes on without it."""
-        return self._options is None or self._options.on_failure == "first_pass"
-
-    @property
-    def depth(self) -> int:
-        """How many of the first pass's hits are reranked."""
-        return 0 if self._options is None else self._reranker.depth(self._options)
-
-    def with_sources(self, sources: Sources) -> Self:
-        """Return the call with what a second source of candidates found, or why there was none."""
-        return replace(self, _sources=sources)
-
     def split_params(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the parameters as opensearch-py's ``params`` and its keyword arguments, which it checks by name."""
         named = {name: value for name, value in self.params.items() if name in options}
@@ -171,22 +149,17 @@ class SearchCall:
         options, first_pass = self._options, self._first_pass
         if options is None or first_pass is None or first_pass.refusal:
             return {}
-        union = self._union(response)
-        hits = hits_of(union.response)
+        hits = hits_of(response)
         if _obstacle(options, hits, self._text):
             return {}
-        options = _with_fields(_deep_enough(options, union), hits)
+        options = _with_fields(options, hits)
         indices = [str(hit.get("_index")) for hit in hits]
         keys: dict[bytes, str] = {}
         for one in options.rankings:
             if one.pipeline != NO_STAGES:
-                ranking = _read(one, union, self._text)
+                ranking = _read(one, response, self._text)
                 keys |= self._reranker.state_keys(ranking, one, indices, self._deadline)
         return keys
-
-    def _union(self, response: Any) -> Union:
-        """Return what the search's sources found; the first pass's response alone where it has no second one."""
-        return (self._sources and self._sources.union) or Union(response)
 
     def finish(self, response: Any, states: RequestStates | None = None) -> Any:
         """Return the response reranked, marked with why it is not, or unchanged where no reranking was asked for.
@@ -212,10 +185,7 @@ class SearchCall:
                     first_pass.page,
                     deadline=self._deadline,
                     states=states,
-                    union=self._union(response),
                 )
-            if self._sources is not None:
-                answer["rerank"]["candidates"] = self._sources.as_json()
             outcome = answer["rerank"]["applied"]
         finally:
             took_s = time.perf_counter() - started
@@ -236,7 +206,6 @@ def reranked(
     *,
     deadline: Deadline,
     states: RequestStates | None = None,
-    union: Union | None = None,
 ) -> dict[str, Any]:
     """Return a page of the reranked response, or of the first pass with the reason.
 
@@ -248,20 +217,18 @@ def reranked(
         page: what the caller wants of it.
         deadline: of the call.
         states: what the search brought of documents' states.
-        union: what all sources found; None where the first pass is the only one.
     """
-    union = union or Union(response)
-    hits = hits_of(union.response)
+    hits = hits_of(response)
     obstacle = _obstacle(options, hits, text)
     if obstacle:
         return unchanged(response, obstacle, page=page)
-    options = _with_fields(_deep_enough(options, union), hits)
+    options = _with_fields(options, hits)
     started = time.perf_counter()
-    ranking = _read(options, union, text)
+    ranking = _read(options, response, text)
     if all(candidate.text is None for candidate in ranking.candidates):
         answer = unchanged(response, _no_text(options, hits), page=page)
     elif options.interleave is not None:
-        both = (ranking, _read(options.rankings[1], union, text))
+        both = (ranking, _read(options.rankings[1], response, text))
         answer = interleaved(
             reranker, options, options.interleave, both, response, page, deadline=deadline, states=states
         )
@@ -269,17 +236,15 @@ def reranked(
         is_cut = page.min_score is not None or page.thresholds is not None
         above = 0 if is_cut else page.offset  # a threshold needs the probabilities of those above
         ranking = reranker.rerank(ranking, options, deadline, offset=above, states=states)
-        answer = _answered(response, union, ranking, page, _since_ms(started))
+        answer = _answered(response, ranking, page, _since_ms(started))
     answer["rerank"]["fields"] = list(options.fields or ())
     return answer
 
 
-def _answered(
-    response: Mapping[str, Any], union: Union, ranking: Ranking, page: Page, rerank_ms: float
-) -> dict[str, Any]:
+def _answered(response: Mapping[str, Any], ranking: Ranking, page: Page, rerank_ms: float) -> dict[str, Any]:
     """Return the page of a ranking, or the first pass's where no stage was applied."""
     if applied(ranking.reports):
-        return merge(union.response, ranking, page, rerank_ms=rerank_ms)
+        return merge(response, ranking, page, rerank_ms=rerank_ms)
     reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
     return unchanged(response, reason, reports=ranking.reports, page=page, rerank_ms=rerank_ms)
 
@@ -289,16 +254,8 @@ def _with_fields(options: Rerank, hits: Sequence[Mapping[str, Any]]) -> Rerank:
     return replace(options, fields=options.fields or fields_of([hit.get("_source") or {} for hit in hits]))
 
 
-def _deep_enough(options: Rerank, union: Union) -> Rerank:
-    """Return options with a depth that reaches the hits of a second source, which stand behind the first pass's."""
-    if not union.only or options.depth == "auto":
-        return options
-    return replace(options, depth=min(options.depth + union.only, MAX_DEPTH))
-
-
-def _read(options: Rerank, union: Union, text: str) -> Ranking:
-    query, fields = Query(QUERY_ID, text), options.fields or ()
-    return parse(union.response, query, fields, options.separator, sources=union.sources)
+def _read(options: Rerank, response: Mapping[str, Any], text: str) -> Ranking:
+    return parse(response, Query(QUERY_ID, text), options.fields or (), options.separator)
 
 
 def _obstacle(options: Rerank, hits: Sequence[Mapping[str, Any]], text: str) -> str:

@@ -20,7 +20,6 @@ from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
 from osrerank.search.states import SideStates
 from osrerank.search.step import SearchRequest, Step
 from osrerank.search.ubi import UbiRecords
-from osrerank.search.union import two_sources
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline
@@ -77,7 +76,6 @@ def search_steps(
             index=index,
             rerank=wanted,
             deadline=deadline,
-            found=found,
             states=states,
             calibrations=calibrations,
             records=records,
@@ -105,7 +103,6 @@ def _search(
     index: Any,
     rerank: RerankArgument,
     deadline: Deadline,
-    found: FoundFields,
     states: SideStates,
     calibrations: Calibrations,
     records: UbiRecords,
@@ -118,10 +115,7 @@ def _search(
     )
     refusal: TransportError | None = None
     try:
-        if call.second_source is None:
-            response = yield SearchRequest(call)
-        else:
-            call, response = yield from two_sources(reranker, call, call.second_source, index, found.vectors)
+        response = yield SearchRequest(call)
     except TransportError as error:
         if not call.may_fall_back(error):
             raise

@@ -30,9 +30,6 @@ class BlendStage:
       gives 0).
     - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that rank 1 in both gives 1.
 
-    Of a candidate that only the search by vectors found s is not known; it counts as the most that it can be, and in
-    ``rrf``, where it has no rank by s, as nothing.
-
     Attributes:
         method: one of these.
         weight: of the first pass: in the unit of z for ``linear``, a share in [0, 1] for ``weighted``.
@@ -51,7 +48,7 @@ class BlendStage:
         passed = len(ranking.candidates[0].trace) if ranking.candidates else 0
         scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == passed]
         rest = ranking.candidates[len(scored) :]
-        best = max((candidate.first_pass_score for candidate in ranking.candidates), default=0.0)
+        best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0)
         keys = self._keys(scored, best)
         judged = [
             Judged(candidate, key, min(self._unit(key), BELOW_ONE)) for candidate, key in zip(scored, keys, strict=True)
@@ -63,10 +60,10 @@ class BlendStage:
     def _keys(self, scored: Sequence[Candidate], best: float) -> list[float]:
         if self.method == "linear":
             share = self.weight / best if best > 0 else 0.0
-            return [candidate.score + share * max(candidate.first_pass_score, 0.0) for candidate in scored]
+            return [candidate.score + share * max(candidate.trace[0].score, 0.0) for candidate in scored]
         if self.method == "rrf":
             return _fused(scored)
-        first = _scaled([candidate.first_pass_score for candidate in scored])
+        first = _scaled([candidate.trace[0].score for candidate in scored])
         last = _scaled([candidate.score for candidate in scored])
         return [self.weight * a + (1 - self.weight) * b for a, b in zip(first, last, strict=True)]
 
@@ -83,8 +80,7 @@ def _scaled(values: Sequence[float]) -> list[float]:
 
 def _fused(scored: Sequence[Candidate]) -> list[float]:
     best = 2 / (RRF_CONSTANT + 1)
-    by_model = [1 / (RRF_CONSTANT + candidate.rank) for candidate in scored]
-    by_first_pass = [
-        1 / (RRF_CONSTANT + candidate.first_pass.rank) if candidate.first_pass else 0.0 for candidate in scored
+    return [
+        (1 / (RRF_CONSTANT + candidate.trace[0].rank) + 1 / (RRF_CONSTANT + candidate.rank)) / best
+        for candidate in scored
     ]
-    return [(first + second) / best for first, second in zip(by_first_pass, by_model, strict=True)]

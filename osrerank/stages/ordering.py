@@ -174,5 +174,4 @@ def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequen
 def _placed(item: Judged, stage: str, rank: int, level: int) -> Candidate:
     entry = StageScore(stage, item.score, rank, item.unit, item.parts, item.passage, level)
     before = item.candidate  # constructed: `replace` takes three times as long, a thousand times a search
-    trace, sections = (*before.trace, entry), before.sections
-    return Candidate(before.doc_id, before.text, item.score, rank, trace, "", sections, before.vectors)
+    return Candidate(before.doc_id, before.text, item.score, rank, (*before.trace, entry), sections=before.sections)

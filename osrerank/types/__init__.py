@@ -4,8 +4,6 @@ from osrerank.types.scores import NEVER, Advice, Counts, Deadline, RequestStates
 from osrerank.types.stages import FailurePolicy, Stage, StagePipeline
 from osrerank.types.states import CutsTexts, HasStates, LongText, NeedsWorkers, PassageScores, ScoresPassages
 from osrerank.types.values import (
-    AT_MOST,
-    VECTORS,
     Candidate,
     Document,
     Hit,
@@ -22,9 +20,7 @@ from osrerank.types.values import (
 )
 
 __all__ = [
-    "AT_MOST",
     "NEVER",
-    "VECTORS",
     "Advice",
     "Candidate",
     "Counts",

@@ -7,11 +7,6 @@ from typing import Any, NamedTuple, Self
 
 from osrerank.types.scores import Counts
 
-VECTORS = "vectors"
-"""Name of the search by vectors in a candidate's trace."""
-AT_MOST = "first_pass_at_most"
-"""Part of such a trace entry: the most that the first pass's score can be of a document that it did not find."""
-
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -118,10 +113,9 @@ class Candidate:
         text: what a model reads; None when the hit has no text in the fields asked for.
         score: the natural score of the last stage that scored it, the first pass to begin with.
         rank: place in the ranking, from 1.
-        trace: one entry for each stage passed, in order; the first is of the search that found it.
+        trace: one entry for each stage passed, in order.
         failure: why the last stage that tried could not score it; empty when it could.
         sections: what ``text`` was joined from, for stages that look at passages.
-        vectors: of the search by vectors; None where it did not find the document, or there was none.
     """
 
     doc_id: str
@@ -131,18 +125,6 @@ class Candidate:
     trace: tuple[StageScore, ...] = ()
     failure: str = ""
     sections: tuple[Section, ...] = ()
-    vectors: StageScore | None = None
-
-    @property
-    def first_pass(self) -> StageScore | None:
-        """The first pass's score and rank; None where only the search by vectors found the document."""
-        return self.trace[0] if self.trace and self.trace[0].stage != VECTORS else None
-
-    @property
-    def first_pass_score(self) -> float:
-        """The first pass's score; the most that it can be where only the search by vectors found the document."""
-        found = self.trace[0]
-        return found.parts.get(AT_MOST, 0.0) if found.stage == VECTORS else found.score
 
 
 @dataclass(frozen=True, slots=True)

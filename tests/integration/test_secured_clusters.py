@@ -92,12 +92,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def loaded(node: Node, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The actions of loading an index with vectors."""
+    """The actions of loading an index."""
     file = tmp_path_factory.mktemp("notes") / "notes.jsonl"
     lines = [{"id": f"n{n}", "title": f"note {n}", "text": f"blood pressure is low in {n} hearts"} for n in range(30)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     node.actions()
-    return node.run("index", "jsonl", str(file), "--index", "notes", "--vectors")
+    return node.run("index", "jsonl", str(file), "--index", "notes")
 
 
 def check(actions: set[str], *roles: str) -> None:
@@ -105,9 +105,8 @@ def check(actions: set[str], *roles: str) -> None:
     assert sorted(action for action in actions if not is_allowed(action, *roles)) == []
 
 
-def test_loading_and_vectors(node, loaded):
+def test_loading(loaded):
     check(loaded, "osrerank_load")
-    check(node.run("vectors", "build", "--index", "notes"), "osrerank_load")
 
 
 def test_searching(node, loaded):

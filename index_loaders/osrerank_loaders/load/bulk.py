@@ -49,14 +49,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The entries of one request; ``end`` records of the collection have been read when it is complete.
-
-    With vectors, ``without_vector`` of its documents have none, because they have no text.
-    """
+    """The entries of one request; ``end`` records of the collection have been read when it is complete."""
 
     entries: tuple[Entry, ...]
     end: int
-    without_vector: int = 0
 
 
 @dataclass(frozen=True, slots=True)

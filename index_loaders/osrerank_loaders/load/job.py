@@ -5,12 +5,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchWarning, RequestError
 
-from osrerank.client import Client
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
 from osrerank.formats.sources import STDIN, Meter, files_of, open_sources
 from osrerank.retrieval.requests import is_embedded
@@ -23,11 +21,6 @@ from osrerank_loaders.load.mapping import IndexOptions, fixed_options, index_bod
 from osrerank_loaders.load.reading import Reading
 from osrerank_loaders.load.state import LoadState, read_state
 
-if TYPE_CHECKING:
-    from osrerank_loaders.load.vectors import BatchVectors
-
-WITH_VECTORS = 256
-"""Documents of a request with vectors: encoding them takes seconds, which a resumed load repeats."""
 _FIRST = 5
 _EXISTS = "resource_already_exists_exception"
 
@@ -44,7 +37,6 @@ class LoadOptions:
         checkpoint_s: seconds between checkpoints in the index.
         index: how the index is made.
         bulk: how documents are sent.
-        vector_field: name of the field that their vectors go into; None for no vectors.
     """
 
     skip_bad: int = 0
@@ -54,7 +46,6 @@ class LoadOptions:
     checkpoint_s: float = 5.0
     index: IndexOptions = field(default_factory=IndexOptions)
     bulk: BulkOptions = field(default_factory=BulkOptions)
-    vector_field: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +61,6 @@ class Summary:
         resumed_from: records that an earlier run had loaded.
         took_s: wall time of this run.
         notes: warnings of the engine, and the first tolerated problems, one line each.
-        vectors: documents with a vector, counted in the index; None where none were asked for.
     """
 
     read: int
@@ -81,14 +71,12 @@ class Summary:
     resumed_from: int = 0
     took_s: float = 0.0
     notes: tuple[str, ...] = ()
-    vectors: int | None = None
 
     def __str__(self) -> str:
         resumed = f" ({self.resumed_from:,} of them by an earlier run)" if self.resumed_from else ""
         return (
             f"{self.read:,} records read{resumed}: {self.indexed:,} documents in the index, {self.skipped:,} skipped, "
-            f"{self.failed:,} failed, {self.duplicates:,} duplicates"
-            f"{'' if self.vectors is None else f', {self.vectors:,} with a vector'}; {self.took_s:.1f} s"
+            f"{self.failed:,} failed, {self.duplicates:,} duplicates; {self.took_s:.1f} s"
         )
 
 
@@ -137,16 +125,6 @@ class _Load:
         self._warned: list[str] = []
         self._failed = 0
         self._refused: list[Rejection] = []
-        self._vectors = self._make_vectors()
-
-    def _make_vectors(self) -> "BatchVectors | None":
-        if self._options.vector_field is None:
-            return None
-        if not isinstance(self._client, Client):
-            raise TypeError("vectors are made by an osrerank client's model: give one of osrerank.connect")
-        from osrerank_loaders.load.vectors import BatchVectors  # noqa: PLC0415 - loads a model
-
-        return BatchVectors(self._client, self._index, self._options.vector_field)
 
     def run(self) -> Summary:
         began = time.monotonic()
@@ -158,9 +136,8 @@ class _Load:
         if reading.stopped is not None:
             raise reading.stopped
         summary = self._checked(reading, state.records)
-        vectors = self._count_vectors(summary.indexed, reached.without_vector)
         self._finish(reached, summary)
-        return dataclasses.replace(summary, took_s=time.monotonic() - began, vectors=vectors)
+        return dataclasses.replace(summary, took_s=time.monotonic() - began)
 
     def _already_complete(self, state: LoadState) -> Summary:
         expected = state.records - state.skipped - state.failed - state.duplicates
@@ -171,8 +148,7 @@ class _Load:
             )
         if STDIN in self._files and (read := sum(1 for _record in self._records())) != state.records:
             raise LoaderError(_changed(self._index, f"standard input has {read} records now and had {state.records}"))
-        counts = state.records, indexed, state.skipped, state.failed, state.duplicates, state.records
-        return Summary(*counts, vectors=self._count_vectors(indexed, state.without_vector))
+        return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
 
     def _records(self, meter: Meter | None = None) -> Iterator[Record]:
         sources = open_sources(self._files, self._loader.files, meter, taken=self._fingerprints.taken)
@@ -183,7 +159,6 @@ class _Load:
         """Create the index, or return the state of its load."""
         fixed = fixed_options(self._loader, self._options.index)
         fixed += ("repair_encoding",) * self._options.repair_encoding
-        fixed += (self._vectors.fixed,) if self._vectors else ()
         fresh = LoadState.begin(self._loader.name, self._files, fixed, self._fingerprints.digests)
         if self._options.recreate:
             self._patience.call(lambda: self._client.indices.delete(index=self._index, ignore_unavailable=True))
@@ -207,7 +182,6 @@ class _Load:
         """Create the index; keep the engine's warnings, such as an unsupported similarity."""
         fixed = is_embedded(self._client)
         body = index_body(self._loader, self._options.index, state.as_meta(), fixed_similarity=fixed)
-        body = self._vectors.field.with_field(body) if self._vectors else body
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", OpenSearchWarning)
             try:
@@ -220,49 +194,19 @@ class _Load:
     def _send(self, reading: Reading, state: LoadState) -> LoadState:
         """Send what is missing; write a checkpoint every few seconds and at the end."""
         written_at, whole = time.monotonic(), True
-        batches = self._batches(reading, after=state.records)
-        for batch, outcome in send_all(self._client, self._index, batches, self._options.bulk):
+        for batch, outcome in send_all(
+            self._client, self._index, reading.batches(self._options.bulk, after=state.records), self._options.bulk
+        ):
             self._note(batch, outcome)
             whole = whole and not outcome.rejected  # a rejected document is tried again by the next run
             if whole:
-                without = state.without_vector + batch.without_vector
-                state = dataclasses.replace(state, records=batch.end, without_vector=without)
+                state = dataclasses.replace(state, records=batch.end)
             if whole and time.monotonic() - written_at > self._options.checkpoint_s:
-                self._write(state)
+                state.write(self._client, self._index, self._patience)
                 written_at = time.monotonic()
             self._report(batch.end, self._meter.bytes_read)
-        self._write(state)
+        state.write(self._client, self._index, self._patience)
         return state
-
-    def _batches(self, reading: Reading, *, after: int) -> Iterator[Batch]:
-        """Return the batches to send, with their documents' vectors."""
-        if self._vectors is None:
-            return reading.batches(self._options.bulk, after=after)
-        bulk = self._options.bulk
-        small = dataclasses.replace(bulk, max_documents=min(bulk.max_documents, WITH_VECTORS))
-        return map(self._vectors.filled, reading.batches(small, after=after))
-
-    def _write(self, state: LoadState) -> None:
-        beside = self._vectors.field.meta() if self._vectors else {}
-        state.write(self._client, self._index, self._patience, beside=beside)
-
-    def _count_vectors(self, indexed: int, without: int) -> int | None:
-        """Return how many documents have a vector; all have that have text.
-
-        Raises:
-            LoaderError: there are fewer.
-        """
-        if self._vectors is None:
-            return None
-        name = self._vectors.field.name
-        body = {"query": {"exists": {"field": name}}}
-        there = int(self._patience.call(lambda: self._client.count(index=self._index, body=body))["count"])
-        if there < indexed - without:
-            raise LoaderError(
-                f"{there} of {indexed} documents of {self._index} have a vector in {name}, and {without} have no text; "
-                "something else changed them: osrerank vectors build makes what is lacking"
-            )
-        return there
 
     def _note(self, batch: Batch, outcome: Outcome) -> None:
         self._failed += len(outcome.rejected)
@@ -331,7 +275,7 @@ class _Load:
             failed=summary.failed,
             duplicates=summary.duplicates,
         )
-        self._write(state)
+        state.write(self._client, self._index, self._patience)
 
 
 def _taken(index: str, kept: LoadState | None) -> str:

@@ -3,10 +3,9 @@
 It survives whatever the index survives, is deleted with it, needs no folder, and lets another machine resume the load.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 from opensearchpy import OpenSearch
@@ -31,7 +30,6 @@ class LoadState:
         skipped: bad records, once complete.
         failed: documents that OpenSearch refused, once complete.
         duplicates: records with an id that came before, once complete.
-        without_vector: of the records read so far, those without text to make a vector of.
     """
 
     loader: str
@@ -43,7 +41,6 @@ class LoadState:
     skipped: int = 0
     failed: int = 0
     duplicates: int = 0
-    without_vector: int = 0
 
     @classmethod
     def begin(
@@ -61,12 +58,9 @@ class LoadState:
         """Return the mapping's ``_meta``."""
         return {_KEY: asdict(self)}
 
-    def write(
-        self, client: OpenSearch, index: str, patience: Patience, *, beside: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
-        """Write the state into the index, and what else ``_meta`` has, because all of it is replaced."""
-        body = {"_meta": {**beside, **self.as_meta()}}
-        patience.call(lambda: client.indices.put_mapping(index=index, body=body))
+    def write(self, client: OpenSearch, index: str, patience: Patience) -> None:
+        """Write the state into the index."""
+        patience.call(lambda: client.indices.put_mapping(index=index, body={"_meta": self.as_meta()}))
 
 
 def read_state(client: OpenSearch, index: str, patience: Patience) -> LoadState | None:

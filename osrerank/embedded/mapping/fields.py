@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 from osrerank.embedded.errors import Fault, Json, as_whole, illegal, only, unsupported
 from osrerank.embedded.mapping import values
-from osrerank.embedded.mapping.vectors import TYPE as VECTORS
-from osrerank.embedded.mapping.vectors import vector_fields
 
 Column = Literal["text", "keyword", "long", "double"]
 """How tantivy stores a field; dates are milliseconds and booleans 0 or 1 in a long column."""
@@ -99,8 +97,7 @@ class Fields:
             raise unsupported("[_source.enabled: false]", "reranking needs the texts")
         self.mappings = mappings
         self.by_path = {one.path: one for one in _walk("", mappings)}
-        self.vectors = vector_fields(mappings)
-        self.disabled = frozenset((*_disabled("", mappings), *self.vectors))
+        self.disabled = frozenset(_disabled("", mappings))
         self._by_source: dict[str, list[Field]] = {}
         for one in self.by_path.values():
             self._by_source.setdefault(one.source, []).append(one)
@@ -206,7 +203,7 @@ def _merge_field(name: str, old: Json, new: Json) -> Json:
         return merge(old, new)
     if old.get("type") != new.get("type"):
         raise illegal(f"mapper [{name}] cannot be changed from type [{old.get('type')}] to [{new.get('type')}]")
-    for key in ("analyzer", "index", "format", "dimension", "space_type", "method"):
+    for key in ("analyzer", "index", "format"):
         if key in new and new[key] != old.get(key):
             raise illegal(f"Mapper for [{name}] conflicts with existing mapper: Cannot update parameter [{key}]")
     fields = {**old.get("fields", {}), **new.get("fields", {})}
@@ -220,7 +217,6 @@ def _walk(prefix: str, body: Json) -> Iterator[Field]:
         if kind == "object":
             only(f"mapping of {path}", inner, frozenset({"type", "properties", "dynamic", "enabled"}))
             yield from _walk(path + ".", inner)
-        if kind in ("object", VECTORS):
             continue
         yield _field(path, path, inner)
         for sub, sub_body in inner.get("fields", {}).items():

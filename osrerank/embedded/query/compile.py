@@ -9,7 +9,6 @@ from tantivy import Query as TQuery
 from osrerank.embedded.errors import Json, as_number, only, parsing
 from osrerank.embedded.query.clauses import best_of, boost_of, boosted, listed, minimum_should_match
 from osrerank.embedded.query.leaf_queries import LeafQueries
-from osrerank.embedded.query.nearest import nearest
 from osrerank.embedded.storage.index import Snapshot
 
 
@@ -33,7 +32,6 @@ class Compiler(LeafQueries):
             "dis_max": self._dis_max,
             "match_all": self._match_all,
             "match_none": self._match_none,
-            "knn": self._knn,
         }
 
     def compile(self, query: Any) -> TQuery:
@@ -108,9 +106,6 @@ class Compiler(LeafQueries):
         if not queries:
             raise parsing("[dis_max] requires 'queries' field with at least one clause")
         return boosted(best_of(queries, as_number(body.get("tie_breaker", 0.0), "tie_breaker")), boost_of(body))
-
-    def _knn(self, body: Json) -> TQuery:
-        return nearest(self._snapshot, self._silent, body)
 
     def _match_all(self, body: Json) -> TQuery:
         only("match_all", body, frozenset({"boost"}))

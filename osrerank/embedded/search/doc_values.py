@@ -30,7 +30,7 @@ class DocValues:
 
     def of(self, seq: int) -> dict[str, list[Any]]:
         """Return the values of the document with a sequence number, ascending; of one replaced since, none."""
-        source = self._snapshot.columns.store.source_of(self._snapshot.row, seq) if self._fields else None
+        source = self._snapshot.store.source_of(self._snapshot.row, seq) if self._fields else None
         if source is None:
             return {}
         by_source: dict[str, list[Any]] = {}

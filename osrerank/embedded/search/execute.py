@@ -9,8 +9,7 @@ from typing import Any
 import tantivy
 
 from osrerank.embedded.errors import Fault, Json, as_number, as_object, as_whole, illegal, parsing, unsupported
-from osrerank.embedded.mapping.source import SourceFilter, field_values, kept_source, source_filter
-from osrerank.embedded.mapping.vectors import put_back
+from osrerank.embedded.mapping.source import SourceFilter, field_values, source_filter
 from osrerank.embedded.query.compile import Compiler
 from osrerank.embedded.search import sorting
 from osrerank.embedded.search.aggregations import count_terms
@@ -248,7 +247,7 @@ def _show(page: list[Found], sides: list[Side], wanted: Plan) -> list[Json]:
         side = sides[one.place]
         document = side.snapshot.searcher.doc(one.address)
         hit: Json = {"_index": side.snapshot.name, "_id": document.get_first(ID), "_score": _score(one, wanted)}
-        source = _with_vectors(side.snapshot, one, json.loads(_bytes(document.get_first(SOURCE))))
+        source = json.loads(_bytes(document.get_first(SOURCE)))
         if wanted.source.wanted:
             hit["_source"] = wanted.source.apply(source)
         if wanted.fields:
@@ -263,18 +262,6 @@ def _show(page: list[Found], sides: list[Side], wanted: Plan) -> list[Json]:
             hit["sort"] = list(one.keys)
         hits.append(hit)
     return hits
-
-
-def _with_vectors(snapshot: Snapshot, one: Found, source: Json) -> Json:
-    """Return a hit's source with its vectors, as far as the mappings keep these in it."""
-    fields = snapshot.fields
-    if not fields.vectors:
-        return source
-    shown = kept_source(fields.mappings)
-    if all(path in shown.excludes for path in fields.vectors):
-        return source
-    vectors = snapshot.columns.store.vectors_of(snapshot.row, one.seq, fields.vectors)
-    return shown.apply(put_back(source, vectors, fields.vectors))
 
 
 def _bytes(stored: Any) -> bytes:

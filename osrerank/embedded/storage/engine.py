@@ -13,8 +13,7 @@ from pathlib import Path
 
 from osrerank.embedded.errors import Fault, Json, index_exists, no_such_index
 from osrerank.embedded.mapping import values
-from osrerank.embedded.mapping.fields import Fields, merge
-from osrerank.embedded.mapping.vectors import check_setting, vector_fields
+from osrerank.embedded.mapping.fields import merge
 from osrerank.embedded.storage.index import LiveIndex, checked, layout_of
 from osrerank.embedded.storage.lock import WriterLock
 from osrerank.embedded.storage.shard import BROKEN
@@ -23,7 +22,6 @@ from osrerank.embedded.storage.store import IndexRow, Row, Store
 log = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
-MAPPER = "mapper_parsing_exception"
 MAX_WRITERS = 4
 """Search-index writers open at a time; each takes a thread and up to 64 MB."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -213,7 +211,7 @@ class Engine:
             if name in self.store.aliases():
                 reason = f"Invalid index name [{name}], already exists as alias"
                 raise Fault(400, "invalid_index_name_exception", reason, {"index": name, "index_uuid": "_na_"})
-            fields = _checked_whole(mappings, settings)
+            fields, _ = checked(mappings, settings)
             with self.store.transaction():
                 return self.store.create(name, mappings, settings, layout_of(fields))
 
@@ -233,7 +231,6 @@ class Engine:
         with self.writing():
             changed = {"mappings": merge(live.row.mappings, mappings or {}), "settings": settings or live.row.settings}
             checked(changed["mappings"], changed["settings"])
-            check_setting(changed["mappings"], changed["settings"])
             with self.store.transaction():
                 row = self.store.update(live.row, **changed)
             live.sync()
@@ -246,7 +243,7 @@ class Engine:
         with self.writing():
             with self.store.transaction():
                 for live, rows in batches.items():
-                    self.store.put(live.row, rows, live.fields.vectors)
+                    self.store.put(live.row, rows)
             for live, rows in batches.items():
                 live.stored(rows)
             for live, rows in batches.items():
@@ -306,17 +303,6 @@ def refresh_interval_s(settings: Json) -> float | None:
         reason = f"failed to parse setting [index.refresh_interval] with value [{text}]: give -1 or a time such as 1s"
         raise Fault(400, "illegal_argument_exception", reason)
     return int(match[1]) * _UNITS_S[match[2]]
-
-
-def _checked_whole(mappings: Json, settings: Json) -> Fields:
-    """Return the fields of a new index; a fault of its vectors is one of the whole mapping, as in OpenSearch."""
-    try:
-        check_setting(mappings, settings)
-        vector_fields(mappings)
-    except Fault as fault:
-        reason = fault.reason if fault.kind == MAPPER else f"Failed to parse mapping [_doc]: {fault.reason}"
-        raise Fault(400, MAPPER, reason) from None
-    return checked(mappings, settings)[0]
 
 
 def _check_name(name: str) -> None:

@@ -21,7 +21,6 @@ from osrerank.embedded.mapping.fields import Field, Fields, analyzers_named
 from osrerank.embedded.mapping.source import kept_source, source_text
 from osrerank.embedded.storage.shard import BROKEN, HAS_TERMS, PRESENT, Searcher, Shard, reading
 from osrerank.embedded.storage.store import IndexRow, Row, Store, storage_fault
-from osrerank.embedded.storage.vectors import Column, Columns
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +30,7 @@ class Snapshot:
     """An index as of one refresh, for searches."""
 
     row: IndexRow
-    seq: int
-    columns: Columns
+    store: Store
     fields: Fields
     analyzers: Analyzers
     shard: Shard
@@ -41,14 +39,6 @@ class Snapshot:
     @property
     def name(self) -> str:
         return self.row.name
-
-    def vectors(self, path: str) -> Column:
-        """Return the vectors of a field.
-
-        Raises:
-            Fault: 400 if there are too many to search.
-        """
-        return self.columns.of(self.row, self.fields.vectors[path], self.seq)
 
     def analyzer(self, field: Field, *, searching: bool = True) -> Analyzer:
         """Return a text field's analyzer."""
@@ -99,7 +89,6 @@ class LiveIndex:
         self._fed_seq = row.indexed_seq
         self.last_seq = store.last_seq(row)
         self.dirty_since: float | None = None
-        self._columns = Columns(store)
 
     @property
     def row(self) -> IndexRow:
@@ -141,9 +130,7 @@ class LiveIndex:
                     self.sync()
                     if self._row.generation == generation:
                         raise  # damaged; otherwise another process has just rebuilt it
-            seq = self._store.last_seq(self._row) if self._store.read_only else self._loaded[1]
-            searcher = self._shard.searcher
-            return Snapshot(self._row, seq, self._columns, self.fields, self.analyzers, self._shard, searcher)
+            return Snapshot(self._row, self._store, self.fields, self.analyzers, self._shard, self._shard.searcher)
 
     def _load(self, row: IndexRow) -> None:
         """Open the search index, or reload the open one."""
@@ -212,31 +199,25 @@ class LiveIndex:
             if one.column == "text"
         }
         latest = {row.doc_id: row.seq for row in rows}
-        having = {path: self._having(path, rows) for path in self.fields.vectors}
         for row in rows:
             if row.source is not None and latest[row.doc_id] == row.seq:
-                marks = [path for path, seqs in having.items() if row.seq in seqs]
-                document = self._document(shard, row, marks, analyzers.__getitem__)
+                document = self._document(shard, row, row.source, analyzers.__getitem__)
                 if document is not None:
                     shard.add(document)
         self._fed_seq = rows[-1].seq
 
-    def _having(self, path: str, rows: Sequence[Row]) -> set[int]:
-        """Return the sequence numbers of rows whose documents have a vector."""
-        return set(self._store.vector_seqs(self._row, path, rows[-1].seq, after=rows[0].seq - 1))
-
     def _document(
-        self, shard: Shard, row: Row, marks: Sequence[str], analyzer: Callable[[str], Analyzer]
+        self, shard: Shard, row: Row, text: str, analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document | None:
         """Return a document for the search index; None, with a log line, if it cannot be indexed.
 
         Writes refuse such documents; one that is in the store nevertheless must not hide the others.
         """
         try:
-            source = json.loads(row.source or "")
+            source = json.loads(text)
             shown = kept_source(self.fields.mappings)
-            kept = source_text(shown.apply(source)) if shown.includes or shown.excludes else row.source or ""
-            return shard.document(row._replace(source=kept), self.fields.extract(source), marks, analyzer)
+            kept = source_text(shown.apply(source)) if shown.includes or shown.excludes else text
+            return shard.document(row._replace(source=kept), self.fields.extract(source), analyzer)
         except (Fault, ValueError, TypeError, OverflowError, RecursionError) as error:
             log.warning("document [%s] of [%s] cannot be searched: %s", row.doc_id, self._row.name, error)
             return None

@@ -142,24 +142,15 @@ class Shard:
             self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
 
     def document(
-        self, row: Row, fields: Mapping[str, list[Any]], marks: Iterable[str], analyzer: Callable[[str], Analyzer]
+        self, row: Row, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document:
-        """Return a document to add.
-
-        Args:
-            row: with the source that hits show.
-            fields: its values by path.
-            marks: paths of what it has besides.
-            analyzer: returns the analyzer of a path.
-        """
+        """Return a document to add; ``fields`` are its values by path, ``analyzer`` returns the analyzer of a path."""
         assert row.source is not None
         document = tantivy.Document()
         document.add_text(ID, row.doc_id)
         document.add_bytes(SOURCE, row.source.encode())
         document.add_unsigned(SEQ, row.seq)
         document.add_text(PRESENT, EVERY)
-        for path in marks:
-            document.add_text(PRESENT, path)
         for path, values in fields.items():
             document.add_text(PRESENT, path)
             if self.layout[path] == "text":

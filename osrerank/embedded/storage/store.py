@@ -12,10 +12,9 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -37,11 +36,6 @@ CREATE TABLE aliases (
   alias TEXT NOT NULL, index_id INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (alias, index_id)
 );
 """
-_VECTORS = """CREATE TABLE IF NOT EXISTS vectors (
-  index_id INTEGER NOT NULL, path TEXT NOT NULL, seq INTEGER NOT NULL, vector BLOB NOT NULL,
-  PRIMARY KEY (index_id, path, seq)
-) WITHOUT ROWID"""
-"""Documents' vectors; a folder of an earlier version gets the table when it is opened for writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +65,12 @@ class IndexRow:
 
 
 class Row(NamedTuple):
-    """A document; ``source`` is its JSON text without vectors, None once deleted.
-
-    ``vectors`` has them by path when the document is written, and is empty when it is read.
-    """
+    """A document; ``source`` is its JSON text, None once deleted."""
 
     seq: int
     doc_id: str
     version: int
     source: str | None
-    vectors: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Store:
@@ -150,7 +140,6 @@ class Store:
     def drop(self, index: IndexRow) -> None:
         """Remove an index with its documents and from its aliases; call it in a transaction."""
         self._db.execute(f"DROP TABLE docs_{index.id:d}")
-        self._db.execute("DELETE FROM vectors WHERE index_id = ?", (index.id,))
         self._db.execute("DELETE FROM aliases WHERE index_id = ?", (index.id,))
         self._db.execute("DELETE FROM indices WHERE id = ?", (index.id,))
         self._own_changes += 1
@@ -183,49 +172,14 @@ class Store:
             found = self._db.execute(query, (doc_id,)).fetchone()
             return Row(*found) if found else None
 
-    def put(self, index: IndexRow, rows: Sequence[Row], paths: Iterable[str] = ()) -> None:
-        """Write documents, replacing those with the same ids; call it in a transaction.
-
-        Args:
-            index: theirs.
-            rows: the documents; of those with one id, the last one stays.
-            paths: of the index's vectors.
-        """
-        for path in paths:
-            old = f"index_id = ? AND path = ? AND seq = (SELECT seq FROM docs_{index.id:d} WHERE id = ?)"
-            replaced = [(index.id, path, row.doc_id) for row in rows if row.version > 1]
-            self._db.executemany(f"DELETE FROM vectors WHERE {old}", replaced)
-            latest = {row.doc_id: row for row in rows}
-            given = [(index.id, path, row.seq, row.vectors[path]) for row in latest.values() if path in row.vectors]
-            self._db.executemany("INSERT INTO vectors VALUES (?, ?, ?, ?)", given)
+    def put(self, index: IndexRow, rows: Iterable[Row]) -> None:
+        """Write documents, replacing those with the same ids; call it in a transaction."""
         self._db.executemany(
             # Only the id may exist already: a repeated sequence number would replace another document.
             f"INSERT INTO docs_{index.id:d} (seq, id, version, source) VALUES (?, ?, ?, ?) ON CONFLICT (id)"
             " DO UPDATE SET seq = excluded.seq, version = excluded.version, source = excluded.source",
-            [row[:4] for row in rows],
+            rows,
         )
-
-    def vectors_of(self, index: IndexRow, seq: int, paths: Iterable[str]) -> dict[str, bytes]:
-        """Return the vectors of the document with a sequence number."""
-        query = "SELECT vector FROM vectors WHERE index_id = ? AND path = ? AND seq = ?"
-        with self.lock, self._border():
-            found = {path: self._db.execute(query, (index.id, path, seq)).fetchone() for path in paths}
-        return {path: row[0] for path, row in found.items() if row}
-
-    def vector_seqs(self, index: IndexRow, path: str, up_to: int, after: int = 0) -> list[int]:
-        """Return the sequence numbers of the documents with a vector, after one number and up to another, in order."""
-        query = "SELECT seq FROM vectors WHERE index_id = ? AND path = ? AND seq > ? AND seq <= ? ORDER BY seq"
-        with self.lock, self._border():
-            return [seq for (seq,) in self._db.execute(query, (index.id, path, after, up_to))]
-
-    def vectors_between(self, index: IndexRow, path: str, after: int, up_to: int) -> Iterator[tuple[int, str, bytes]]:
-        """Yield sequence number, id and vector of the documents that `vector_seqs` lists."""
-        query = (
-            f"SELECT seq, id, vector FROM vectors JOIN docs_{index.id:d} USING (seq)"
-            " WHERE index_id = ? AND path = ? AND seq > ? AND seq <= ? ORDER BY seq"
-        )
-        with self.lock, self._border():
-            yield from self._db.execute(query, (index.id, path, after, up_to))
 
     def source_of(self, index: IndexRow, seq: int) -> str | None:
         """Return the source of the document with a sequence number; None if it was replaced since."""
@@ -267,8 +221,6 @@ class Store:
                 self._db.executescript(
                     f"BEGIN IMMEDIATE; {_SCHEMA} INSERT INTO meta VALUES ('format', '{FORMAT}'); COMMIT;"
                 )
-        if not self.read_only:
-            self._db.execute(_VECTORS)
         found = int(self._db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()[0])
         if found > FORMAT:
             self._db.close()

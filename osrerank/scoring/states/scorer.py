@@ -219,11 +219,6 @@ class BiEncoderScorer(LocalScorer):
         """
         if self.store is None and states is None:
             raise OsrerankError(STATES_OFF)
-        records, encoded = self.recall(texts, states)
-        return Remembered(sum(map(_passages, records.values())), encoded)
-
-    def recall(self, texts: Sequence[str | LongText], states: StateStore | None) -> tuple[dict[bytes, Kept], int]:
-        """Do as `remember`, but nothing has to be kept; return the records, and how many were computed."""
         wanted = dict(zip(self.keys_of(texts), texts, strict=True))
         brought, stored = self.records.find(list(wanted), states)
         known = {**brought, **stored}
@@ -231,7 +226,7 @@ class BiEncoderScorer(LocalScorer):
         for store, lacking in ((self.store, records), (states, {**stored, **records})):
             if store is not None and lacking and not self.records.write(store, lacking):
                 raise OsrerankError(f"the {store.name} of document states took nothing; the log says why")
-        return {**known, **records}, encoded
+        return Remembered(sum(map(_passages, {**known, **records}.values())), encoded)
 
     def close(self) -> None:
         super().close()

@@ -96,6 +96,7 @@ def test_other_bm25_constants_are_answered_with_a_warning(engine: OpenSearch) ->
 UNSUPPORTED = {
     "query_string": {"query": {"query_string": {"query": "a"}}},
     "function_score": {"query": {"function_score": {}}},
+    "knn": {"query": {"knn": {"n": {"vector": [1], "k": 1}}}},
     "fuzziness": {"query": {"match": {"text": {"query": "a", "fuzziness": "AUTO"}}}},
     "slop": {"query": {"match_phrase": {"text": {"query": "a b", "slop": 2}}}},
     "cross_fields": {"query": {"multi_match": {"query": "a", "fields": ["text"], "type": "cross_fields"}}},

@@ -12,7 +12,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from osrerank.formats.lines import numbered_lines, numbered_objects
 from osrerank.formats.sources import open_paths
@@ -93,29 +93,10 @@ def corpus(folder: Path) -> dict[str, tuple[str, str]]:
     }
 
 
-class Complete(NamedTuple):
-    """A whole collection with its queries.
-
-    Attributes:
-        documents: title and text of each.
-        queries: what is asked.
-        qrels: the judgments.
-    """
-
-    documents: Mapping[str, tuple[str, str]]
-    queries: Sequence[Query]
-    qrels: Mapping[str, Mapping[str, int]]
-
-
-def split_of(folder: Path, split: str) -> Complete:
-    """Return a split of a collection in the common layout."""
-    qrels = read_qrels(folder / split / "qrels.txt").judgments
-    return Complete(corpus(folder), read_queries(folder / split / "queries.tsv"), qrels)
-
-
 def collection(folder: Path, split: str, depth: int) -> dict[str, Any]:
-    """Return a split of a collection in the common layout, with candidates."""
-    return searched(*split_of(folder, split), depth)
+    """Return a split of a collection in the common layout."""
+    queries = read_queries(folder / split / "queries.tsv")
+    return searched(corpus(folder), queries, read_qrels(folder / split / "qrels.txt").judgments, depth)
 
 
 def dl21(data: Path, _depth: int) -> dict[str, Any]:
@@ -131,7 +112,7 @@ def given(folder: Path) -> dict[str, Any]:
     return _set(read_queries(folder / "queries.tsv"), found, qrels, corpus(folder))
 
 
-def squad_questions(data: Path) -> Complete:
+def squad(data: Path, depth: int) -> dict[str, Any]:
     """Return a thousand questions of SQuAD's dev over its paragraphs."""
     articles = json.loads((data / "squad" / "dev-v1.1.json").read_bytes())["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
@@ -139,7 +120,7 @@ def squad_questions(data: Path) -> Complete:
     asked = [(question, str(number)) for number, paragraph in enumerate(paragraphs) for question in paragraph["qas"]]
     sample = random.Random(1).sample(asked, 1000)
     queries = [Query(question["id"], question["question"]) for question, _ in sample]
-    return Complete(documents, queries, {question["id"]: {own: 1} for question, own in sample})
+    return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, depth)
 
 
 def articles(data: Path, _depth: int) -> dict[str, Any]:
@@ -162,13 +143,13 @@ def articles(data: Path, _depth: int) -> dict[str, Any]:
     return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, 20)
 
 
-def kept_claims(data: Path) -> Complete:
+def scifact(data: Path, depth: int) -> dict[str, Any]:
     """Return the train claims that are not trained on."""
     folder = data / "scifact"
     qrels = read_qrels(folder / "train" / "qrels.txt").judgments
     kept = set(claims_kept_aside(qrels))
     queries = [query for query in read_queries(folder / "train" / "queries.tsv") if query.query_id in kept]
-    return Complete(corpus(folder), queries, qrels)
+    return searched(corpus(folder), queries, qrels, depth)
 
 
 def claims_kept_aside(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -217,9 +198,9 @@ SETS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "wikiqa": wikiqa,
     "dl21": dl21,
     "checkthat": lambda data, depth: collection(data / "clef2020-checkthat-t2", "dev", depth),
-    "scifact": lambda data, depth: searched(*kept_claims(data), depth),
+    "scifact": scifact,
     "nfcorpus": lambda data, depth: collection(data / "nfcorpus", "dev", depth),
-    "squad": lambda data, depth: searched(*squad_questions(data), depth),
+    "squad": squad,
     "articles": articles,
 }
 

@@ -29,9 +29,6 @@ def hold(folder: str) -> None:
 def index_until_killed(folder: str) -> None:
     """Index in bulks, and report each as it is acknowledged."""
     client = connect(f"embedded:{folder}")
-    mapping = {"type": "knn_vector", "dimension": 2, "method": {"name": "hnsw", "engine": "lucene"}}
-    body = {"settings": {"index": {"knn": True}}, "mappings": {"properties": {"vector": mapping}}}
-    client.indices.create(index="a", body=body)
     for batch in itertools.count():
         say(f"begun {batch}")
         lines = [
@@ -39,11 +36,7 @@ def index_until_killed(folder: str) -> None:
             for one in range(20)
             for line in (
                 {"index": {"_id": f"{batch}-{one}"}},
-                {
-                    "text": f"batch {batch} number {one} of some words",
-                    f"field{batch // 5 % 7}": one,
-                    "vector": [batch, one],
-                },
+                {"text": f"batch {batch} number {one} of some words", f"field{batch // 5 % 7}": one},
             )
         ]
         if batch:
