@@ -23,6 +23,7 @@ from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.states.record import Record
 from osrerank.scoring.states.scorer import BiEncoderScorer
+from osrerank.scoring.states.store import MemoryStore
 from osrerank.scoring.torch_scorer import read_weights
 from tools.models.families import FAMILIES, SHAPES, make
 
@@ -102,8 +103,10 @@ def bi_encoder(dtype: str) -> BiEncoderScorer:
 
 def vectors(scorer: BiEncoderScorer, texts: Sequence[str]) -> Scores:
     """Return the vectors of documents, float32 ``(n, dimension)``."""
-    records, _ = scorer.recall(texts, None)
-    kept = [records[key] for key in scorer.keys_of(texts)]
+    store, keys = MemoryStore(1 << 30), scorer.keys_of(texts)
+    scorer.remember(texts, store)
+    records = scorer.records.read(store.read(keys))
+    kept = [records[key] for key in keys]
     return np.stack([record.vector for record in kept if isinstance(record, Record)])
 
 
