@@ -38,7 +38,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--beside", multiple=True, help="Other models to measure in turn with --model's; may be repeated.")
 @click.option(
     "--states",
-    type=click.Choice(["standard", "small", "exact"]),
+    type=click.Choice(["standard", "exact"]),
     help="Measure with documents' states of this profile.",
 )
 @click.option(

@@ -30,7 +30,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_it_measures_documents_whose_states_are_there(model: Path) -> None:
     workload = ["--words", "10", "--words", "30", "--queries", "2", "--depth", "20", "--rounds", "2"]
-    arguments = ["--model", str(model), "bench", "--states", "small", *workload]
+    arguments = ["--model", str(model), "bench", "--states", "exact", *workload]
     report = json.loads(CliRunner().invoke(cli, ["--json", *arguments], catch_exceptions=False).stdout)
     rows = report["rows"]
     assert [row["name"].split(", ")[1] for row in report["beside"][:2]] == ["states in memory", "states in file"]

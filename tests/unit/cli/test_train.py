@@ -131,4 +131,4 @@ def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_pat
 def test_a_start_that_is_nowhere_is_named(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("train", "mono", "--init-from", "osrerank/large", "--data", f"examples={examples}")
     assert run(*command, "--output", tmp_path / "made") != 0
-    assert "osrerank ships no model osrerank/large; it ships osrerank/duo, osrerank/mono" in capsys.readouterr().err
+    assert "osrerank ships no model osrerank/large; it ships osrerank/mono" in capsys.readouterr().err

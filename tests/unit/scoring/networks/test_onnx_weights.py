@@ -79,7 +79,7 @@ def test_an_int8_graph_has_them_to_half_a_step(tmp_path: Path, form: str, embedd
 
 
 def test_outlying_channels_come_back_exactly(tmp_path: Path) -> None:
-    made, before = exported(tmp_path, "cross-bias", precision="int8", recipe=Recipe(outliers=2, outlier_gain=1.0))
+    made, before = exported(tmp_path, "bi-encoder", precision="int8", recipe=Recipe(outliers=2, outlier_gain=1.0))
     after = read(made)
     name = "encoder.layer.0.intermediate.dense.weight"
     exact = (after[name] == before[name]).all(axis=0)  # of its inputs
