@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from osrerank.cli.options import DURATION, MODEL_SETTINGS, client_of, wants_json
-from osrerank.cli.tables import console, table
 from osrerank.options.rerank import MAX_DEPTH
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ def plan(context: click.Context, /, **options: Any) -> None:
 
     Measures the model in this process unless --pairs-per-s is given; a queueing formula gives the waits.
     """
+    from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
     from osrerank.decision.plan import Load, least_workers, predict, storage  # noqa: PLC0415 - numpy
 
     rates, documents = _rates(context, options)
