@@ -59,7 +59,7 @@ def from_candidates(path: Path, *, queries: int, depth: int) -> list[Task]:
     ]
 
 
-def synthetic(words: int, *, queries: int, depth: int, query_words: int = QUERY_WORDS) -> list[Task]:
+def synthetic(words: int, *, queries: int, depth: int) -> list[Task]:
     """Return queries of invented words with documents of 0.5 to 1.5 times ``words`` words."""
     draw = random.Random(SEED)  # noqa: S311 - a reproducible draw
     lexicon = [first + second for first in SYLLABLES for second in SYLLABLES]
@@ -70,7 +70,7 @@ def synthetic(words: int, *, queries: int, depth: int, query_words: int = QUERY_
     return [
         Task(
             str(query),
-            text(query_words),
+            text(QUERY_WORDS),
             {str(doc): text(draw.randint(max(1, words // 2), max(1, 3 * words // 2))) for doc in range(depth)},
         )
         for query in range(queries)

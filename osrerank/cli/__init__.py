@@ -23,7 +23,6 @@ COMMANDS = {
     "export": "osrerank.cli.export:export",
     "init": "osrerank.cli.init:init",
     "interleave": "osrerank.cli.interleave:interleave",
-    "judgments": "osrerank.cli.judgments:judgments",
     "pipeline": "osrerank.cli.pipeline:pipeline",
     "plan": "osrerank.cli.plan:plan",
     "pretrain": "osrerank.cli.pretrain:pretrain",

@@ -1,14 +1,16 @@
 """``osrerank interleave``: which of two interleaved rankings users prefer."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank.cli.options import shown_pages, ubi_options, wants_json
+from osrerank.cli.options import client_of, wants_json
 
 if TYPE_CHECKING:
+    from osrerank.decision.use.clicks import ShownPage
     from osrerank.decision.use.interleaving import Preference
 
 
@@ -19,7 +21,19 @@ def interleave() -> None:
 
 @interleave.command()
 @click.argument("clicks", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@ubi_options
+@click.option("--queries-index", "queries", default="ubi_queries", show_default=True, help="What was shown.")
+@click.option("--events-index", "events", default="ubi_events", show_default=True, help="What was done.")
+@click.option(
+    "--action",
+    "actions",
+    multiple=True,
+    default=("click", "click_through"),
+    show_default=True,
+    help="action_name of an event that counts as a click; may be repeated.",
+)
+@click.option("--application", default="", help="Of the searches that count.  [default: all]")
+@click.option("--since", default="", help="ISO 8601 time of the first search and event that count.")
+@click.option("--until", default="", help="Likewise, of the last.")
 @click.option("--confidence", type=click.FloatRange(0.5, 1, max_open=True), default=0.95, show_default=True)
 @click.option(
     "--least-share",
@@ -43,7 +57,7 @@ def report(
     """
     from osrerank.decision.use.interleaving import preferences  # noqa: PLC0415 - keeps the command's help quick
 
-    pages, unmatched = shown_pages(context, clicks, ubi)
+    pages, unmatched = _shown_pages(context, clicks, ubi)
     rows = preferences(pages, confidence=confidence, least_share=least_share)
     if wants_json(context):
         click.echo(json.dumps({"unmatched": unmatched, "experiments": [row.as_json() for row in rows]}))
@@ -52,6 +66,19 @@ def report(
         click.echo(_sentences(row, confidence))
     if unmatched:
         click.echo(f"{unmatched:,} clicks belong to no page that was read")
+
+
+def _shown_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
+    """Return the pages of a file or of UBI's indexes, and how many clicks belong to none."""
+    if clicks is not None:
+        from osrerank.decision.use.clicks import read_clicks  # noqa: PLC0415 - keeps the command's help quick
+
+        return list(read_clicks(clicks)), 0
+    from osrerank.decision.use.ubi import UbiSource, read_ubi  # noqa: PLC0415 - the client
+
+    with closing(client_of(context)) as client:
+        found = read_ubi(client, UbiSource(**ubi))
+    return list(found.pages), found.unmatched
 
 
 def _sentences(row: "Preference", confidence: float) -> str:

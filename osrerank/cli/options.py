@@ -1,18 +1,14 @@
 """Options that several commands share, and the client made from them."""
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import click
 
 from osrerank.client import Client, connect
 from osrerank.options.cutoff import CLIFF
 from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES, RerankOptions
-
-if TYPE_CHECKING:
-    from osrerank.decision.use.clicks import ShownPage
 
 DURATION = click.FloatRange(min=0, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -124,31 +120,6 @@ run_form = click.option(
 )
 
 
-def ubi_options(command: Command) -> Command:
-    """Add the options that say which documents of User Behavior Insights count; they are `UbiSource`'s fields."""
-    for option in reversed(
-        (
-            click.option(
-                "--queries-index", "queries", default="ubi_queries", show_default=True, help="What was shown."
-            ),
-            click.option("--events-index", "events", default="ubi_events", show_default=True, help="What was done."),
-            click.option(
-                "--action",
-                "actions",
-                multiple=True,
-                default=("click", "click_through"),
-                show_default=True,
-                help="action_name of an event that counts as a click; may be repeated.",
-            ),
-            click.option("--application", default="", help="Of the searches that count.  [default: all]"),
-            click.option("--since", default="", help="ISO 8601 time of the first search and event that count."),
-            click.option("--until", default="", help="Likewise, of the last."),
-        )
-    ):
-        command = option(command)
-    return command
-
-
 def pipeline_options(command: Command) -> Command:
     """Add the options that say how candidates are ranked."""
     for option in reversed(
@@ -239,16 +210,3 @@ def client_of(context: click.Context, **options: Any) -> Client:
 def wants_json(context: click.Context) -> bool:
     """Return whether the output is for a program."""
     return bool(context.obj["as_json"])
-
-
-def shown_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
-    """Return the pages of a file or of UBI's indexes, and how many clicks belong to none."""
-    if clicks is not None:
-        from osrerank.decision.use.clicks import read_clicks  # noqa: PLC0415 - keeps the command's help quick
-
-        return list(read_clicks(clicks)), 0
-    from osrerank.decision.use.ubi import UbiSource, read_ubi  # noqa: PLC0415 - the client
-
-    with closing(client_of(context)) as client:
-        found = read_ubi(client, UbiSource(**ubi))
-    return list(found.pages), found.unmatched

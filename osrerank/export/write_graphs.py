@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from osrerank._optional import require
-from osrerank.errors import ConfigError
+from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.bi_encoder_graph import build_encoder
 from osrerank.export.graph import build_graph, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
@@ -89,7 +89,11 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
             reason = f"{source}: a bi-encoder's graph is of a BERT with GELU, without padding; leave --padded out"
             raise ConfigError(reason, setting="padded", source="argument")
         weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
-        require("onnx", extra="onnx").save(build_encoder(weights, config, card), target)
+        try:
+            graph = build_encoder(weights, config, card)
+        except KeyError as error:
+            raise ModelLoadError(f"{source} lacks the weight {error}, which a BERT has", path=str(source)) from error
+        require("onnx", extra="onnx").save(graph, target)
         return
     network, head = load_network(source, card), head_of(source)
     build = _builder(config)

@@ -10,7 +10,7 @@ from opensearchpy import OpenSearch, TransportError
 
 from osrerank import Client, connect
 from osrerank.aio import connect_async
-from osrerank.decision.use.ubi import read_ubi
+from osrerank.decision.use.ubi import UbiSource, read_ubi
 from osrerank.errors import ConfigError
 from osrerank.search.ubi import INDEX
 from osrerank.testing import FunctionScorer
@@ -72,6 +72,8 @@ def test_an_interleaved_page_is_recorded_with_its_teams(client: Client, index_na
     event["event_attributes"] = {"object": object_, "position": {"ordinal": 0}}  # counts from 0, which does not matter
     client.index(index="ubi_events", body=event, refresh=True)
     (page,) = read_ubi(client).pages
+    assert read_ubi(client, UbiSource(since="2020-01-01T00:00:00Z")).pages == (page,)
+    assert read_ubi(client, UbiSource(application="another")).pages == ()
     assert (page.query, page.clicked, page.teams) == ("Blood pressure?", {clicked["_id"]}, attributes["osrerank_teams"])
     assert page.session == attributes["osrerank_session"] != "user@example.org"
 

@@ -1,5 +1,6 @@
 """What `connect` passes on to opensearch-py, and what it refuses."""
 
+import os
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from osrerank import connect
 from osrerank.errors import ConfigError
+from tests.servers import ROOT
 
 
 @pytest.mark.parametrize(
@@ -45,5 +47,6 @@ with connect("embedded:" + tempfile.mkdtemp(), rerank=options) as client:
 @pytest.mark.parametrize("options", [{}, {"pipeline": "mono-duo"}, {"passages": "maxp"}, {"sentences": True}], ids=str)
 def test_after_warm_up_the_first_search_loads_nothing(options):
     program = WARMED.format(options=options)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "OSRERANK_DUO_MODEL": str(ROOT / "tests" / "data" / "tiny-bert-duo")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
     assert done.stdout == "True []\n", done.stderr

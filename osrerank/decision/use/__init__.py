@@ -1,1 +1,1 @@
-"""What users do with results: clicks, judgments from them, and which of two rankings they prefer."""
+"""What users were shown and clicked, and which of two interleaved rankings they prefer."""

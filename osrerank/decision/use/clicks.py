@@ -8,13 +8,11 @@ A line of the file is a JSON object::
 ``session``, ``first_rank``, ``teams`` and ``experiment`` may be left out.
 """
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osrerank.formats.common_layout import write_lines
 from osrerank.formats.files import bad_line
 from osrerank.formats.lines import numbered_objects
 
@@ -31,7 +29,6 @@ class ShownPage:
         first_rank: of the page, from 1.
         teams: ``A`` or ``B`` for each document of an interleaved page; empty for another page.
         experiment: its name.
-        client: whose the sessions are, where it is known; it is in no file.
     """
 
     query: str
@@ -41,7 +38,6 @@ class ShownPage:
     first_rank: int = 1
     teams: str = ""
     experiment: str = ""
-    client: str = ""
 
     def __post_init__(self) -> None:
         if self.teams and (len(self.teams) != len(self.doc_ids) or not set(self.teams) <= {"A", "B"}):
@@ -50,11 +46,6 @@ class ShownPage:
             raise ValueError(f"first_rank is {self.first_rank}; ranks begin with 1")
         if not self.clicked <= set(self.doc_ids):
             raise ValueError(f"{min(self.clicked - set(self.doc_ids))!r} was clicked and is not on the page")
-
-
-def folded(query: str) -> str:
-    """Return a query as all who mean it type it: white space as one space, without capitals."""
-    return " ".join(query.split()).casefold()
 
 
 def read_clicks(path: Path) -> Iterator[ShownPage]:
@@ -70,25 +61,12 @@ def read_clicks(path: Path) -> Iterator[ShownPage]:
             raise bad_line(path, number, str(error)) from None
 
 
-def write_clicks(pages: Iterable[ShownPage], path: Path) -> int:
-    """Write pages, a line each; return how many."""
-    return write_lines((json.dumps(_as_json(page), ensure_ascii=False) for page in pages), path)
-
-
-def _as_json(page: ShownPage) -> dict[str, Any]:
-    rest = {"session": page.session, "teams": page.teams, "experiment": page.experiment}
-    kept = {name: value for name, value in rest.items() if value}
-    clicks = [doc_id for doc_id in page.doc_ids if doc_id in page.clicked]
-    seen = {"query": page.query, "documents": list(page.doc_ids), "clicks": clicks}
-    return {**seen, "first_rank": page.first_rank, **kept}
-
-
 def _page(line: dict[str, Any]) -> ShownPage:
     texts = {name: line.get(name, "") for name in ("query", "session", "teams", "experiment")}
     for name, value in texts.items():
         if not isinstance(value, str):
             raise TypeError(f"{name} is {value!r}; it must be a text")
-    if not folded(texts["query"]):
+    if not texts["query"].strip():
         raise ValueError("query is missing: each line needs the text that was searched")
     lists = {name: line.get(name) for name in ("documents", "clicks")}
     for name, value in lists.items():

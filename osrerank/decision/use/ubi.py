@@ -49,14 +49,12 @@ class UbiPages:
     """What was read.
 
     Attributes:
-        pages: those with an id, a query and hits.
+        pages: those with an id, a query and hits; other records are left out.
         unmatched: clicks whose search or document is not among the pages.
-        skipped: records of searches that lack a query or hits.
     """
 
     pages: tuple[ShownPage, ...]
     unmatched: int = 0
-    skipped: int = 0
 
 
 @dataclass(slots=True)
@@ -82,12 +80,12 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
     source = source or UbiSource()
     clicks = _clicks(client, source)
     records: dict[tuple[str, int], Mapping[str, Any]] = {}
-    skipped, others = 0, set()
+    others: set[str] = set()
     for record in _documents(client, source.queries, source):
         key = (str(record.get("query_id") or ""), _first_rank(record))
         if not key[0] or not _text(record) or not record.get("query_response_hit_ids"):
-            skipped += 1
-        elif source.application not in ("", record.get("application")):
+            continue
+        if source.application not in ("", record.get("application")):
             others.add(key[0])
         else:
             kept = records.get(key)
@@ -99,7 +97,7 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
         on_pages[query_id] |= page.clicked
     mine = {query_id: one for query_id, one in clicks.items() if query_id not in others}
     unmatched = sum(len(one.doc_ids - on_pages[query_id]) for query_id, one in mine.items())
-    return UbiPages(tuple(pages), unmatched, skipped)
+    return UbiPages(tuple(pages), unmatched)
 
 
 def _clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
@@ -129,7 +127,6 @@ def _page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
         _first_rank(record),
         teams if len(teams) == len(doc_ids) else "",
         str(attributes.get(EXPERIMENT) or ""),
-        str(record.get("client_id") or ""),
     )
 
 

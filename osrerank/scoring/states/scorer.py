@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class Remembered(NamedTuple):
-    """What `JoinedScorer.remember` did.
+    """What `BiEncoderScorer.remember` did.
 
     Attributes:
         texts: that were asked for: documents, or their passages.

@@ -1,0 +1,200 @@
+"""How many workers a load needs: measured rates and the queueing formula of Allen and Cunneen.
+
+A worker is a process that answers one search at a time, in ``S`` seconds on average. Searches wait in one queue for
+the first of ``c`` workers that is free (G/G/c), first come, first served. With ``L`` searches a second, ``a = L S`` and
+the load ``r = a / c``:
+
+- Erlang's C is the probability that a search waits in M/M/c: ``C = B / (1 - r (1 - B))``, with Erlang's B from
+  ``B_0 = 1``, ``B_k = a B_(k-1) / (k + a B_(k-1))``.
+- Its mean wait there is ``C S / (c - a)``. Allen and Cunneen's approximation for G/G/c multiplies it by
+  ``(Ca^2 + Cs^2) / 2``, of the coefficients of variation of the times between searches and of service (Allen:
+  Probability, Statistics, and Queueing Theory, 2nd edition 1990, section 5.3).
+- The wait of those that wait is taken as exponential with the mean ``W / C``, as in M/M/c. So the wait's 95th
+  percentile is ``W / C ln(C / .05)``, or 0 where C is below .05.
+- The answer's 95th percentile is the larger one of ``S`` plus the wait's and ``S (1 + 1.645 Cs)``, that of a normal
+  service time without a wait, plus what first pass and transport take.
+"""
+
+import math
+import tempfile
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from osrerank.client import Client
+from osrerank.errors import ConfigError, InferenceError
+from osrerank.response import parse
+from osrerank.scoring.registry import load_local
+from osrerank.scoring.states.scorer import BiEncoderScorer
+from osrerank.settings import Settings
+from osrerank.states import documents_of
+from osrerank.types import Query, Scorer
+
+QUERY = "low blood pressure after bed rest"
+MOST_LOAD = 0.8
+"""Workers are planned to be busy for at most so much of the time."""
+TAIL, NORMAL_95 = 0.05, 1.645
+FILL, SIDE_INDEX_BYTES = 0.58, 300
+"""Share of the file that records take (100,000 of 300 to 600 bytes), and bytes that a side index takes more for each
+(docs/states.md)."""
+SEARCHES, LEAST_SEARCHES, BUDGET_S, ENCODED = 50, 5, 10.0, 16
+"""Searches that are timed, fewer where they take longer than that; documents that are encoded to see what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of the workers.
+
+    Attributes:
+        searches_per_s: on average.
+        p95_ms: limit of an answer's 95th percentile.
+        burstiness: coefficient of variation of the times between searches; 1 for arrivals at random (Poisson).
+        first_pass_ms: what the engine and transport add to each answer.
+    """
+
+    searches_per_s: float
+    p95_ms: float = 300.0
+    burstiness: float = 1.0
+    first_pass_ms: float = 18.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast one worker is.
+
+    Attributes:
+        search_s: mean seconds of a whole warm search: the query is new, the states of the documents are known.
+        variation: coefficient of variation of these times.
+        scored_per_s: documents scored for a query that is encoded already; None where nothing was measured.
+        encoded_per_s: documents whose states are made; None where the model has none, as below.
+        record_bytes: what a document's states take in the file.
+    """
+
+    search_s: float
+    variation: float
+    scored_per_s: float | None = None
+    encoded_per_s: float | None = None
+    record_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a number of workers gives.
+
+    Attributes:
+        workers: how many.
+        busy: share of the time that each is, in [0, 1).
+        wait_ms: mean wait of a search for a worker.
+        p95_ms: 95th percentile of an answer.
+    """
+
+    workers: int
+    busy: float
+    wait_ms: float
+    p95_ms: float
+
+
+def erlang_c(workers: int, offered: float) -> float:
+    """Return the probability that a search waits in M/M/c.
+
+    Args:
+        workers: c.
+        offered: arrival rate times service time, in [0, c).
+    """
+    blocked = 1.0
+    for count in range(1, workers + 1):
+        blocked = offered * blocked / (count + offered * blocked)
+    return blocked / (1 - offered / workers * (1 - blocked))
+
+
+def predict(load: Load, rates: Rates, workers: int) -> Prediction:
+    """Return what a number of workers gives, by the formula of this module.
+
+    Raises:
+        ConfigError: the load is more than they serve; the message says how many are needed.
+    """
+    offered = load.searches_per_s * rates.search_s
+    if offered >= workers:
+        reason = f"{workers:,} workers serve fewer than {workers / rates.search_s:,.1f} searches a second"
+        needed = f"{load.searches_per_s:,g} within {load.p95_ms:,g} ms need {least_workers(load, rates):,}"
+        raise ConfigError(f"{reason}: {needed}", setting="workers", source="flag")
+    waits = erlang_c(workers, offered)
+    wait_s = (load.burstiness**2 + rates.variation**2) / 2 * waits * rates.search_s / (workers - offered)
+    tail_s = wait_s / waits * math.log(waits / TAIL) if waits > TAIL else 0.0
+    p95_s = max(rates.search_s + tail_s, rates.search_s * (1 + NORMAL_95 * rates.variation))
+    return Prediction(workers, offered / workers, 1000 * wait_s, load.first_pass_ms + 1000 * p95_s)
+
+
+def least_workers(load: Load, rates: Rates) -> int:
+    """Return the least number that keeps the limit and is at most four fifths busy; the p95 falls with the number.
+
+    Raises:
+        ConfigError: no number keeps it.
+    """
+    alone_ms = load.first_pass_ms + 1000 * rates.search_s * (1 + NORMAL_95 * rates.variation)
+    if alone_ms > load.p95_ms:
+        reason = f"no number of workers keeps {load.p95_ms:,g} ms: without a wait the p95 is {alone_ms:,.0f} ms"
+        raise ConfigError(f"{reason}; lower --depth, take a faster model, or raise --p95-ms", setting="p95_ms")
+    offered = load.searches_per_s * rates.search_s
+    numbers = range(max(1, math.ceil(offered / MOST_LOAD)), 2 * math.ceil(offered) + 10)
+    return numbers[bisect_left(numbers, -load.p95_ms, key=lambda count: -predict(load, rates, count).p95_ms)]
+
+
+def storage(documents: int, rates: Rates) -> dict[str, float] | None:
+    """Return the bytes that documents' states take in a file and in a side index; None where the model has none."""
+    if rates.record_bytes is None:
+        return None
+    return {"file": documents * rates.record_bytes, "side_index": documents * (rates.record_bytes + SIDE_INDEX_BYTES)}
+
+
+def texts_of(client: Client, index: str, most: int) -> list[str]:
+    """Return texts of an index's documents, as the model reads them.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    options = client.options_of(index)
+    hits = list(islice(documents_of(client, index, options.fields or ()), most))
+    ranking = parse({"hits": {"hits": hits}}, Query("plan", QUERY), options.fields or (), options.separator)
+    if texts := [candidate.text for candidate in ranking.candidates if candidate.text]:
+        return texts
+    raise ConfigError(f"{index} has no documents with text to measure with", setting="index", source="flag")
+
+
+def measure(settings: Settings, documents: Sequence[str]) -> Rates:
+    """Measure the settings' model in this process, with states that are kept for the measurement alone.
+
+    Raises:
+        OsrerankError: the model cannot be loaded, or does not score.
+    """
+    with tempfile.TemporaryDirectory(prefix="osrerank-plan-") as folder:
+        own = settings.model_copy(update={"states": "file", "states_folder": Path(folder)})
+        with closing(load_local(own, "mono")) as scorer:
+            states = scorer if isinstance(scorer, BiEncoderScorer) else None
+            if states:
+                states.remember(documents)
+            _seconds(scorer, QUERY, documents)  # the first search is slower
+            searches, again, until_s = list[float](), list[float](), time.monotonic() + BUDGET_S
+            while len(searches) < LEAST_SEARCHES or (len(searches) < SEARCHES and time.monotonic() < until_s):
+                query = f"{QUERY} {len(searches)}"
+                searches.append(_seconds(scorer, query, documents))
+                again.append(_seconds(scorer, query, documents))  # its encoding is known
+            rates = Rates(fmean(searches), pstdev(searches) / fmean(searches), len(documents) / fmean(again))
+            if states is None:
+                return rates
+            some = documents[:ENCODED]
+            took_s, size = states.cost_of(some)
+            return replace(rates, encoded_per_s=len(some) / took_s, record_bytes=size / len(some) / FILL)
+
+
+def _seconds(scorer: Scorer, query: str, documents: Sequence[str]) -> float:
+    began = time.perf_counter()
+    scores = scorer.score(query, documents, [(place,) for place in range(len(documents))])
+    if scores.failures or scores.reached < len(documents):
+        raise InferenceError(f"{scorer.model} did not score all documents", model=scorer.model)
+    return time.perf_counter() - began
