@@ -18,6 +18,7 @@ REMOVED: dict[str, str] = {
     "osrerank advise --seed": "every judged query is searched, so that none are drawn",
     "osrerank distill --pool-factor": "make a smaller student, with --layers or --student",
     "osrerank evaluate --union": "compare the recall of each run: `-m R@100`",
+    "osrerank export --activations": "leave it out: int8 graphs compute the scale of each input",
     "osrerank export --calibrate": "give --candidates CANDIDATES --qrels QRELS",
     "osrerank export --document-bias": EXPORT,
     "osrerank export --layout": "osrerank export reads a bi-encoder and a cross-encoder as they are: leave it out",

@@ -28,7 +28,7 @@ What OpenSearch itself raises passes through unchanged. Misuse by the programmer
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 __all__ = [
     "BulkIndexError", "ChecksumError", "ConfigError", "CorpusFormatError", "DeadlineExceeded", "EndpointError",
@@ -40,9 +40,6 @@ __all__ = [
 
 class OsrerankError(Exception):
     """Base of all errors that osrerank raises; ``str(error)`` is one sentence and includes the fix."""
-
-    retryable: ClassVar[bool] = False
-    """Whether the same call may succeed if it is repeated."""
 
 
 class ConfigError(OsrerankError):
@@ -102,8 +99,6 @@ class EndpointError(ScoringError):
 
 class Overloaded(ScoringError):  # noqa: N818 - the name users of the HTTP contracts know (429 Overloaded)
     """Too much work is waiting; the request was refused on arrival."""
-
-    retryable = True
 
 
 class DeadlineExceeded(ScoringError):  # noqa: N818 - names the event, as gRPC's status of this name does

@@ -1,7 +1,6 @@
 """``osrerank export``: turn a Hugging Face checkpoint into an osrerank model directory."""
 
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -43,13 +42,6 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--precision", type=click.Choice(["fp32", "int8"]), help="Of the graph.  [default: int8 of a bi-encoder, else fp32]"
 )
 @click.option(
-    "--activations",
-    type=click.Choice(["dynamic", "static"]),
-    default="dynamic",
-    show_default=True,
-    help="int8: compute the scale of activations for each input, or fix it now, so that short texts share passes.",
-)
-@click.option(
     "--first-pass-weight",
     type=click.FloatRange(min=0),
     help="For the card: logits that the best first-pass score adds in a blend.  [default: SOURCE's, or chosen]",
@@ -71,7 +63,6 @@ def export(
     output: Path,
     candidates: Path | None,
     qrels: Path | None,
-    activations: Literal["dynamic", "static"],
     head: str | None,
     precision: str | None,
     **options: object,
@@ -89,13 +80,11 @@ def export(
     gets an ONNX graph, the tokenizer and the card osrerank.json.
     """
     from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
-    from osrerank.export.quantise import Recipe  # noqa: PLC0415 - its neighbour
 
     if (candidates is None) != (qrels is None):
         raise click.UsageError("--candidates and --qrels go together; give both or neither")
     judged = None if candidates is None or qrels is None else (candidates, qrels)
-    recipe = Recipe(activations=activations)
-    wanted = ExportOptions(recipe=recipe, head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
+    wanted = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
     card = export_model(source, output, wanted, judged=judged, report=click.echo)
     fitted = card.calibration
     model = f"{card.kind} model, {card.layout} layout, {card.head} head"

@@ -7,7 +7,7 @@ from typing import Any
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import Calibration, ModelCard, Pooling
-from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_json, weight_files
+from osrerank.scoring.model_files import CONFIG_FILE, MOST_TOKENS, TOKENIZER_FILE, read_json, weight_files
 
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -19,7 +19,6 @@ POOLINGS: Mapping[str, Pooling] = {"cls": "cls", "mean": "mean"}
 MODES: Mapping[str, Pooling] = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 MODEL_TYPE = "CrossEncoder"
 """What `PROMPTS_FILE` names as ``model_type`` of a model that is no bi-encoder."""
-LONGEST = 512
 UNCALIBRATED = Calibration(20.0, -15.0)
 """Puts the logits of the usual cosines, .6 to .9, on both sides of 0; no probability is meant by it."""
 FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1, "mean": 0.05}
@@ -109,7 +108,7 @@ def read_bi_encoder(
         pooling or _pooling(directory, modules),
         _prompt(prompts, QUERY_PROMPTS) if query_prefix is None else query_prefix,
         _prompt(prompts, DOCUMENT_PROMPTS) if document_prefix is None else document_prefix,
-        min(LONGEST, int(config["max_position_embeddings"]), *(int(limit) for limit in limits if limit)),
+        min(MOST_TOKENS, int(config["max_position_embeddings"]), *(int(limit) for limit in limits if limit)),
     )
     _check_prompts(directory, modules, found)
     return found

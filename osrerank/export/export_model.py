@@ -178,9 +178,6 @@ def new_directory(output: Path) -> Iterator[Path]:
 
 def _check(options: ExportOptions, judged: tuple[Path, Path] | None) -> None:
     """Refuse options that contradict each other."""
-    if options.precision != "int8" and options.recipe.activations == "static":
-        message = f"static scales are of int8 activations, the graph is to be {options.precision}; add --precision int8"
-        raise ConfigError(message, setting="activations", source="argument")
     if options.kind == "duo" and judged is not None:
         message = "a duo model is not calibrated on judged documents: it says which of two is better; leave them out"
         raise ConfigError(message, setting="candidates", source="argument")

@@ -24,9 +24,7 @@ MIN_WEIGHTS = 1024
 Largest = Mapping[str, npt.NDArray[np.float32]]
 
 
-def separate_outliers(
-    model: Any, sequences: Iterable[Tokens], channels: int, least_gain: float, *, hidden: bool = True
-) -> None:
+def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: float) -> None:
     """Split matrix products of an fp32 ``onnx.ModelProto``, in place, so that outlying channels have their own.
 
     The graph's output stays the same, up to rounding.
@@ -36,8 +34,6 @@ def separate_outliers(
         sequences: whose largest activations tell which channels stand out.
         channels: most channels to separate in a product.
         least_gain: factor by which the scale must shrink for a product to be split.
-        hidden: whether the separated channels are zero in the remaining input, which dynamic scales need; otherwise
-            their weights are zero.
     """
     onnx = require("onnx", extra="onnx")
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -52,12 +48,10 @@ def separate_outliers(
         weight = onnx.numpy_helper.to_array(weights[node.input[1]])
         kept = np.ones(len(weight), dtype=np.float32)
         kept[apart] = 0
-        constants = {"places": np.array(apart), "weight": weight[apart], **({"kept": kept} if hidden else {})}
+        constants = {"places": np.array(apart), "weight": weight[apart], "kept": kept}
         for name, array in constants.items():
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, outlying(node.name, name)))
-        if not hidden:
-            weights[node.input[1]].CopyFrom(onnx.numpy_helper.from_array(weight * kept[:, None], node.input[1]))
-        nodes += _divided(onnx.helper.make_node, node, hidden=hidden)
+        nodes += _divided(onnx.helper.make_node, node)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
 
@@ -121,14 +115,13 @@ def stands_out(largest: npt.NDArray[np.float32], channels: int, least_gain: floa
     return bool(_outliers(largest, channels, least_gain))
 
 
-def _divided(make_node: Any, node: Any, *, hidden: bool) -> list[Any]:
+def _divided(make_node: Any, node: Any) -> list[Any]:
     """Return the nodes of a product whose outlying channels have a product of their own."""
     states, weight = node.input
     name = f"{node.name}{SUFFIX}"
-    others = f"{name}.others" if hidden else states
-    hide = make_node("Mul", [states, f"{name}.kept"], [others], name=f"{name}.hide")
+    others = f"{name}.others"
     return [
-        *([hide] if hidden else []),
+        make_node("Mul", [states, f"{name}.kept"], [others], name=f"{name}.hide"),
         make_node("Gather", [states, f"{name}.places"], [f"{name}.few"], name=f"{name}.take", axis=-1),
         make_node("MatMul", [others, weight], [f"{name}.product"], name=node.name),
         make_node("MatMul", [f"{name}.few", f"{name}.weight"], [f"{name}.rest"], name=name),

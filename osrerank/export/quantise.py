@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
-from osrerank.errors import ConfigError
-from osrerank.export.fixed_scales import activation_ranges, fix_scales
 from osrerank.export.outliers import products_of, separate_outliers
 from osrerank.export.smoothing import smooth
 from osrerank.scoring.inputs import Tokens
@@ -24,32 +22,25 @@ READING = frozenset({"Gather", "Slice"})
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a graph is quantised; the defaults are the shipped model's, see ``docs/research/mono.md``.
+    """How a graph is quantised; the defaults are the shipped models', see ``docs/research/inference.md``.
 
     Attributes:
-        per_channel: one scale for each column of a weight matrix, instead of one for the matrix.
         reduce_range: weights in 7 bits, so that CPUs without VNNI cannot saturate their 16-bit sums.
         weights: integer type of the weights.
-        keep_fp32: matrix products whose node name has one of these in it stay fp32, such as ``narrow``.
         embeddings: ``rows`` gives each word its own scale, ``table`` all words one (ONNX Runtime's), ``fp32`` none.
         outliers: how many channels of a product's input are looked at for being far larger than the others.
         outlying: what is done where they are: ``apart`` keeps these channels in fp32, ``smooth`` moves the spread of
-            all channels into the weights (`osrerank.export.smoothing`), which is faster; "" smooths dynamic
-            activations of the layout ``standard``, and keeps channels apart otherwise.
+            all channels into the weights (`osrerank.export.smoothing`), which is faster; "" smooths a
+            cross-encoder's, and keeps a bi-encoder's apart.
         outlier_gain: how many times as large; a higher one splits fewer products, which is faster for short inputs.
-        activations: ``dynamic`` computes a scale for each input of a product; ``static`` fixes it at export, so that
-            short sequences can share a pass (`osrerank.export.fixed_scales`).
     """
 
-    per_channel: bool = True
     reduce_range: bool = True
     weights: Literal["int8", "uint8"] = "int8"
     embeddings: Literal["rows", "table", "fp32"] = "rows"
-    keep_fp32: tuple[str, ...] = ()
     outliers: int = 4
     outlying: Literal["", "apart", "smooth"] = ""
     outlier_gain: float = 1.25
-    activations: Literal["dynamic", "static"] = "dynamic"
 
 
 def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences: Sequence[Tokens] = ()) -> None:
@@ -59,17 +50,12 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences
         source: the fp32 graph.
         target: the file to write.
         recipe: how.
-        sequences: show which channels are outliers and how large the others become; without them no channel is
-            separated.
+        sequences: show which channels are outliers; without them no channel is separated.
 
     Raises:
-        ConfigError: static scales are asked for without sequences.
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
     recipe = recipe or Recipe()
-    is_static = recipe.activations == "static"
-    if is_static and not sequences:
-        raise ConfigError("static scales need sequences to find them in", setting="recipe.activations")
     onnx = require("onnx", extra="onnx")
     quantization: Any = require("onnxruntime.quantization", extra="onnx")
     operators = ["MatMul", "Gather"] if recipe.embeddings == "table" else ["MatMul"]
@@ -79,32 +65,26 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences
     if sequences and recipe.outliers and recipe.outlying == "smooth":
         smooth(graph, sequences, recipe.outliers, recipe.outlier_gain)
     elif sequences and recipe.outliers:
-        separate_outliers(graph, sequences, recipe.outliers, recipe.outlier_gain, hidden=not is_static)
-    ranges = activation_ranges(graph, sequences) if is_static else {}
+        separate_outliers(graph, sequences, recipe.outliers, recipe.outlier_gain)
     if recipe.embeddings == "rows":
         quantise_tables(graph)
     quantization.quantize_dynamic(
         graph,
         target,
         op_types_to_quantize=operators,
-        nodes_to_exclude=_kept(graph, recipe),
-        per_channel=recipe.per_channel,
+        nodes_to_exclude=_kept(graph),
+        per_channel=True,
         reduce_range=recipe.reduce_range,
         weight_type=quantization.QuantType.QInt8 if recipe.weights == "int8" else quantization.QuantType.QUInt8,
         # ONNX's shape inference does not see through ONNX Runtime's own operators.
         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
     )
-    if is_static:
-        made = onnx.load(target)
-        fix_scales(made, ranges)
-        onnx.save(made, target)
 
 
-def _kept(model: Any, recipe: Recipe) -> list[str]:
+def _kept(model: Any) -> list[str]:
     """Return the names of the nodes of an fp32 ``onnx.ModelProto`` that stay as they are."""
     products = {node.name for node in products_of(model)}
-    kept = [node.name for node in model.graph.node if any(part in node.name for part in recipe.keep_fp32)]
-    kept += [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
+    kept = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
     # Small ones of a single row, which the quantiser makes MatMuls of first.
     return kept + [f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"]
 

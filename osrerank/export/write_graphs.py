@@ -18,7 +18,7 @@ from osrerank.export.graph import build_graph, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
 from osrerank.export.quantise import Recipe, quantise
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, apart
+from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_json
 from osrerank.scoring.networks.modern_bert import shape as modern_shape
 
@@ -56,8 +56,7 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
 
 def _recipe(recipe: Recipe, card: ModelCard) -> Recipe:
     """Return the recipe with the layout's own way with outlying channels where it names none."""
-    smooths = not card.is_bi_encoder and recipe.activations == "dynamic"
-    return replace(recipe, outlying=recipe.outlying or ("smooth" if smooths else "apart"))
+    return replace(recipe, outlying=recipe.outlying or ("apart" if card.is_bi_encoder else "smooth"))
 
 
 def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
@@ -75,8 +74,10 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
             query = builder.query(" ".join(rng.choices(words, k=8)))
             texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
             first, second = builder.documents(texts, query)
-            whole = builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
-            yield from apart(whole) if card.is_bi_encoder else [whole]
+            if card.is_bi_encoder:
+                yield from (builder.alone(query), builder.alone(first))
+            else:
+                yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:

@@ -10,6 +10,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
+from osrerank.options.parse import is_share
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
@@ -186,7 +187,7 @@ class Rerank:
             if not fits(value):
                 message = f"rerank option {name} is {value!r}; it must be {expected}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
-        if self.blend == "weighted" and self.blend_weight is not None and not _is_share(self.blend_weight):
+        if self.blend == "weighted" and self.blend_weight is not None and not is_share(self.blend_weight):
             message = (
                 f"rerank option blend_weight is {self.blend_weight!r}; in a weighted blend it is a share in [0, 1]"
             )
@@ -202,8 +203,9 @@ class Rerank:
         """Refuse what would treat the teams differently, and read the other team's options."""
         if self.interleave is None:
             return
-        for name, (neutral, why) in _WITHOUT_TEAMS.items():
-            if getattr(self, name) != neutral:
+        for name in ("min_score", "min_probability", "cutoff"):
+            if getattr(self, name) is not None:
+                why = "it would remove hits of one team by the other"
                 message = f"rerank option {name} does not go with interleave, leave it out: {why}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         other = self.rankings[1]
@@ -243,10 +245,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_share(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 1
-
-
 def _are_names(value: object) -> bool:
     if value is None:
         return True
@@ -258,13 +256,6 @@ def _is_duration(value: Any) -> bool:
 
 
 _DURATION = "a positive number of milliseconds or None"
-_ONE_TEAM = "it would remove hits of one team by the other"
-# option that both teams of an interleaved page cannot have -> its value without effect, and why
-_WITHOUT_TEAMS: dict[str, tuple[Any, str]] = {
-    "min_score": (None, _ONE_TEAM),
-    "min_probability": (None, _ONE_TEAM),
-    "cutoff": (None, _ONE_TEAM),
-}
 # option -> whether a value fits, and what it must be
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "query": (lambda value: value is None or isinstance(value, str), "a text or None"),
@@ -288,8 +279,8 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "deadline_ms": (_is_duration, _DURATION),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
     "cache": (lambda value: isinstance(value, bool), "True or False"),
-    "min_score": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
-    "min_probability": (lambda value: value is None or _is_share(value), "a probability in [0, 1] or None"),
+    "min_score": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
+    "min_probability": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),
     "language_guard": (lambda value: isinstance(value, bool), "True or False"),
     "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),

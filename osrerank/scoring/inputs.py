@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import LengthRule, ModelCard
+from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import tokenizer_file
 
 CHARACTERS_PER_PIECE = 8
@@ -93,10 +93,9 @@ class InputBuilder:
     Args:
         tokenizer: the model's; used as it is, so it must neither pad nor truncate.
         card: the model's lengths and layout.
-        length_rule: replaces the card's.
     """
 
-    def __init__(self, tokenizer: Tokenizer, card: ModelCard, *, length_rule: LengthRule | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
         self._is_bi_encoder = card.is_bi_encoder
         self._template = template(tokenizer, own_cls=card.is_bi_encoder)
@@ -111,7 +110,7 @@ class InputBuilder:
         if before and self.max_tokens <= self._template.specials() + self._query_pieces:
             raise ValueError(f"the card's query_prefix has {len(before)} pieces, and leaves a document no room")
         self._is_duo = card.kind == "duo"
-        self.length_rule = length_rule or card.length_rule
+        self.length_rule = card.length_rule
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard) -> Self:
@@ -243,12 +242,6 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
         token_type_ids[row, : lengths[row]] = tokens.segments
     attention_mask = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)
     return Batch(input_ids, attention_mask, token_type_ids)
-
-
-def apart(tokens: Tokens) -> list[Tokens]:
-    """Return each segment of a sequence, query first, as a sequence of its own."""
-    parts = [tokens.segments == segment for segment in np.unique(tokens.segments)]
-    return [Tokens(tokens.ids[part], np.zeros_like(tokens.ids[part])) for part in parts]
 
 
 def template(tokenizer: Tokenizer, *, own_cls: bool) -> Template:

@@ -31,8 +31,6 @@ MOST_TOKENS = 512
 """Most tokens of a sequence where a model is of the families that were trained with so many."""
 LONG = ("modernbert",)
 """Families that were trained with longer ones, by ``model_type``."""
-FIXED_SCALES = "osrerank.fixed_scales"
-"""In the metadata of a graph whose activations have scales fixed at export (`osrerank.export.fixed_scales`)."""
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:

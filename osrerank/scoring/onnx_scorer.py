@@ -1,8 +1,7 @@
 """The ONNX backend: the default on CPU, and all that a base install needs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,13 +13,8 @@ from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backend import Backend, Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Batch, Ids, Tokens, padded
-from osrerank.scoring.model_files import FIXED_SCALES
 
 PREFERRED = ("int8", "fp32")
-BUDGET_TOKENS = 1024
-"""Tokens of a batch whose sequences may share passes: large enough to contain some of equal length."""
-PASS_TOKENS = 256
-"""Most tokens of a pass: beyond it, reading the weights takes little time, and the values overflow the cache."""
 QUERIES = 128
 """Queries of a bi-encoder whose vectors are kept: a search may ask for one several times."""
 VECTOR = "vector"
@@ -36,9 +30,8 @@ def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
 class OnnxBackend:
     """An ONNX Runtime session on the CPU: one pass at a time on each of as many threads as there are cores.
 
-    A pass has one sequence; where the graph's scales are fixed, sequences of one length share one. So no
-    layer computes padding, and a score never depends on what else is being scored. That is as fast as batches on all
-    cores, see docs/performance.md.
+    A pass has one sequence, so that no layer computes padding, and a score never depends on what else is being scored.
+    That is as fast as batches on all cores, see docs/performance.md.
 
     Args:
         session: the ``onnxruntime.InferenceSession``, with one thread for a run.
@@ -51,14 +44,13 @@ class OnnxBackend:
     name = "onnx"
     packed = True
     parallel = True
+    budget_tokens = 1
 
     def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
         self.threads = threads
         self._session: Any = session
         self._model = card.name
         self._inputs = [entry.name for entry in session.get_inputs()]
-        is_shared = FIXED_SCALES in session.get_modelmeta().custom_metadata_map
-        self.budget_tokens = BUDGET_TOKENS if is_shared else 1
         self.precision = precision
         self.files: Sequence[str] = (file,)
 
@@ -82,21 +74,9 @@ class OnnxBackend:
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         try:
-            passes = [*self._passes(sequences)]
-            logits = np.concatenate([self._run(padded([sequences[at] for at in places])) for places in passes])
-            return logits[np.argsort(np.concatenate(passes))]
+            return np.concatenate([self._run(padded([tokens])) for tokens in sequences])
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
-
-    def _passes(self, sequences: Sequence[Tokens]) -> Iterator[list[int]]:
-        """Yield the places of the sequences of each pass."""
-        if self.budget_tokens == 1:
-            yield from ([place] for place in range(len(sequences)))
-            return
-        lengths = [len(tokens.ids) for tokens in sequences]
-        for length, equal in groupby(sorted(range(len(sequences)), key=lengths.__getitem__), key=lengths.__getitem__):
-            places, size = [*equal], max(1, PASS_TOKENS // length)
-            yield from (places[start : start + size] for start in range(0, len(places), size))
 
     def _run(self, batch: Batch) -> npt.NDArray[np.float32]:
         logits: npt.NDArray[np.float32] = self._session.run(

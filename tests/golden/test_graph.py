@@ -9,8 +9,6 @@ import pytest
 
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.export.graph import can_build
-from osrerank.export.quantise import Recipe
-from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
 
@@ -47,8 +45,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def exported(source: Path, output: Path, form: str = "fp32") -> LocalScorer:
     kind = "duo" if source.name.endswith("duo") else "mono"
-    precision, activations = ("int8", "static") if form == "static" else (form, "dynamic")
-    options = ExportOptions(kind=kind, precision=precision, recipe=Recipe(activations=activations))
+    options = ExportOptions(kind=kind, precision=form)
     export_model(source, output, options)
     return load_scorer(str(output), backend="onnx", threads=2)
 
@@ -69,30 +66,13 @@ def test_a_drawn_graph_takes_no_padding(source: Path, tmp_path: Path) -> None:
     assert [entry.name for entry in graph.input] == ["input_ids", "token_type_ids"]
 
 
-@pytest.mark.parametrize("form", ["fp32", "int8", "static"])
+@pytest.mark.parametrize("form", ["fp32", "int8"])
 def test_neighbours_change_no_bit(source: Path, tmp_path: Path, form: str) -> None:
     scorer = exported(source, tmp_path / "made", form)
     tuples = TUPLES[scorer.card.kind]
     alone = [scorer.score(QUERY, DOCUMENTS, [indices]).values[0] for indices in tuples]
     together = scorer.score(QUERY, DOCUMENTS, tuples * 20).values
     assert together.tolist() == alone * 20
-
-
-def test_static_scales_stay_near(source: Path, tmp_path: Path) -> None:
-    exact, coarse = (values(exported(source, tmp_path / form, form)) for form in ("fp32", "static"))
-    assert 0 < np.abs(coarse - exact).max() < 0.15
-
-
-def test_a_pass_has_so_many_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = exported(DATA / "tiny-bert-one-label", tmp_path / "made", "static").backend
-    lengths = [20, 100, 20, 100, 20, 300, 100, 300]
-    sequences = [Tokens(np.full(length, 5), (np.arange(length) > 6).astype(np.int64)) for length in lengths]
-    sizes = []
-    compute = backend._run
-    monkeypatch.setattr(backend, "_run", lambda batch: sizes.append(batch.input_ids.shape) or compute(batch))
-    found = backend.run(sequences)
-    assert sizes == [(3, 20), (2, 100), (1, 100), (1, 300), (1, 300)]
-    assert found.tolist() == [backend.run([one])[0].tolist() for one in sequences]
 
 
 def test_only_the_first_row_goes_through_a_classifiers_last_layer(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def encodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of the texts that joined models encode."""
+    """The lengths of the texts that bi-encoders encode."""
     from osrerank.scoring.onnx_scorer import EncoderBackend
 
     counted: list[int] = []

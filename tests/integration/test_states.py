@@ -132,7 +132,7 @@ def test_a_new_model_is_made_ready_while_the_old_one_serves(
     new = tmp_path / "new"
     shutil.copytree(model, new)
     card = json.loads((new / "osrerank.json").read_text("utf-8"))
-    card["joining"]["document_prefix"] = "another : "
+    card["document_prefix"] = "another : "
     (new / "osrerank.json").write_text(json.dumps(card), "utf-8")
 
     def covered(share: str) -> int:

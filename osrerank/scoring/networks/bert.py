@@ -25,8 +25,6 @@ from osrerank.scoring.networks.packing import Numbers, Packed, offsets, pack
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries, keys, values, each ``(tokens, heads, width)`` -> context ``(tokens, heads, width)``."""
-Block = tuple[Bounds, slice]
-"""One segment of every sequence: where each begins and ends in it, and where it lies among all tokens."""
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,

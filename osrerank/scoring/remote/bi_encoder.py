@@ -22,7 +22,7 @@ from osrerank.scoring.remote.scorer import RemoteScorer, sent
 from osrerank.scoring.remote.worker_group import FRESH_S
 from osrerank.scoring.states.configured import States
 from osrerank.scoring.states.making import Made
-from osrerank.scoring.states.record import Record, record_bytes
+from osrerank.scoring.states.record import Record
 from osrerank.scoring.states.records import KEY_BYTES, Records
 from osrerank.scoring.states.scorer import BiEncoderScorer
 from osrerank.scoring.states.store import REST_S
@@ -51,9 +51,6 @@ def with_states(workers: RemoteScorer, settings: Settings, model: str) -> Scorer
         logger.warning("[states-unused] document states are not used, workers score everything: %s", error)
         return workers
     states = States.of(settings)
-    if record_bytes(states.bits, backend.hidden) > MOST_RECORD_BYTES:
-        logger.warning("[states-unused] document states are not used: a record would not fit into a reply")
-        return workers
     return BiEncoderOnWorkers(directory, card, builder, backend, states, workers)
 
 

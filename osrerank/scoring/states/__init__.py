@@ -1,1 +1,1 @@
-"""Document states: what a joined model needs to know of a document, computed once and kept."""
+"""Document states: documents' vectors, computed once and kept."""

@@ -20,7 +20,7 @@ from osrerank.scoring.states.store import REST_S, Guard, Size
 SUFFIX = "-osrerank-states"
 FIELD = "record"
 READ_AT_ONCE = 250
-"""Records of a request that reads: some 3 MB of them in the profile ``standard`` with one joined layer."""
+"""Records of a request that reads: some 100 KB of them in the profile ``standard``."""
 BULK_BYTES = 4 << 20
 """Bytes of records in a request that writes, about."""
 KEEP_ALIVE = "5m"

@@ -5,6 +5,7 @@ The seed and the number determine a pass, so that a training can resume where it
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from typing import TypeVar
 
 from osrerank.training.examples.lists import Example
@@ -76,9 +77,7 @@ def one_pass(sources: Sequence[Pass], counts: Sequence[int], recipe: Recipe, num
         yield from drawn(example, recipe, rng)
 
 
-def passes(sources: Sequence[Pass], counts: Sequence[int], recipe: Recipe, first: int = 0) -> Iterator[Example]:
+def passes(sources: Sequence[Pass], counts: Sequence[int], recipe: Recipe) -> Iterator[Example]:
     """Yield pass after pass without end."""
-    number = first
-    while True:
+    for number in count():
         yield from one_pass(sources, counts, recipe, number)
-        number += 1
