@@ -50,12 +50,9 @@ from osrerank.types import Scorer
 from tools.gpu import models
 from tools.gpu.models import DEVICE, Asked, Run, Scores
 
-EXACT = 1e-3
-"""Most that a logit or a number of a vector may differ in fp32 from transformers'."""
 PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "onnxruntime", "numpy")
-CLIENTS = 8
-START_S = 120.0
-"""Most that a worker may take to load its model, or a training to reach its checkpoint."""
+EXACT, CLIENTS, START_S = 1e-3, 8, 120.0
+"""Most that a number may differ in fp32 from transformers'; threads that search; seconds for a worker or training."""
 
 
 class Row(NamedTuple):

@@ -43,12 +43,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the steps share.
-
-    Attributes:
-        folder: for models, indices and logs; empty at first.
-        tiny: whether this is the rehearsal.
-    """
+    """What the steps share: a folder for models, indices and logs, and whether this is the rehearsal."""
 
     folder: Path
     tiny: bool
@@ -96,18 +91,16 @@ def documents() -> Mapping[str, str]:
 def bi_encoder(dtype: str) -> BiEncoderScorer:
     """Return the package's bi-encoder, which encodes in torch where a dtype is named."""
     scorer = load_scorer(BI_ENCODER, backend="onnx")
-    if not isinstance(scorer, BiEncoderScorer):
-        raise TypeError(f"{BI_ENCODER} is no bi-encoder")
+    assert isinstance(scorer, BiEncoderScorer)
     return scorer.made_in_torch(dtype) if dtype else scorer
 
 
 def vectors(scorer: BiEncoderScorer, texts: Sequence[str]) -> Scores:
     """Return the vectors of documents, float32 ``(n, dimension)``."""
-    store, keys = MemoryStore(1 << 30), scorer.keys_of(texts)
+    store = MemoryStore(1 << 30)
     scorer.remember(texts, store)
-    records = scorer.records.read(store.read(keys))
-    kept = [records[key] for key in keys]
-    return np.stack([record.vector for record in kept if isinstance(record, Record)])
+    kept = scorer.records.read(store.read(scorer.keys_of(texts)))
+    return np.stack([record.vector for key in scorer.keys_of(texts) if isinstance(record := kept[key], Record)])
 
 
 def transformers_scores(folder: Path, lists: Sequence[Asked]) -> Scores:
