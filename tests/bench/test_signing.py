@@ -1,4 +1,7 @@
-"""What signatures of its cached scores cost a search of 100 candidates: ``make bench TEST_OPTIONS="-k signatures -s"``."""
+"""What signatures of its cached scores cost a search of 100 candidates.
+
+make bench TEST_OPTIONS="-k signatures -s"
+"""
 
 import os
 import statistics
