@@ -1,6 +1,5 @@
 """Random cross-encoders of modules, as sentence-transformers saves them."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -105,8 +104,3 @@ def expected(folder: Path, texts: Sequence[str] = TEXTS, query: str = QUERY) -> 
     pairs = [(query, text) for text in texts]
     logits = model.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
     return logits.reshape(len(texts), -1)
-
-
-def rewrite(file: Path, **changes: Any) -> None:
-    """Change fields of a JSON file."""
-    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), "utf-8")

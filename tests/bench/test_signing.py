@@ -1,4 +1,4 @@
-"""What signatures cost a search of 100 candidates: of its scores in the cache, and of its messages to workers.
+"""What signatures of its cached scores cost a search of 100 candidates.
 
 make bench TEST_OPTIONS="-k signatures -s"
 """
@@ -8,16 +8,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from osrerank.scoring.cache.scorer import behind_cache
 from osrerank.scoring.cache.store import OLD, YOUNG, connect
-from osrerank.scoring.remote.messages import Reply, Request
-from osrerank.scoring.remote.signing import Signer
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
-from osrerank.types import Scores
 
 pytestmark = pytest.mark.bench
 
@@ -71,25 +67,6 @@ def test_signatures_of_scores(redis_url: str) -> None:
         added = times["signed"] - times["unsigned"]
         print(f"\nsignatures of scores, {what}: {added:.2f} ms added to {times['unsigned']:.2f} ms; {_load()}")
         assert added < 20
-
-
-def test_signatures_of_messages() -> None:
-    request = _request()
-    reply = Reply("c", "w", "id", Scores(np.ones(100, dtype=np.float32))).encode()
-
-    def both(signer: Signer) -> None:
-        signer.open("request", signer.seal("request", request))
-        signer.open("reply", signer.seal("reply", reply))
-
-    times = medians({"signed": lambda: both(Signer([KEY.encode()])), "unsigned": lambda: both(Signer())})
-    added = times["signed"] - times["unsigned"]
-    print(f"\nsignatures of messages, {len(request) + len(reply):,} bytes: {added:.3f} ms added; {_load()}")
-    assert added < 20
-
-
-def _request() -> bytes:
-    content = {"chunk": "c", "reply_queue": "q", "deadline_s": None, "sent_s": 0.0, "identity": "id"}
-    return Request(**content, query="query", documents=DOCUMENTS, tuples=TUPLES).encode()
 
 
 def _load() -> str:

@@ -52,7 +52,6 @@ class Plan:
         workers: how many.
         calm: whether nothing fails.
         only: the backend whose clients search alone; "" for all.
-        url: an OpenSearch that runs already.
     """
 
     seed: int
@@ -61,7 +60,6 @@ class Plan:
     workers: int = 4
     calm: bool = False
     only: str = ""
-    url: str = ""
 
     def clients(self) -> list[tuple[str, bool, int]]:
         return [client for client in CLIENTS if self.only in ("", client[0])]
@@ -275,7 +273,7 @@ def searchers(plan: Plan, world: World, answers: "queue.Queue[Any]") -> Iterator
 
 def perform(plan: Plan, folder: Path, *, log: Path) -> dict[str, Any]:
     """Run a plan, or what its log leaves of it; print the schedule, and return the summary."""
-    with World(folder, nodes=plan.nodes, workers=plan.workers, url=plan.url) as world:
+    with World(folder, nodes=plan.nodes, workers=plan.workers) as world:
         fill(world.direct_url, copies=plan.nodes - 1)
         events = plan.events(world.links)
         run = Run(plan, log, expect(world.direct_url), events)

@@ -32,11 +32,10 @@ class World:
         folder: for their files.
         nodes: of OpenSearch, 1 or 2.
         workers: how many.
-        url: an OpenSearch that runs already, in place of nodes of its own.
     """
 
-    def __init__(self, folder: Path, *, nodes: int, workers: int, url: str = "") -> None:
-        self.folder, self.url = folder, url
+    def __init__(self, folder: Path, *, nodes: int, workers: int) -> None:
+        self.folder = folder
         self.node_count, self.worker_count = nodes, workers
         self.links = tuple(link for link in LINKS if nodes > 1 or link not in ("os-1", "node-0", "node-1"))
         self.stack = ExitStack()
@@ -85,7 +84,7 @@ class World:
 
     @property
     def direct_url(self) -> str:
-        return self.url or f"http://127.0.0.1:{self.ports['http-0']}"
+        return f"http://127.0.0.1:{self.ports['http-0']}"
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a client process."""
@@ -203,9 +202,6 @@ class World:
         }
 
     def _start_nodes(self) -> None:
-        if self.url:
-            self.proxies.open("os-0", int(self.url.rsplit(":", 1)[1].strip("/")))
-            return
         self.stack.callback(lambda: [self._end(node) for node in self.nodes])
         for number in range(self.node_count):
             if self.node_count > 1:

@@ -63,6 +63,14 @@ def logits(
     return PackedEngine(packed, CPU)(batch)
 
 
+def committed(
+    directory: Path, attention: Attention, dtype: torch.dtype = torch.float32, card: ModelCard | None = None
+) -> torch.nn.Module:
+    """Return the packed network of a committed model, with its own card or another."""
+    weights, config = read_weights(directory), read_json(directory / "config.json")
+    return load_packed(weights, config, card or read_card(directory), attention=attention, dtype=dtype)
+
+
 def reference(network: torch.nn.Module, batch: Sequence[Tokens], pad_id: int = 0) -> np.ndarray:
     return PaddedEngine(Classifier(network), CPU, pad_id)(batch)
 
@@ -118,10 +126,7 @@ def test_the_committed_classifiers_equal_transformers(attention: Callable[[], At
     directory = DATA / f"tiny-bert-{form}"
     batch = sequences((*LENGTHS, 1), 278)
     network = load_network(directory, read_card(directory))
-    packed = load_packed(
-        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
-        attention=attention(), dtype=torch.float32,
-    )  # fmt: skip
+    packed = committed(directory, attention())
     expected = PaddedEngine(network, CPU, 0)(batch)
     np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
 
@@ -139,9 +144,7 @@ def test_a_bi_encoder_equals_the_padded_module(attention: Callable[[], Attention
     directory = DATA / "tiny-bert-bi-encoder"
     card = ModelCard("tiny", "cosine", layout="bi-encoder", pooling=pooling)
     batch = sequences((*LENGTHS, 2), 278)
-    packed = load_packed(
-        read_weights(directory), read_json(directory / "config.json"), card, attention=attention(), dtype=torch.float32
-    )
+    packed = committed(directory, attention(), card=card)
     expected = padded_cosines(directory, pooling, batch)
     np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-5, rtol=0)
 
@@ -161,10 +164,7 @@ def test_the_kernel_itself_takes_what_the_network_gives(layout: str) -> None:
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     directory = DATA / ("tiny-bert-bi-encoder" if layout == "bi-encoder" else "tiny-bert-one-label")
     attention = VarlenAttention(varlen)
-    packed = load_packed(
-        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
-        attention=attention, dtype=torch.bfloat16,
-    ).to("meta")  # fmt: skip
+    packed = committed(directory, attention, torch.bfloat16).to("meta")
     arrays = packed.pack(sequences(LENGTHS, 278))
     outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
     assert (outputs.shape, outputs.dtype) == ((len(LENGTHS), 1), torch.float32)
@@ -174,10 +174,7 @@ def test_the_kernel_is_asked_for_each_attention_once() -> None:
     directory = DATA / "tiny-bert-bi-encoder"
     kernel = Varlen()
     batch = sequences((20, 9, 30), 278)
-    packed = load_packed(
-        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
-        attention=VarlenAttention(kernel), dtype=torch.float32,
-    )  # fmt: skip
+    packed = committed(directory, VarlenAttention(kernel))
     PackedEngine(packed, CPU)(batch)
     assert kernel.calls == [{"sequences": 6, "rows": 59, "columns": 59}] * 2
 
@@ -195,10 +192,7 @@ def test_the_last_layer_of_a_classifier_asks_for_first_rows_alone() -> None:
 @pytest.mark.parametrize("layout", ["standard", "bi-encoder"])
 def test_a_score_depends_on_no_neighbour_and_keeps_its_place(attention: Callable[[], Attention], layout: str) -> None:
     directory = DATA / ("tiny-bert-bi-encoder" if layout == "bi-encoder" else "tiny-bert-one-label")
-    packed = load_packed(
-        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
-        attention=attention(), dtype=torch.float32,
-    )  # fmt: skip
+    packed = committed(directory, attention())
     engine = PackedEngine(packed, CPU)
     batch = sequences((*LENGTHS, *range(2, 40)), 278)
     alone = np.concatenate([engine([tokens]) for tokens in batch])
@@ -212,11 +206,9 @@ def test_a_score_depends_on_no_neighbour_and_keeps_its_place(attention: Callable
 @pytest.mark.parametrize("layout", ["standard", "bi-encoder"])
 def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.dtype, layout: str) -> None:
     directory = DATA / ("tiny-bert-bi-encoder" if layout == "bi-encoder" else "tiny-bert-one-label")
-    weights, config, card = read_weights(directory), read_json(directory / "config.json"), read_card(directory)
     batch = sequences(LENGTHS, 278)
     fine, coarse = (
-        PackedEngine(load_packed(weights, config, card, attention=attention(), dtype=kind), CPU)(batch)
-        for kind in (torch.float32, dtype)
+        PackedEngine(committed(directory, attention(), kind), CPU)(batch) for kind in (torch.float32, dtype)
     )
     assert coarse.dtype == np.float32
     difference = np.abs(coarse - fine).max()
@@ -234,20 +226,14 @@ def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.
 )
 def test_ids_beyond_the_tables_are_refused(tokens: Tokens, reason: str) -> None:
     directory = DATA / "tiny-bert-one-label"
-    packed = load_packed(
-        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
-        attention=PaddedAttention(), dtype=torch.float32,
-    )  # fmt: skip
+    packed = committed(directory, PaddedAttention())
     with pytest.raises(InferenceError, match=reason):
         packed.pack([tokens])
 
 
 def test_a_sequence_without_document_is_refused_by_the_layout_that_needs_one() -> None:
     directory = DATA / "tiny-bert-bi-encoder"
-    packed = load_packed(
-        read_weights(directory), read_json(directory / "config.json"), read_card(directory),
-        attention=PaddedAttention(), dtype=torch.float32,
-    )  # fmt: skip
+    packed = committed(directory, PaddedAttention())
     with pytest.raises(InferenceError, match="no document part"):
         packed.pack([Tokens(np.array([2, 3]), np.array([0, 0]))])
 

@@ -52,15 +52,6 @@ def test_aliases_and_patterns(client: Client, index_name: str) -> None:
         assert read(client, name) == (2, ["headline", "body"])
 
 
-def test_a_query_without_text_is_its_first_pass(client: Client, index_name: str) -> None:
-    fill(client, index_name, ARTICLES)
-    queries: list[dict[str, Any]] = [{"match_all": {}}, {"term": {"url.keyword": "/a"}}]
-    for query in queries:
-        response = client.search(query, index=index_name, rerank=True)
-        assert response["rerank"]["applied"] is False
-        assert "the query has no text to rerank by; give the one that matters as" in response["rerank"]["reason"]
-
-
 def test_nested_texts_are_left_out(client: Client, engine_url: str, index_name: str) -> None:
     if engine_url.startswith("embedded"):
         pytest.skip("the embedded engine has no nested fields")

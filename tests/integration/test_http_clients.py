@@ -86,47 +86,12 @@ def test_cohere_s_first_client(server, expected):
     assert [item.document.text for item in answer.results] == [TEXTS[place] for place in best_first(expected)]
 
 
-def test_all_dialects_agree(server, expected):
-    """C1 to C7: the requests as their clients send them."""
-    pairs = [{"text": QUERY, "text_pair": text} for text in TEXTS]
-    found = {
-        "C1": {
-            item["index"]: item["relevance_score"]
-            for item in post(f"{server}/v1/rerank", {"model": "m", "query": QUERY, "documents": TEXTS})["results"]
-        },
-        "C2": {
-            item["index"]: item["score"]
-            for item in post(f"{server}/rerank", {"query": QUERY, "texts": TEXTS, "truncate": True})
-        },
-        "C3": {
-            item["index"]: item["score"]
-            for item in post(f"{server}/hf/rerank", {"query": QUERY, "documents": TEXTS, "return_documents": False})
-        },
-        "C4": {place: item["score"] for place, item in enumerate(post(f"{server}/invocations", {"inputs": pairs}))},
-        "C5": {
-            item["index"]: item["relevance_score"]
-            for item in post(f"{server}/v1/rerank", elasticsearch_custom())["results"]
-        },
-        "C6": {
-            item["index"]: item["score"]
-            for item in post(f"{server}/v1/score", {"model": "m", "text_1": QUERY, "text_2": TEXTS})["data"]
-        },
-        "C7": {
-            place: item["score"]
-            for place, item in enumerate(
-                post(f"{server}/rerank", {"query": QUERY, "documents": TEXTS, "property": ""})["scores"]
-            )
-        },
-    }
-    for contract, scores in found.items():
-        assert scores == found["C1"], contract
-        assert [scores[place] for place in range(len(TEXTS))] == pytest.approx(expected, abs=1e-6)
-
-
-def elasticsearch_custom():
-    """The body that Elasticsearch's service `custom` makes of the template in docs/server.md."""
+def test_what_elasticsearch_s_service_custom_sends(server, expected):
+    """The body that it makes of the template in docs/server.md."""
     template = '{"model":"m","query":${query},"documents":${input}}'
-    return template.replace("${query}", json.dumps(QUERY)).replace("${input}", json.dumps(TEXTS)).encode()
+    body = template.replace("${query}", json.dumps(QUERY)).replace("${input}", json.dumps(TEXTS)).encode()
+    found = {item["index"]: item["relevance_score"] for item in post(f"{server}/v1/rerank", body)["results"]}
+    assert [found[place] for place in range(len(TEXTS))] == pytest.approx(expected, abs=1e-6)
 
 
 def test_what_ml_commons_sends(server, expected):

@@ -131,18 +131,6 @@ def test_pairs_follow_passages_and_sentences(client, first):
     assert response["rerank"]["stages"][1]["inferences"] == 12
 
 
-def test_no_duo_model_leaves_the_mono_order_and_says_what_to_do(engine_url, client):
-    mono = client.search(QUERY, index=INDEX, rerank=True)
-    without = connect(engine_url, model=MONO, duo_model="osrerank/none")
-    try:
-        response = without.search(QUERY, index=INDEX, rerank={"pipeline": "mono-duo"})
-    finally:
-        without.close()
-    assert ids(response) == ids(mono)
-    assert response["rerank"]["applied"] == "partial"
-    assert "OSRERANK_DUO_MODEL" in response["rerank"]["stages"][1]["reason"]
-
-
 def test_run_and_tradeoff(engine_url, client, tmp_path):
     """The whole way: run, pairs in its side file, every smaller setting derived as a search of it orders."""
     queries, qrels, output = tmp_path / "q.tsv", tmp_path / "qrels", tmp_path / "duo.run"

@@ -5,7 +5,6 @@ import contextlib
 import json
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from osrerank.server.opensearch.install import Installer, Wish
 from osrerank.server.opensearch.ml_commons import CallBounds, Models
 from osrerank.testing import FunctionScorer
 from tests.http_server import running
+from tests.rerank_server import Reply, answering
 from tests.servers import free_port
 
 pytestmark = pytest.mark.integration
@@ -164,49 +164,31 @@ def test_a_server_that_is_gone_costs_the_order_only(cluster, sample, installer):
     assert "Connection refused" in installer.status()["failure"]
 
 
-@contextlib.contextmanager
-def faulty(fault):
-    """A rerank server that answers two pairs, as an installation asks, and everything else with a fault."""
-    leave = threading.Event()
-
-    class Faulty(BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, content = fault if len(asked["documents"]) > 2 else (200, GOOD)
-            if status is None:
-                leave.wait(60)
-                return
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Faulty) as faulty:
-        thread = threading.Thread(target=faulty.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{faulty.server_port}"
-        leave.set()
-        faulty.shutdown()
-        thread.join()
-
-
-FAULTS = {"hung": (None, b""), "500": (500, b"{}"), "429": (429, b"{}"), "no scores": (200, b'{"results": "none"}')}
-GOOD = b'{"results": [{"index": 0, "relevance_score": 0.9}, {"index": 1, "relevance_score": 0.1}]}'
+FAULTS = {"500": Reply({}, 500), "429": Reply({}, 429), "no scores": Reply({"results": "none"}), "hung": Reply(None)}
+GOOD = Reply({"results": [{"index": 0, "relevance_score": 0.9}, {"index": 1, "relevance_score": 0.1}]})
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_server_that_fails_costs_the_order_only(cluster, sample, installer, fault):
     query = "which plague"
     first_pass = ids(cluster.search(index=INDEX, body={"query": {"match": {"text": query}}, "size": 5}))
-    with faulty(FAULTS[fault]) as url:
-        installer.install(Wish(url, NAME, bounds=CallBounds(connect_s=1, read_s=2)))
+    leave = threading.Event()
+
+    def answer(received):
+        """Answer two pairs, as an installation asks, and everything else with the fault."""
+        if len(received.body["documents"]) == 2:
+            return GOOD
+        if fault == "hung":
+            leave.wait(60)
+        return FAULTS[fault]
+
+    with answering(answer) as faulty:
+        installer.install(Wish(faulty.url, NAME, bounds=CallBounds(connect_s=1, read_s=2)))
         began = time.monotonic()
         assert ids(plain(cluster, query, 5)) == first_pass
         assert time.monotonic() - began < 10  # 30 s without bounds of the connector
         assert (fault != "hung") or time.monotonic() - began > 2
+        leave.set()
 
 
 def test_a_pipeline_that_was_changed_is_found_and_mended(cluster, server, installer):

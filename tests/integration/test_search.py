@@ -215,29 +215,6 @@ def test_unknown_index(client):
         client.search("low blood", index="no-such-index", rerank=True)
 
 
-def test_missing_text_field_says_what_there_is(client):
-    response = client.search("low blood", index=INDEX, rerank={"fields": ["body"]})
-    assert response["rerank"]["applied"] is False
-    assert "kind, text, title, year" in response["rerank"]["reason"]
-
-
-def test_empty_query(client):
-    response = client.search("  ", index=INDEX, rerank=True)
-    assert response["rerank"]["applied"] is False
-    assert response["hits"]["hits"] == []
-
-
-def test_no_hits(client):
-    assert client.search("zzzz", index=INDEX, rerank=True)["rerank"]["reason"] == "there are no hits"
-
-
-def test_size_zero_keeps_aggregations(client):
-    body = {"query": {"match": {"text": "low"}}, "size": 0, "aggs": {"kinds": {"terms": {"field": "kind"}}}}
-    response = client.search(index=INDEX, body=body, rerank=True)
-    assert response["rerank"]["applied"] is False
-    assert response["aggregations"]["kinds"]["buckets"]
-
-
 def test_invalid_request_is_opensearchs_error(client):
     with pytest.raises(opensearchpy.RequestError):
         client.search(index=INDEX, body={"query": {"no_such_clause": {}}}, rerank={"query": "x"})

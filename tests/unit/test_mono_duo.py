@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from osrerank import Pairs, Rerank, connect
-from osrerank.errors import ConfigError, InferenceError, ModelLoadError
+from osrerank import connect
+from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
@@ -37,32 +37,10 @@ def test_pairs_reorder_the_best_of_mono():
     assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [2, 2, 2, 1]
 
 
-def test_defaults_are_the_papers_operating_point():
-    assert (Rerank().duo_depth, Rerank().pairs) == (20, Pairs("sum", 10, 0))
-
-
 def test_the_pairs_are_never_deeper_than_the_first_stage():
     response = search(client_for(), depth=2, duo_depth=4)
     assert response["rerank"]["stages"][1]["candidates"] == 2
     assert ids(response) == ["d0", "d1", "d2", "d3"]
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"duo_depth": -1}, "duo_depth"),
-        ({"duo_depth": 1001}, "duo_depth"),
-        ({"duo_depth": True}, "duo_depth"),
-        ({"pairs": "mean"}, "pairs.aggregation"),
-        ({"pairs": {"m": 3}}, "pairs.m"),
-        ({"mono_budget_ms": 0}, "mono_budget_ms"),
-        ({"duo_budget_ms": "1s"}, "duo_budget_ms"),
-    ],
-)
-def test_malformed_options_are_named(options, named):
-    with pytest.raises(ConfigError) as caught:
-        search(client_for(), **options)
-    assert caught.value.setting == f"rerank.{named}"
 
 
 def test_failing_pairs_leave_the_mono_order():
@@ -127,24 +105,6 @@ def test_budgets_are_the_stages_own():
     assert (mono["applied"], duo["applied"]) == (True, "partial")
     assert 2 <= duo["inferences"] < 29 * 28
     assert search(client_for(), mono_budget_ms=1e-6)["rerank"]["applied"] is False
-
-
-def test_a_deadline_in_the_pairs_leaves_whole_comparisons_only():
-    slow = FunctionScorer(SHORTER.function, seconds_per_pair=0.02)
-    texts = ["a" * place for place in range(1, 30)]
-    response = search(client_for(texts, duo_scorer=slow), duo_depth=29, deadline_ms=500)
-    mono = client_for(texts).search("low", index="i", size=10, rerank=True)
-    compared = [hit["_id"] for hit in response["hits"]["hits"] if "duo" in hit["_rerank"]]
-    assert compared == list(reversed(ids(mono)[: len(compared)]))
-
-
-def test_a_deep_page_computes_no_pair():
-    client = client_for(["a" * 50, "b", "c", "d"], duo_scorer=FunctionScorer(broken=True))
-    page = client.search("low", index="i", from_=3, rerank={"pipeline": "mono-duo", "duo_depth": 3})
-    assert page["rerank"]["applied"] is True
-    assert page["rerank"]["stages"][1]["reason"] == (
-        "skipped: the page begins behind 3 hits, below the stage's depth of 3"
-    )
 
 
 def test_least_probability_is_monos():

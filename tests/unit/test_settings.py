@@ -35,7 +35,7 @@ def test_empty_variable_is_none(monkeypatch):
 
 @pytest.mark.parametrize("url", ["", "localhost:9200", "http://", "embedded:", "ftp://host", "http://a:1,b:2"])
 def test_what_is_no_url(url):
-    with pytest.raises(ConfigError, match=r"url \(argument\).*embedded:FOLDER"):
+    with pytest.raises(ConfigError, match=r"^url \(argument\): an index is http.*embedded:FOLDER"):
         Settings.load(url=url)
 
 
@@ -137,11 +137,6 @@ def test_workers_meet_where_the_broker_is_or_else_the_cache():
     assert "secret" not in repr(Settings.load(broker_url=broker))
     with pytest.raises(ConfigError, match="OSRERANK_REDIS_URL"):
         Settings.load().broker()
-
-
-def test_a_wrong_address_is_told_in_our_words():
-    with pytest.raises(ConfigError, match=r"^url \(argument\): an index is http"):
-        Settings.load(url="localhost:9200")
 
 
 def test_a_setting_of_the_environment_is_not_passed_over_as_an_argument(tmp_path):

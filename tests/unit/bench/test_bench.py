@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from osrerank.bench.contenders import Ours, Spent, Values
-from osrerank.bench.machine import machine
+from osrerank.bench.contenders import Ours, Values
 from osrerank.bench.measure import lengths_of, rows, take_turns
 from osrerank.bench.peak import measured_peak, operations
 from osrerank.bench.workload import Task, from_candidates, pairs, synthetic
 from osrerank.cli import cli
-from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Qrels
 
@@ -52,15 +50,6 @@ def test_our_scores_are_the_scorers_and_the_work_is_counted() -> None:
     assert one.spent.tokenise_s > 0
     assert one.spent.compute_s > 0
     one.close()
-
-
-def test_padding_is_counted_where_batches_are_padded() -> None:
-    spent = Spent()
-    sequences = [Tokens(np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)) for size in (2, 5)]
-    spent.computed(sequences, 0.5, packed=False)
-    assert (spent.tokens, spent.slots, spent.compute_s) == (7, 10, 0.5)
-    spent.computed(sequences, 0.5, packed=True)
-    assert (spent.tokens, spent.slots) == (14, 17)
 
 
 def test_rows_compare_orders_and_judge_them() -> None:
@@ -105,12 +94,6 @@ def test_operations_are_those_of_the_formula() -> None:
 def test_the_peak_is_measured(precision: str) -> None:
     pytest.importorskip("onnx")
     assert 1e8 < measured_peak(precision, 1) < 1e15
-
-
-def test_the_machine_is_described() -> None:
-    told = machine()
-    assert told["cores"] >= 1
-    assert told["versions"]["numpy"] == np.__version__
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from osrerank.bench import peers as module
 from osrerank.bench.install import PINS, install_peers, python_of
 from osrerank.bench.peers import PeerProcess, Shared, choose_batch, make_peers
-from osrerank.bench.runner.table import BATCH_SIZES, PEERS, Request, positive
+from osrerank.bench.runner.table import BATCH_SIZES, PEERS, positive
 from osrerank.bench.workload import Task
 from osrerank.cli import cli
 from osrerank.errors import ConfigError, InferenceError, ModelLoadError
@@ -130,30 +130,9 @@ def test_the_peers_know_nothing_of_this_process(environment: Path, tmp_path: Pat
     assert (Path(seen["HOME"]) / "intel" / "openvino_telemetry").read_text() == "0"
 
 
-def test_every_peer_has_a_maker() -> None:
-    from osrerank.bench.runner import engines, sentence, small
-
-    made = {
-        name: group
-        for group, one in (("engines", engines), ("sentence", sentence), ("small", small))
-        for name in one.MAKERS
-    }
-    assert made == dict(PEERS)
-
-
 def test_logits_of_two_labels_become_one_number() -> None:
     assert positive(np.array([[1.0, 3.0], [2.0, 1.0]])).tolist() == [2.0, -1.0]
     assert positive(np.array([[4.0], [5.0]])).tolist() == positive([4.0, 5.0]).tolist() == [4.0, 5.0]
-
-
-def test_requests_are_made_of_paths_and_numbers(tmp_path: Path) -> None:
-    (tmp_path / "padded").mkdir()  # as of an earlier run
-    given = module._request(TINY.resolve(), tmp_path, Shared(tmp_path, threads=2, max_tokens=99))
-    assert json.loads(json.dumps(given)) == given
-    assert set(given) == set(Request.__slots__)
-    pairs = [json.loads(line) for line in Path(given["calibration"]).read_text().splitlines()]
-    assert len(pairs) == 100
-    assert all(pair["query"] and pair["document"] for pair in pairs)
 
 
 def test_an_environment_without_python_is_refused(tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ def test_builtin_commands_are_listed():
         (["search", "x"], 2, "--index"),
         (["--backend", "abacus", "search", "x", "--index", "i"], 2, "abacus"),
         (["search", "x", "--index", "i", "--depth", "0"], 2, "--depth"),
-        (["--url", "http://127.0.0.1:9", "search", "x", "--index", "i"], 1, "ConnectionError"),
     ],
 )
 def test_errors_are_one_sentence(arguments, code, sentence, capsys):

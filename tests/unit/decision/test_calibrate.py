@@ -137,17 +137,6 @@ def test_a_model_that_cannot_be_loaded_leaves_the_first_pass(
     assert response["hits"]["hits"]
 
 
-def test_every_search_of_a_multi_search_is_cut(calibrated: Client) -> None:
-    body = [
-        {"index": INDEX},
-        {"query": {"match": {"text": QUESTION}}},
-        {"index": INDEX},
-        {"query": {"match": {"text": "x"}}},
-    ]
-    answers = calibrated.msearch(body=body, rerank={"min_probability": 0.5})["responses"]
-    assert answers[0]["rerank"]["cuts"][0]["applied"] is True
-
-
 def test_a_cliff_needs_no_calibration(client: Client) -> None:
     found = client.search(QUESTION, index=INDEX, rerank={"cutoff": "cliff"})
     (cut,) = found["rerank"]["cuts"]

@@ -72,6 +72,7 @@ def write(folder: Path, content: str) -> str:
         ('{"query_id": 1, "text": "one"}\n{"_id": "2", "query": "two"}\n', [("1", "one"), ("2", "two")]),
         (TOPICS, [("301", "Organized Crime"), ("302", "Polio & vaccines")]),
         ("<DOC>\n<DOCNO>\n1\n</DOCNO>\n What articles\nexist?\n</DOC>\n", [("1", "What articles exist?")]),
+        (CACM_TOPICS, [("1", "What about TSS?"), ("2", "x < 3")]),
     ],
 )
 def test_formats_are_told_apart(tmp_path: Path, content: str, expected: list[tuple[str, str]]) -> None:
@@ -90,7 +91,8 @@ def test_formats_are_told_apart(tmp_path: Path, content: str, expected: list[tup
         ("\tone\n", "line 1: query '' has no id"),
         ('{"query_id": 1}\n', "line 1: expected the fields query_id and text"),
         ('{"query_id": 1\n', "line 1: not a JSON object"),
-        ("<top>\n<num> 1\n</top>\n", "line 1: topic 1 has no title"),
+        ("\n<top>\n<num> Number: 1\n</top>", "line 2: topic 1 has no title"),
+        ("<top>\n<title> x\n</top>", "line 1: a topic without <num>"),
     ],
 )
 def test_bad_query_set_is_refused(tmp_path: Path, content: str, message: str) -> None:
@@ -101,11 +103,12 @@ def test_bad_query_set_is_refused(tmp_path: Path, content: str, message: str) ->
 
 
 def test_real_topics_are_read(shared: Path) -> None:
-    assert len(read_queries(shared / "qrels" / "topics.robust04.txt")) == 250
+    robust = read_queries(shared / "qrels" / "topics.robust04.txt")
+    assert (len(robust), robust[0]) == (250, Query("301", "International Organized Crime"))
     core18 = read_queries(shared / "qrels" / "topics.core18.txt")
-    assert len(core18) == 50
-    assert core18[0].text == "Women in Parliaments"
-    assert len(read_queries(shared / "qrels" / "topics.msmarco-passage.dev-subset.txt")) == 6980
+    assert (len(core18), core18[0]) == (50, Query("321", "Women in Parliaments"))
+    marco = read_queries(shared / "qrels" / "topics.msmarco-passage.dev-subset.txt")
+    assert (len(marco), marco[1]) == (6980, Query("2", " Androgen receptor define"))
     assert len(read_queries(shared / "cacm" / "topics.cacm.txt")) == 64
 
 
@@ -120,35 +123,3 @@ class TestForms:
         path = write(tmp_path, CLOSED_TOPICS)
         assert list(read_queries([path])) == [Query("321", "Women in Parliaments")]
         assert [query.text for query in read_queries([path], field="narr")] == ["Any."]
-
-    def test_cacm(self, tmp_path: Path) -> None:
-        assert list(read_queries([write(tmp_path, CACM_TOPICS)])) == [
-            Query("1", "What about TSS?"),
-            Query("2", "x < 3"),
-        ]
-
-    def test_tsv_and_json_lines(self, tmp_path: Path) -> None:
-        assert list(read_queries([write(tmp_path, "2\t leading space\n")])) == [Query("2", " leading space")]
-        assert list(read_queries([write(tmp_path, '{"_id": 7, "text": "x"}\n')])) == [Query("7", "x")]
-
-    @pytest.mark.parametrize(
-        ("content", "reason"),
-        [
-            ("1\tx\n2\n", "line 2: expected `id<TAB>text`, found '2'"),
-            ("1\t \n", "line 1: query '1' has no text"),
-            ('{"_id": "1"}', "expected the fields query_id and text, found _id"),
-            ("<top>\n<title> x\n</top>", "line 1: a topic without <num>"),
-            ("\n<top>\n<num> Number: 1\n</top>", "line 2: topic 1 has no title"),
-        ],
-    )
-    def test_bad_queries(self, tmp_path: Path, content: str, reason: str) -> None:
-        with pytest.raises(FormatError, match=reason):
-            list(read_queries([write(tmp_path, content)]))
-
-    def test_published_topics(self, shared: Path) -> None:
-        robust = list(read_queries([str(shared / "qrels" / "topics.robust04.txt")]))
-        assert [len(robust), robust[0]] == [250, Query("301", "International Organized Crime")]
-        core = list(read_queries([str(shared / "qrels" / "topics.core18.txt")]))
-        assert [len(core), core[0]] == [50, Query("321", "Women in Parliaments")]
-        marco = list(read_queries([str(shared / "qrels" / "topics.msmarco-passage.dev-subset.txt")]))
-        assert [len(marco), marco[1]] == [6980, Query("2", " Androgen receptor define")]

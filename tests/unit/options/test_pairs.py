@@ -1,10 +1,8 @@
 """Which pairs are compared: draws, and options that are refused."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.errors import ConfigError
 from osrerank.options.pairs import Pairs
 
 IDS = ("a", "b", "c")
@@ -43,22 +41,6 @@ def test_another_seed_is_another_draw():
     ids = [f"d{place}" for place in range(20)]
     draws = [Pairs("sample", sample_size=5, seed=seed).rivals(ids) for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
-
-
-@pytest.mark.parametrize(
-    ("value", "named"),
-    [
-        ("mean", "pairs.aggregation"),
-        ({"aggregation": "sample", "sample_size": 0}, "pairs.sample_size"),
-        ({"seed": 1.5}, "pairs.seed"),
-        ({"m": 3}, "pairs.m"),
-        (7, "pairs"),
-    ],
-)
-def test_malformed_options_are_named(value, named):
-    with pytest.raises(ConfigError) as caught:
-        Pairs.of(value)
-    assert caught.value.setting == f"rerank.{named}"
 
 
 def test_options_are_read_from_a_name_or_a_dict():

@@ -1,33 +1,77 @@
-"""The options of a search: what is refused, by name."""
+"""The options of a search: their forms, and what is refused, by name."""
 
 import pytest
 
 from osrerank import Rerank
 from osrerank.errors import ConfigError
+from osrerank.options.passages import Passages
+from osrerank.options.rm3 import Rm3
+
+MALFORMED = [
+    ({"depth": 0}, "depth"),
+    ({"depth": True}, "depth"),
+    ({"depth": "ten"}, "depth"),
+    ({"depth": 10_001}, "depth"),
+    ({"depth": "Auto"}, "depth"),
+    ({"fields": []}, "fields"),
+    ({"fields": [1]}, "fields"),
+    ({"pipeline": "quattro"}, "pipeline"),
+    ({"deadline_ms": 0}, "deadline_ms"),
+    ({"on_failure": "ignore"}, "on_failure"),
+    ({"min_score": 1.5}, "min_score"),
+    ({"cache": "yes"}, "cache"),
+    ({"separator": None}, "separator"),
+    ({"query": 7}, "query"),
+    ({"duo_depth": -1}, "duo_depth"),
+    ({"duo_depth": 1001}, "duo_depth"),
+    ({"duo_depth": True}, "duo_depth"),
+    ({"mono_budget_ms": 0}, "mono_budget_ms"),
+    ({"duo_budget_ms": "1s"}, "duo_budget_ms"),
+    ({"pairs": "mean"}, "pairs.aggregation"),
+    ({"pairs": {"aggregation": "sample", "sample_size": 0}}, "pairs.sample_size"),
+    ({"pairs": {"seed": 1.5}}, "pairs.seed"),
+    ({"pairs": 7}, "pairs"),
+    ({"passages": "best"}, "passages.aggregation"),
+    ({"passages": {"limit": 0}}, "passages.limit"),
+    ({"passages": {"stride": 151}}, "passages.stride"),
+    ({"passages": {"k": True}}, "passages.k"),
+    ({"passages": {"policy": "last"}}, "passages.policy"),
+    ({"passages": {"seed": 0.5}}, "passages.seed"),
+    ({"passages": {"least_words": -1}}, "passages.least_words"),
+    ({"passages": {"aggregation": "auto", "limit": 3}}, "passages.aggregation"),
+    ({"passages": {"title_fields": [1]}}, "passages.title_fields"),
+    ({"passages": 3}, "passages"),
+    ({"rm3": {"terms": 0}}, "rm3.terms"),
+    ({"rm3": {"weight": 1.5}}, "rm3.weight"),
+    ({"rm3": {"field": ""}}, "rm3.field"),
+    ({"rm3": "yes"}, "rm3"),
+    ({"sentences": {"a": 1.5}}, "sentences.a"),
+    ({"sentences": {"weights": []}}, "sentences.weights"),
+    ({"sentences": {"weights": [1, 2]}}, "sentences.weights"),
+    ({"sentences": {"scores": "rank"}}, "sentences.scores"),
+    ({"sentences": {"max_words": 0}}, "sentences.max_words"),
+    ({"sentences": {"drop_tail": "no"}}, "sentences.drop_tail"),
+    ({"sentences": {"language": ""}}, "sentences.language"),
+    ({"sentences": {"language": "ja", "splitter": "punkt"}}, "sentences.language"),
+    ({"sentences": {"splitter": "nltk"}}, "sentences.splitter"),
+    ({"sentences": {"chunks": "pieces"}}, "sentences.chunks"),
+    ({"sentences": {"chunks": "tokens", "drop_tail": True}}, "sentences.drop_tail"),
+    ({"sentences": {"limit": 0}}, "sentences.limit"),
+    ({"sentences": 0.5}, "sentences"),
+]
+UNKNOWN = [
+    ({"depht": 10}, "depht"),
+    ({"pairs": {"m": 3}}, "pairs.m"),
+    ({"passages": {"size": 3}}, "passages.size"),
+    ({"rm3": {"docs": 3}}, "rm3.docs"),
+    ({"sentences": {"alpha": 0.5}}, "sentences.alpha"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"depht": 10}, "depht"),
-        ({"depth": 0}, "depth"),
-        ({"depth": True}, "depth"),
-        ({"depth": "ten"}, "depth"),
-        ({"depth": 10_001}, "depth"),
-        ({"depth": "Auto"}, "depth"),
-        ({"fields": []}, "fields"),
-        ({"fields": [1]}, "fields"),
-        ({"pipeline": "quattro"}, "pipeline"),
-        ({"deadline_ms": 0}, "deadline_ms"),
-        ({"on_failure": "ignore"}, "on_failure"),
-        ({"min_score": 1.5}, "min_score"),
-        ({"cache": "yes"}, "cache"),
-        ({"separator": None}, "separator"),
-        ({"query": 7}, "query"),
-    ],
-)
+@pytest.mark.parametrize(("options", "named"), [*MALFORMED, *UNKNOWN])
 def test_malformed_option_is_named(options, named):
-    with pytest.raises(ConfigError, match=named) as caught:
+    said = named.rpartition(".")[2] if (options, named) in UNKNOWN else named.replace(".", r"\.")
+    with pytest.raises(ConfigError, match=said) as caught:
         Rerank.of(options, Rerank())
     assert caught.value.setting == f"rerank.{named}"
 
@@ -48,3 +92,22 @@ def test_dict_is_read_over_the_defaults():
     assert Rerank.of({"depth": 9, "fields": "title"}, defaults) == Rerank(depth=9, fields=("title",))
     assert Rerank.of(True, defaults) is defaults
     assert Rerank.of(False, defaults) is None
+
+
+def test_forms_of_passages():
+    assert Rerank(passages="kmaxavgp").passages == Passages(aggregation="kmaxavgp")
+    assert Rerank(passages={"limit": 5, "title_fields": ["headline"]}).passages == Passages(
+        limit=5, title_fields=("headline",)
+    )
+    assert Rerank(passages=True).passages == Passages()
+    assert Rerank(passages=False).passages is None
+    assert Rerank().passages == Rerank(passages="auto").passages == Rerank(passages={"aggregation": "auto"}).passages
+    assert Rerank().passages == "auto"
+    assert Rerank(passages="off").passages is None
+    assert hash(Rerank(passages="maxp"))
+
+
+def test_forms_of_rm3():
+    assert Rerank(rm3=True).rm3 == Rm3()
+    assert Rerank(rm3={"terms": 20}).rm3 == Rm3(terms=20)
+    assert Rerank(rm3=False).rm3 is None

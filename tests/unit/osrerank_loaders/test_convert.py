@@ -243,13 +243,6 @@ class TestCommand:
         assert (tmp_path / "j").read_text() == "1 0 10 1\n"
         assert json.loads((tmp_path / "c").read_text())["candidates"] == [{"doc_id": "10", "text": "ten", "score": 2.5}]
 
-    def test_trec_car(self, tmp_path: Path) -> None:
-        pages = write(tmp_path, b"".join(map(cbor2.dumps, PAGES)))
-        self.run("trec-car-queries", pages, "--level", "article", "-o", str(tmp_path / "q"))
-        self.run("trec-car-qrels", pages, "--level", "toplevel", "-o", str(tmp_path / "j"))
-        assert (tmp_path / "q").read_text() == "Yin/yang%20&%20co\tYin/yang & co\n"
-        assert (tmp_path / "j").read_text().count("\n") == 2
-
     def test_a_run_needs_queries_and_a_collection(self, tmp_path: Path) -> None:
         outcome = CliRunner().invoke(convert, ["candidates", "run", "--queries", "q", "-o", str(tmp_path / "c")])
         assert outcome.exit_code == 2

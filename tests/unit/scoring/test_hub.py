@@ -2,69 +2,121 @@
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from osrerank.errors import ModelLoadError
 from osrerank.scoring.registry import load_scorer
 from tests.hub import COMMIT, files_of, osrerank_at, running_hub
-from tests.servers import ROOT
+from tests.servers import ROOT, free_port
 
 pytestmark = pytest.mark.long
 
 TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
 REPOSITORY = "somebody/tiny"
 PICKLE = {"pytorch_model.bin": b"\x80\x02code"}
+NEEDED = ["config.json", "onnx/model.onnx", "tokenizer.json"]
 
 
-def score(model: str, endpoint: str, home: Path) -> subprocess.CompletedProcess[str]:
+def published(*, graph: bool = True) -> dict[str, bytes]:
+    """Return a model's files as others publish them: without a card of ours."""
+    files = files_of(TINY)
+    del files["osrerank.json"]
+    return {name: content for name, content in files.items() if graph or not name.endswith(".onnx")}
+
+
+def score(model: str, endpoint: str, home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Score a pair."""
+    for file in home.glob("out.run*"):
+        file.unlink()
     candidates = home / "candidates.jsonl"
     candidates.write_text('{"query_id": "1", "query": "low", "candidates": [{"doc_id": "a", "text": "pressure"}]}\n')
     arguments = ("rerank", "--candidates", str(candidates), "--output", str(home / "out.run"))
-    return osrerank_at(endpoint, home, "--model", model, "--debug", *arguments)
+    return osrerank_at(endpoint, home, "--model", model, *options, "--debug", *arguments)
 
 
-def own_score() -> float:
+def fetched(files: Mapping[str, bytes], home: Path, *options: str) -> list[str]:
+    """Return what is fetched of a repository to score a pair, as it does."""
+    with running_hub(REPOSITORY, files) as hub:
+        done = score(REPOSITORY, hub.url, home, *options)
+    assert done.returncode == 0, done.stderr
+    return sorted(hub.fetched)
+
+
+def logit(home: Path) -> float:
+    """Return the score that was written."""
+    record = json.loads((home / "out.run.jsonl").read_text("utf-8").splitlines()[-1])
+    return float(record["candidates"][0]["stages"]["mono"]["score"])
+
+
+def own_logit() -> float:
     return float(load_scorer(str(TINY), backend="onnx").score("low", ["pressure"], [(0,)]).values[0])
 
 
 def test_a_graph_is_fetched_and_nothing_that_is_not_needed(tmp_path: Path) -> None:
-    files = files_of(TINY) | PICKLE | {"README.md": b"# tiny", "train.py": b"print()"}
-    with running_hub(REPOSITORY, files) as hub:
-        done = score(REPOSITORY, hub.url, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert {"config.json", "tokenizer.json", "onnx/model.onnx"} <= set(hub.fetched)
-    assert not {"pytorch_model.bin", "train.py", "model.safetensors"} & set(hub.fetched)
-    record = json.loads((tmp_path / "out.run.jsonl").read_text("utf-8").splitlines()[-1])
-    assert record["candidates"][0]["stages"]["mono"]["score"] == pytest.approx(own_score(), abs=1e-6)
+    more = {"README.md": b"# tiny", "train.py": b"print()", "onnx/model_O4.onnx": b"another"}
+    assert fetched(published() | PICKLE | more, tmp_path) == NEEDED
+    assert logit(tmp_path) == pytest.approx(own_logit(), abs=1e-6)
 
 
-def test_a_revision_is_asked_for(tmp_path: Path) -> None:
+def test_a_card_of_ours_is_fetched_too(tmp_path: Path) -> None:
+    assert set(fetched(files_of(TINY) | PICKLE, tmp_path)) == {*NEEDED, "osrerank.json"}
+
+
+def test_int8_is_fetched_instead_of_fp32(tmp_path: Path) -> None:
+    files = published()
+    files["onnx/model_quantized.onnx"] = files["onnx/model.onnx"]
+    found = fetched(files, tmp_path, "--backend", "onnx")
+    assert found == ["config.json", "onnx/model_quantized.onnx", "tokenizer.json"]
+
+
+def test_weights_are_fetched_where_there_is_no_graph(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert fetched(published(graph=False), tmp_path) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert logit(tmp_path) == pytest.approx(own_logit(), abs=1e-5)
+
+
+def test_weights_are_fetched_where_the_graph_lacks_the_head(tmp_path: Path) -> None:
+    """A modular cross-encoder: sentence-transformers exports its encoder alone."""
+    pytest.importorskip("torch")
+    save = pytest.importorskip("safetensors.numpy").save
+    files = published()
+    width = json.loads(files["config.json"])["hidden_size"]
+    modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+    written = {
+        "modules.json": [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in modules.items()],
+        "config_sentence_transformers.json": {"model_type": "CrossEncoder"},
+        "1_Pooling/config.json": {"pooling_mode": "cls"},
+        "2_Dense/config.json": {"out_features": 1, "bias": False, "module_output_name": "scores"},
+    }
+    files |= {name: json.dumps(content).encode() for name, content in written.items()}
+    files["2_Dense/model.safetensors"] = save({"linear.weight": np.ones((1, width), dtype=np.float32)})
+    assert {"2_Dense/model.safetensors", "model.safetensors", *written} < set(fetched(files, tmp_path))
+
+
+@pytest.mark.parametrize("revision", [COMMIT, "v2"])
+def test_a_revision_is_asked_for(tmp_path: Path, revision: str) -> None:
     with running_hub(REPOSITORY, files_of(TINY)) as hub:
-        done = score(f"{REPOSITORY}@{COMMIT}", hub.url, tmp_path)
+        done = score(f"{REPOSITORY}@{revision}", hub.url, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert set(hub.revisions) == {COMMIT}
+    assert set(hub.revisions) == {revision}
 
 
 def test_a_model_that_was_fetched_loads_without_the_hub(tmp_path: Path) -> None:
     with running_hub(REPOSITORY, files_of(TINY)) as hub:
         assert score(REPOSITORY, hub.url, tmp_path).returncode == 0
-        fetched = len(hub.fetched)
-        (tmp_path / "out.run").unlink()
-        (tmp_path / "out.run.jsonl").unlink()
+        count = len(hub.fetched)
         assert score(REPOSITORY, hub.url, tmp_path).returncode == 0
-        assert len(hub.fetched) == fetched
-    (tmp_path / "out.run").unlink()
-    (tmp_path / "out.run.jsonl").unlink()
+        assert len(hub.fetched) == count
     done = score(REPOSITORY, hub.url, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_pickle_of_more_than_tensors_is_refused(tmp_path: Path) -> None:
-    files = {name: content for name, content in files_of(TINY).items() if name.endswith(".json")} | PICKLE
-    with running_hub(REPOSITORY, {name: content for name, content in files.items() if name != "osrerank.json"}) as hub:
+    files = {name: content for name, content in published().items() if name.endswith(".json")}
+    with running_hub(REPOSITORY, files | PICKLE) as hub:
         done = score(REPOSITORY, hub.url, tmp_path)
     assert done.returncode != 0
     assert "pytorch_model.bin is a pickle of more than tensors" in done.stderr
@@ -97,5 +149,13 @@ def test_an_unknown_repository_says_how_to_bring_a_model(tmp_path: Path) -> None
     with running_hub(REPOSITORY, files_of(TINY)) as hub:
         done = score("somebody/else", hub.url, tmp_path)
     assert done.returncode != 0
-    assert ModelLoadError.__name__ in done.stderr
+    assert "ModelLoadError: there is no directory somebody/else" in done.stderr
     assert "run hf download somebody/else --local-dir else" in done.stderr
+
+
+def test_without_a_hub_it_is_one_line(tmp_path: Path) -> None:
+    done = score("somebody/tiny@v2", f"http://127.0.0.1:{free_port()}", tmp_path)
+    assert done.returncode != 0
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("osrerank.errors.ModelLoadError: ")
+    assert "hf download somebody/tiny --revision v2 --local-dir tiny" in said

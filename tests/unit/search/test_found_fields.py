@@ -64,10 +64,6 @@ def test_title_and_text_are_read_where_the_mapping_has_either(client: Client) ->
     assert paths == ["GET /notes/_mapping", "POST /notes/_search"]
 
 
-def test_a_text_without_reranking_searches_them_too(client: Client) -> None:
-    assert len(client.search("low blood pressure", index="articles")["hits"]["hits"]) == 2
-
-
 def test_what_is_read_follows_what_is_searched(client: Client) -> None:
     assert read(client, query_fields=["headline^2", "body"])[1] == FOUND
     assert read(client, query_fields="body")[1] == ["body"]
@@ -90,16 +86,6 @@ def test_several_indices_aliases_and_patterns(client: Client) -> None:
     assert read(client, "news") == (2, FOUND)
     assert read(client, "pap*") == (1, ["abstract"])
     assert read(client, ["articles", "papers"])[0] == 3  # type: ignore[arg-type]
-
-
-def test_a_mapping_that_changes_is_read_again(client: Client) -> None:
-    assert read(client)[1] == FOUND
-    client.indices.delete(index="articles")
-    fill(client, "articles", [{"summary": "How the blood came under low pressure"}])
-    assert read(client) == (1, ["summary"])
-    client.indices.delete(index="articles")
-    fill(client, "articles", ARTICLES)
-    assert len(client.search("low blood pressure", index="articles")["hits"]["hits"]) == 2
 
 
 def test_a_new_field_is_found_when_the_mapping_is_old(client: Client) -> None:

@@ -17,7 +17,12 @@ from osrerank.search.step import Scoring
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
-from tests.unit.search.test_steps import RESPONSE
+
+HITS = [
+    {"_index": "i", "_id": "long", "_score": 2.0, "_source": {"text": "a long text about the wing of an aeroplane"}},
+    {"_index": "i", "_id": "short", "_score": 1.0, "_source": {"text": "low pressure"}},
+]
+RESPONSE = {"took": 1, "timed_out": False, "_shards": {}, "hits": {"total": {"value": 2}, "hits": HITS}}
 
 SIDE = "i-osrerank-states"
 KNOWN, NEW = b"the record of before", b"a new record"

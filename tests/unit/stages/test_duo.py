@@ -240,14 +240,6 @@ def test_a_deadline_before_two_are_compared_is_an_error(reach):
         DuoStage(Table()).rerank(ranking_of("abc"), deadline=Deadline(0.0))
 
 
-def test_a_budget_is_a_deadline_of_the_stages_own():
-    slow = replace(BY_LENGTH, seconds_per_pair=0.02)
-    ranking = DuoStage(slow, budget_ms=500).rerank(ranking_of(["a" * place for place in range(20)]))
-    assert ranking.reports[0].applied == "partial"
-    pipeline = Pipeline((MonoStage(BY_LENGTH, budget_ms=1e-6), DuoStage(BY_LENGTH)))
-    assert pipeline.rerank(ranking_of(["a", "bb"])).reports[0].applied is False
-
-
 @pytest.mark.parametrize("offset", [0, 1, 2, 3, 10])
 def test_a_page_below_the_depth_skips_the_stage_and_is_the_same(offset):
     pipeline = Pipeline((MonoStage(BY_LENGTH), BlendStage("rrf"), DuoStage(BY_LENGTH, depth=2)))
@@ -263,14 +255,6 @@ def test_a_stage_above_a_deeper_one_is_not_skipped_for_its_page():
     pipeline = Pipeline((MonoStage(BY_LENGTH), DuoStage(FunctionScorer(lambda _q, t: -len(t)), depth=3), deep))
     before = ranking_of(["a", "bb", "ccc", "dddd", "eeeee"])
     assert pipeline.rerank(before, offset=4).candidates == pipeline.rerank(before).candidates
-
-
-def test_a_failing_duo_leaves_the_mono_order():
-    pipeline = Pipeline((MonoStage(BY_LENGTH), DuoStage(FunctionScorer(broken=True))))
-    ranking = pipeline.rerank(ranking_of(["a", "bbb", "cc"]))
-    assert [c.text for c in ranking.candidates] == ["bbb", "cc", "a"]
-    assert applied(ranking.reports) == "partial"
-    assert "on purpose" in ranking.reports[1].reason
 
 
 @given(

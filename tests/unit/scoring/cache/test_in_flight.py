@@ -1,28 +1,9 @@
 import os
-import threading
 import time
 import warnings
 
 from osrerank.scoring.cache.in_flight import InFlight
-from osrerank.types import NEVER, Deadline
-
-
-def test_the_first_thread_that_needs_a_key_computes_it():
-    in_flight = InFlight()
-    assert in_flight.claim([b"a", b"b"])[0] == [b"a", b"b"]
-    own, others = in_flight.claim([b"b", b"c"])
-    assert (own, list(others)) == ([b"c"], [b"b"])
-    in_flight.complete([b"a", b"b"], {b"b": 2.0})
-    assert others[b"b"].wait(NEVER) == 2.0
-    assert in_flight.claim([b"b"])[0] == [b"b"]
-
-
-def test_a_computation_that_failed_has_no_score():
-    in_flight = InFlight()
-    in_flight.claim([b"a"])
-    _own, others = in_flight.claim([b"a"])
-    in_flight.complete([b"a"], {})
-    assert others[b"a"].wait(NEVER) is None
+from osrerank.types import Deadline
 
 
 def test_waiting_ends_with_the_deadline():
@@ -32,18 +13,6 @@ def test_waiting_ends_with_the_deadline():
     started = time.monotonic()
     assert others[b"a"].wait(Deadline.after_ms(30)) is None
     assert time.monotonic() - started < 5
-
-
-def test_a_waiting_thread_gets_the_score():
-    in_flight = InFlight()
-    in_flight.claim([b"a"])
-    _own, others = in_flight.claim([b"a"])
-    found = []
-    waiting = threading.Thread(target=lambda: found.append(others[b"a"].wait(NEVER)))
-    waiting.start()
-    in_flight.complete([b"a"], {b"a": 1.0})
-    waiting.join(5)
-    assert found == [1.0]
 
 
 def test_a_forked_child_waits_for_nobody_of_its_parent():

@@ -266,15 +266,6 @@ class Turning(FunctionScorer):
         return Scores(np.full(len(tuples), value, dtype=np.float32), identity=self.state["now"])
 
 
-@pytest.mark.parametrize(
-    "other", [{"identity": "other"}, {"query": "q2"}, {"documents": ["x", "b"]}, {"tuples": [(1,)]}]
-)
-def test_keys_differ_by_everything_that_determines_a_score(other: dict[str, object]) -> None:
-    usual = {"identity": "model", "query": "q", "documents": ["a", "b"], "tuples": [(0,)]}
-    assert score_keys(**usual) != score_keys(**{**usual, **other})
-    assert score_keys(**usual) == score_keys(**usual)
-
-
 def test_no_redis_means_slower_never_wrong(
     scorer: LocalScorer, plain: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:

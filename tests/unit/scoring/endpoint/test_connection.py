@@ -15,7 +15,6 @@ from osrerank.types import NEVER, Deadline
 from tests.rerank_server import Reply, answering, by_length
 
 KEY = "k3y-that-nobody-may-see"
-ONE = [(0,)]
 
 
 def then(*replies):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.scoring.states.index import Form, refusal, side_index, writing
+from osrerank.scoring.states.index import Form, refusal, writing
 
 KEYS = [b"a" * 16, b"b" * 16]
 RECORDS = {KEYS[0]: b"\x00\xff one", KEYS[1]: b"two"}
@@ -22,10 +22,6 @@ def answer(form: Form, contents: dict[str, object]) -> dict[str, object]:
 def encoded(form: Form, record: bytes) -> str:
     text = base64.b64encode(record).decode()
     return text if form.is_embedded else text.rstrip("=")  # as OpenSearch gives doc values
-
-
-def test_its_name_is_the_indexs():
-    assert side_index("articles") == "articles-osrerank-states"
 
 
 def test_a_bulk_request_names_every_record():
@@ -46,13 +42,6 @@ def test_a_refusal_says_why_without_the_record():
     items = [{"index": {"status": 201}}, {"index": {"status": 400, "error": {"type": "x", "reason": "value [AAAA]"}}}]
     assert refusal({"errors": True, "items": items}) == "1 of 2 records were refused: x"
     assert refusal({"errors": False, "items": items[:1]}) == ""
-
-
-def test_opensearch_keeps_records_apart_from_sources_and_patterns():
-    body = Form(is_embedded=False).settings()
-    assert body["settings"]["index"]["hidden"] is True
-    assert body["mappings"]["_source"] == {"enabled": False}
-    assert body["mappings"]["properties"] == {"record": {"type": "binary", "doc_values": True}}
 
 
 def test_one_request_reads_several_side_indices():
