@@ -65,7 +65,7 @@ class Link:
         self._server.close()
         while self._open:
             for connection in list(self._open):
-                connection.close()
+                connection.abort()  # the end of a TLS connection may wait half a minute for the other side
             await asyncio.sleep(0.01)
 
     def infect(self, toxic: Toxic | None) -> None:
@@ -141,9 +141,15 @@ class _Connection:
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETTING)
             writer.transport.abort()
 
-    def close(self) -> None:
+    def abort(self) -> None:
         for writer in self.writers:
-            writer.transport.abort() if self.swallows else writer.close()
+            writer.transport.abort()
+
+    def close(self) -> None:
+        if self.swallows:
+            self.abort()
+        for writer in self.writers:
+            writer.close()
 
 
 class Proxies:
