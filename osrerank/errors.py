@@ -41,6 +41,9 @@ __all__ = [
 class OsrerankError(Exception):
     """Base of all errors that osrerank raises; ``str(error)`` is one sentence and includes the fix."""
 
+    retryable: bool = False
+    """Whether the same call may succeed if it is repeated."""
+
 
 class ConfigError(OsrerankError):
     """A setting or option has a value that cannot be used."""
@@ -71,6 +74,9 @@ class ResponseFormatError(OsrerankError):
 class ScoringError(OsrerankError):
     """Scores could not be computed."""
 
+    retry_after_s: float | None = None
+    """Seconds after which a server asks to be asked again; None where it does not say."""
+
     def __init__(self, message: str, *, stage: str = "", model: str = "") -> None:
         super().__init__(message)
         self.stage = stage
@@ -90,15 +96,25 @@ class InferenceError(ScoringError):
 
 
 class EndpointError(ScoringError):
-    """A rerank server did not return scores that can be used; ``status`` is its HTTP status, None where it has none."""
+    """A rerank server did not return scores that can be used.
 
-    def __init__(self, message: str, *, stage: str = "", model: str = "", status: int | None = None) -> None:
+    Attributes:
+        status: its HTTP status, None where it has none.
+        retryable: whether the server is away or broken, so that it may answer later.
+    """
+
+    def __init__(
+        self, message: str, *, stage: str = "", model: str = "", status: int | None = None, retryable: bool = False
+    ) -> None:
         super().__init__(message, stage=stage, model=model)
         self.status = status
+        self.retryable = retryable
 
 
 class Overloaded(ScoringError):  # noqa: N818 - the name users of the HTTP contracts know (429 Overloaded)
     """Too much work is waiting; the request was refused on arrival."""
+
+    retryable = True
 
 
 class DeadlineExceeded(ScoringError):  # noqa: N818 - names the event, as gRPC's status of this name does

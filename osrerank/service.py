@@ -40,6 +40,8 @@ from osrerank.types import (
 
 logger = logging.getLogger(__name__)
 
+SERVER_MS = 3_000.0
+"""How long whoever can do without waits for a rerank server at the start."""
 NAME_A_DUO_MODEL = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
 
 
@@ -170,15 +172,21 @@ class RerankService:
             return lambda candidate: candidate.text or ""
         raise ConfigError("the texts of sentences and of a pipeline of your own are not known beforehand")
 
-    def warm_up(self, options: Rerank | None = None) -> None:
+    def warm_up(self, options: Rerank | None = None, *, server_ms: float | None = None) -> None:
         """Load the models that the options need and rank two texts, so that the first search need not wait.
+
+        Args:
+            options: which models; without, the one that scores candidates.
+            server_ms: how long a rerank server is waited for; None for no limit.
 
         Raises:
             ModelLoadError: a model cannot be loaded.
             MissingDependencyError: a stage needs an extra that is not installed.
             WorkerError: there are no workers.
+            ScoringError: a rerank server does not score.
         """
-        self._mono.scorer(cached=False).score("warm", ["up"], [(0,)])
+        deadline = Deadline.after_ms(server_ms if self.settings.backend == HTTP else None)
+        self._mono.scorer(cached=False).score("warm", ["up"], [(0,)], deadline=deadline)
         if options is None or not isinstance(options.pipeline, str):
             return
         texts = enumerate(("Warm up.", "Cool down."), start=1)
@@ -187,7 +195,7 @@ class RerankService:
             for rank, text in texts
         )
         unbounded = replace(options, on_failure="raise", mono_budget_ms=None, duo_budget_ms=None)
-        self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, NEVER)
+        self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, deadline)
 
     def close(self) -> None:
         """Release the models loaded here, and the connections to the cache."""

@@ -20,6 +20,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.search.call import RerankArgument
 from osrerank.service import RerankService
 from osrerank.types import Query, ScoredDocument
+from osrerank.types.states import NeedsServer
 
 SHOWN_FAILURES = 10
 
@@ -86,6 +87,13 @@ def _write(output: Path, tag: str, form: RunForm, checkpoint: Checkpoint, querie
 
     write_rankings(output, tag, rankings(), form=form)
     return answered
+
+
+def insist(reranker: RerankService) -> None:
+    """Let queries without a deadline wait for a rerank server that is busy or away, instead of failing."""
+    scorer = reranker.scorer(cached=False)
+    if isinstance(scorer, NeedsServer):
+        scorer.insist()
 
 
 def refuse_overwriting(output: Path, *inputs: Path | None) -> None:

@@ -56,7 +56,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
 def _batch(reranker: Any, options: dict[str, Any]) -> Any:
     """Return the candidates' queries with the reranking that answers them."""
-    from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
+    from osrerank.cli.batch import Batch, insist, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
     from osrerank.formats.candidates import CandidatesByQuery  # noqa: PLC0415 - its twin
     from osrerank.options.defaults import Defaults  # noqa: PLC0415 - its twin
@@ -71,6 +71,7 @@ def _batch(reranker: Any, options: dict[str, Any]) -> Any:
         return Record.from_ranking(query.query_id, ranking, started_s)
 
     depends_on = {"candidates": candidates.digest, **resolved(arguments, defaults, reranker)}
+    insist(reranker)
     return Batch(candidates.queries, search, depends_on, reranked=True)
 
 

@@ -58,7 +58,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     """Return the query set with the search that answers it."""
     from dataclasses import replace  # noqa: PLC0415 - with the heavy part
 
-    from osrerank.cli.batch import Batch, resolved  # noqa: PLC0415 - numpy
+    from osrerank.cli.batch import Batch, insist, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
     from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank  # noqa: PLC0415 - its twin
@@ -79,6 +79,8 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     named = client.options_of(index, rerank=arguments)
     order = resolved(arguments and named, named, client.reranker)
     depends_on = {"index": index, "hits": size, **_place(client, index), **order}
+    if reranked:
+        insist(client.reranker)
     return Batch(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
 
 

@@ -152,13 +152,17 @@ def _announce(reranker: Any, host: str, port: int) -> None:
 
 
 def _warm_up(reranker: Any) -> None:
-    """Load the model, so that an unusable one is reported at once; workers may start later."""
-    from osrerank.errors import WorkerError  # noqa: PLC0415 - with the rest
+    """Load the model, so that an unusable one is reported at once; workers, or a server behind, may start later."""
+    from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError  # noqa: PLC0415 - with the rest
+    from osrerank.service import SERVER_MS  # noqa: PLC0415 - brings numpy
 
     try:
-        reranker.warm_up()
-    except WorkerError as error:
-        click.echo(f"No pair can be scored yet ({error}); requests are answered 503 until a worker is there.", err=True)
+        reranker.warm_up(server_ms=SERVER_MS)
+    except (WorkerError, ScoringError) as error:
+        if not (error.retryable or isinstance(error, WorkerError | DeadlineExceeded)):
+            raise
+        who = "a worker" if isinstance(error, WorkerError) else "that server"
+        click.echo(f"No pair can be scored yet ({error}); requests are answered 503 until {who} is there.", err=True)
 
 
 def _is_loopback(host: str) -> bool:

@@ -47,7 +47,8 @@ def run_queries(
     waiting = iter([query for query in queries if query.query_id not in checkpoint])
     failed: dict[str, str] = {}
     in_a_row = 0
-    with ThreadPoolExecutor(workers) as threads:
+    threads = ThreadPoolExecutor(workers)
+    try:
         running = {_submit(threads, search, query): query for query in islice(waiting, workers)}
         while running:
             done, _others = wait(running, return_when=FIRST_COMPLETED)
@@ -60,6 +61,8 @@ def run_queries(
                 advance()
                 if in_a_row < GIVE_UP_AFTER and (following := next(waiting, None)) is not None:
                     running[_submit(threads, search, following)] = following
+    finally:  # an interrupted batch does not wait for its queries, which end when the caller closes what they use
+        threads.shutdown(wait=False, cancel_futures=True)
     untried = {query.query_id: f"not tried after {GIVE_UP_AFTER} failures in a row" for query in waiting}
     return [
         Failure(query.query_id, (failed | untried)[query.query_id])

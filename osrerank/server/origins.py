@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from osrerank.server.api.access_log import REQUEST_ID
 from osrerank.server.api.dialect_route import TIMEOUT_HEADER
 from osrerank.server.api.errors import Refused
-from osrerank.server.api.middleware import refuse
+from osrerank.server.api.middleware import Incoming, refuse
 from osrerank.server.api.routes import UNSCORED
 
 Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
@@ -45,10 +45,13 @@ class HostMiddleware:
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
+        reason = ""
         if not self._is_ours(host):
-            await refuse(Refused(403, "this is not a name of this server: start it with --allow-host NAME"), send)
+            reason = "this is not a name of this server: start it with --allow-host NAME"
         elif origin not in (None, *self._origins) and urlsplit(str(origin)).netloc.lower() != host.lower():
-            await refuse(Refused(403, "pages of that site may not call this server: --allow-origin admits one"), send)
+            reason = "pages of that site may not call this server: --allow-origin admits one"
+        if reason:
+            await refuse(Refused(403, reason), send, Incoming(receive))
         else:
             await self._application(scope, receive, send)
 

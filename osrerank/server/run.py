@@ -1,7 +1,11 @@
 """Run the application in this process."""
 
 import asyncio
+import signal
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,10 +113,29 @@ def run(
     restrict(app, hosts=hosts, origins=access.origins)
     try:
         with listening(host, port) as listener:
-            uvicorn.Server(configuration(app, limits)).run(sockets=[listener])
+            server = uvicorn.Server(configuration(app, limits))
+            with _ending_well(server):
+                server.run(sockets=[listener])
     finally:
         if log is not None:
             log.close()
+
+
+@contextmanager
+def _ending_well(server: uvicorn.Server) -> Iterator[None]:
+    """Let SIGTERM end the server and not, as uvicorn does by raising it again afterwards, this process."""
+    if threading.current_thread() is not threading.main_thread():  # where signals cannot be received
+        yield
+        return
+
+    def end(*_signal: object) -> None:
+        server.should_exit = True
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def configuration(app: FastAPI, limits: Limits) -> uvicorn.Config:

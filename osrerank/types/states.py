@@ -121,6 +121,21 @@ class HasStates(ScoresPassages, Protocol):
 
 
 @runtime_checkable
+class NeedsServer(Protocol):
+    """A scorer that another server scores for."""
+
+    def check_server(self, deadline: Deadline = NEVER) -> None:
+        """Return if the server can score now.
+
+        Raises:
+            DeadlineExceeded, EndpointError, Overloaded: it cannot, or does not say so in time.
+        """
+
+    def insist(self) -> None:
+        """Wait minutes for a server that is busy, or away after it was there, where a call has no deadline."""
+
+
+@runtime_checkable
 class NeedsWorkers(Protocol):
     """A scorer that needs workers, for everything or for what is not known."""
 

@@ -34,6 +34,8 @@ def test_every_route_is_described():
         "/v1/rerank",
         "/v2/rerank",
         "/hf/rerank",
+        "/infinity/rerank",
+        "/infinity/v1/rerank",
         "/voyage/v1/rerank",
         "/invocations",
         "/predict",

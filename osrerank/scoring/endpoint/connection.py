@@ -1,19 +1,22 @@
 """Requests to a rerank server: pooled connections, retries within the deadline, and errors that name no secret."""
 
+import itertools
 import json
 import logging
+import math
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ProtocolError, SSLError
 from urllib3.exceptions import TimeoutError as TooLateError
 
+from osrerank._seldom import Seldom
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
 from osrerank.metrics import ENDPOINT_REQUESTS, ENDPOINT_SECONDS
 from osrerank.tracing.attributes import http_span, tell_status
@@ -28,14 +31,25 @@ MOST_S = 60.0
 ATTEMPTS = 4
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 30.0
 """Before the second attempt, about doubled before each later one; the most that is waited at a server's request."""
+PATIENCE_S = 600.0
+"""How long the requests of a batch go on asking a server that is busy or away."""
+LONGEST_BACKOFF_S = 10.0
+LONGEST_ASKED_S = 86_400.0
+"""What a longer ``Retry-After`` counts as."""
+AWAKE = (-math.inf, "")
 MOST_BYTES = 64 << 20
 """Of an answer."""
 PIECE_BYTES = 4096
 MOST_REASON = 200
 """Characters of a server's own words in a message."""
-BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
+AWAY = BUSY | {HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.GATEWAY_TIMEOUT}
+"""What a server's address for checks answers when it cannot score; any other status shows that it is there."""
+TOO_LARGE = frozenset({400, 413, 422})
+"""Statuses of requests that servers refuse for their size, or for one of their documents."""
 
 logger = logging.getLogger(__name__)
+due = Seldom()
 
 
 class Answer(NamedTuple):
@@ -50,28 +64,71 @@ class Answer(NamedTuple):
     headers: Mapping[str, str]
 
 
+class Options(TypedDict, total=False):
+    """How a request is sent.
+
+    Attributes:
+        tells_time: whether the server is told how much time is left, as ``osrerank serve`` understands it.
+        most_s: for one answer.
+        attempts: how often it is sent at most.
+    """
+
+    tells_time: bool
+    most_s: float
+    attempts: int
+
+
+class _Request(NamedTuple):
+    method: str
+    url: str
+    deadline: Deadline
+    content: bytes | None = None
+    tells_time: bool = False
+    most_s: float = MOST_S
+    attempts: int = ATTEMPTS
+
+
 class Connection:
     """The connections to one server; safe to use from many threads.
 
     Args:
         host: the server's, for messages.
         key: what it wants as a bearer token; "" for none.
+        clock: returns seconds, never decreasing.
+        wait: waits for so many seconds, or until the connections are closed.
+
+    Attributes:
+        patience_s: how long requests without a deadline go on asking a server that is busy or away.
     """
 
-    def __init__(self, host: str, key: str) -> None:
+    def __init__(
+        self,
+        host: str,
+        key: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        self.patience_s = 0.0
         self._host = host
         self._key = key
         self._closed = threading.Event()
+        self._clock = clock
+        self._wait = wait or self._closed.wait
+        self._is_found = False  # whether it has ever answered
+        self._works = False  # whether it scored the last request
+        self._failed_at_s: float | None = None  # of the first failure since it worked
+        self._resting = AWAKE  # until when it asked to be left alone, and in which words
         self._pool = urllib3.PoolManager(num_pools=4, maxsize=CONNECTIONS, retries=False)
 
-    def post(self, url: str, body: Mapping[str, Any], deadline: Deadline, *, tells_time: bool = False) -> Answer:
-        """Send a request until it is answered, at most four times: again when the server is busy or hangs up.
+    def post(self, url: str, body: Mapping[str, Any], deadline: Deadline, **options: Unpack[Options]) -> Answer:
+        """Send a request until it is answered: again when the server is busy or hangs up.
 
         Args:
             url: where to.
             body: its JSON.
-            deadline: of the search.
-            tells_time: whether the server is told how much time is left, as ``osrerank serve`` understands it.
+            deadline: of the search; without one it may be sent more often, as long as `patience_s` says.
+            options: as `Options` lists them.
 
         Raises:
             DeadlineExceeded: the time ran out.
@@ -79,52 +136,82 @@ class Connection:
             EndpointError: it gives no answer, refuses the request (with its status), or answers what is not JSON.
         """
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-        for attempt in range(1, ATTEMPTS + 1):
-            backoff_s = _backoff_s(attempt) if attempt < ATTEMPTS else None
-            self._check(deadline)
-            headers = {"X-Request-Timeout-Ms": _milliseconds(deadline)} if tells_time and deadline.at_s else {}
-            started = time.perf_counter()
-            try:
-                status, given, answered = self._send("POST", url, deadline, content, headers)
-            except _HungUp as error:
-                self._pause(backoff_s, deadline, EndpointError(str(error)))
-                continue
-            if status == HTTPStatus.OK:
-                ENDPOINT_SECONDS.observe(time.perf_counter() - started)
-                return Answer(self._decoded(answered), given)
-            refusal = self._refusal(status, answered)
-            if status not in BUSY:
-                raise refusal
-            self._pause(_asked_s(given, backoff_s), deadline, refusal)
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            status, given, answered = self._insisting(_Request("POST", url, deadline, content, **options))
+            if status != HTTPStatus.OK:
+                refusal = self._refusal(status, given, answered)
+                is_late = status == HTTPStatus.GATEWAY_TIMEOUT and options.get("tells_time") and deadline.at_s
+                raise DeadlineExceeded(str(refusal)) if is_late else refusal
+            answer = Answer(self._decoded(answered), given)
+        except (EndpointError, Overloaded) as error:
+            self._works = self._works and getattr(error, "status", None) in TOO_LARGE
+            raise
+        self._works, self._failed_at_s, self._resting = True, None, AWAKE
+        return answer
 
-    def get(self, url: str, deadline: Deadline) -> Any:
-        """Return the JSON that a server has at an address; None where it has none.
+    def get(self, url: str, deadline: Deadline, **options: Unpack[Options]) -> Any:
+        """Return the JSON that a server has at an address, None where it has none; sent again as `post` does.
 
         Raises:
             DeadlineExceeded: the time ran out.
-            EndpointError: the server cannot be reached, or refuses the key.
+            Overloaded, EndpointError: the server is busy, cannot be reached, or refuses the key.
         """
-        self._check(deadline)
-        try:
-            status, _, answered = self._send("GET", url, deadline, None, {})
-        except _HungUp as error:
-            raise EndpointError(str(error)) from None
+        status, given, answered = self._insisting(_Request("GET", url, deadline, **options))
         if status in (401, 403):
-            raise self._refusal(status, answered)
+            raise self._refusal(status, given, answered)
         try:
             return json.loads(answered) if status == HTTPStatus.OK else None
         except ValueError:
             return None
+
+    def is_there(self, url: str, deadline: Deadline) -> bool:
+        """Return whether the server scored the last request and now answers at an address for checks."""
+        if not self._works:
+            return False
+        try:
+            return self._send(_Request("GET", url, deadline))[0] not in AWAY
+        except (EndpointError, DeadlineExceeded, _HungUp):
+            return False
+
+    def check_rest(self) -> None:
+        """Return unless the server asked to be left alone until later.
+
+        Raises:
+            EndpointError: it did, in these words.
+        """
+        until_s, words = self._resting
+        if (left_s := until_s - self._clock()) > 0:
+            raise EndpointError(f"{words}; it is not asked again for {left_s:.0f} s", retryable=True)
+
+    def _insisting(self, request: "_Request") -> tuple[int, Mapping[str, str], bytes]:
+        """Return the answer of the first attempt that finds the server neither busy nor away.
+
+        Raises:
+            DeadlineExceeded, Overloaded, EndpointError: as `post`.
+        """
+        for attempt in itertools.count(1):
+            self._check(request.deadline)
+            started = time.perf_counter()
+            try:
+                answer = self._send(request)
+            except _HungUp as error:
+                failure: EndpointError | Overloaded = EndpointError(str(error), retryable=True)
+            else:
+                self._is_found = True
+                if answer[0] not in BUSY:
+                    if answer[0] == HTTPStatus.OK and request.method == "POST":
+                        ENDPOINT_SECONDS.observe(time.perf_counter() - started)
+                    return answer
+                failure = self._refusal(*answer)
+            self._pause(attempt, request, failure)
+        raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
         """Close the connections; a request that waits for its next attempt ends."""
         self._closed.set()
         self._pool.clear()
 
-    def _send(
-        self, method: str, url: str, deadline: Deadline, content: bytes | None, headers: Mapping[str, str]
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    def _send(self, request: "_Request") -> tuple[int, Mapping[str, str], bytes]:
         """Return status, headers and body of one attempt.
 
         Raises:
@@ -132,31 +219,39 @@ class Connection:
             EndpointError: no connection can be made in time, or no answer comes.
             _HungUp: the connection failed in a way that another attempt may not.
         """
-        with http_span(method, url) as traced:
-            answer = self._exchanged(method, url, deadline, content, headers)
+        with http_span(request.method, request.url) as traced:
+            answer = self._exchanged(request)
             tell_status(traced, answer[0])
         return answer
 
-    def _exchanged(
-        self, method: str, url: str, deadline: Deadline, content: bytes | None, headers: Mapping[str, str]
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    def _exchanged(self, request: "_Request") -> tuple[int, Mapping[str, str], bytes]:
         """Do what `_send` does, within its span."""
-        left_s = min(MOST_S, deadline.remaining_s())
+        deadline = request.deadline
+        left_s = min(request.most_s, deadline.remaining_s())
         timeout = urllib3.Timeout(connect=min(CONNECT_S, left_s), read=left_s)
-        sent = {"Content-Type": "application/json", "Accept": "application/json", **headers, **trace_headers()}
+        headers = {"Content-Type": "application/json", "Accept": "application/json", **trace_headers()}
+        if request.tells_time and deadline.at_s:
+            headers["X-Request-Timeout-Ms"] = str(max(1, int(1000 * deadline.remaining_s())))
         if self._key:
-            sent["Authorization"] = f"Bearer {self._key}"
+            headers["Authorization"] = f"Bearer {self._key}"
         try:
             response = self._pool.request(
-                method, url, body=content, headers=sent, timeout=timeout, preload_content=False, redirect=False
+                request.method,
+                request.url,
+                body=request.content,
+                headers=headers,
+                timeout=timeout,
+                preload_content=False,
+                redirect=False,
             )
             return response.status, response.headers, self._read(response, deadline)
         except NewConnectionError as error:  # first, as it is a time-out in old releases of urllib3
             raise _HungUp(f"the rerank server {self._host} cannot be reached ({type(error).__name__})") from None
         except TooLateError as error:
             self._check(deadline)
-            what = "could not be reached" if isinstance(error, ConnectTimeoutError) else "did not answer"
-            raise EndpointError(f"the rerank server {self._host} {what} in time") from None
+            if isinstance(error, ConnectTimeoutError):
+                raise _HungUp(f"the rerank server {self._host} could not be reached in time") from None
+            raise EndpointError(f"the rerank server {self._host} did not answer in time", retryable=True) from None
         except ProtocolError:
             raise _HungUp(f"the rerank server {self._host} closed the connection without an answer") from None
         except HTTPError as error:
@@ -176,19 +271,30 @@ class Connection:
         response.release_conn()
         return bytes(body)
 
-    def _pause(self, wait_s: float | None, deadline: Deadline, failure: EndpointError | Overloaded) -> None:
-        """Wait before the next attempt.
+    def _pause(self, attempt: int, request: "_Request", failure: EndpointError | Overloaded) -> None:
+        """Wait before the next attempt: what the server asks for and a little more, else the backoff.
 
         Raises:
-            EndpointError, Overloaded: there is none: the failure, where the time left is too short, or wait_s is None.
+            EndpointError, Overloaded: there is none: the failure, where it was the last, or the time left is too short.
         """
-        if wait_s is None:
+        deadline, asked_s, now_s = request.deadline, failure.retry_after_s, self._clock()
+        self._works = False
+        self._failed_at_s = since_s = now_s if self._failed_at_s is None else self._failed_at_s
+        if asked_s is not None:
+            self._resting = (now_s + min(asked_s, LONGEST_WAIT_S), str(failure))
+        left_s = since_s + self.patience_s - now_s if deadline.at_s is None and self._is_found else 0.0
+        if attempt >= request.attempts and left_s <= 0:
             raise failure
-        if wait_s > min(LONGEST_WAIT_S, deadline.remaining_s()):
+        wait_s = _backoff_s(attempt) if asked_s is None or attempt > ATTEMPTS else 0.0
+        if asked_s is not None:
+            wait_s = max(wait_s, asked_s + FIRST_WAIT_S * random.random())  # noqa: S311 - so that not all come at once
+        if wait_s > max(min(LONGEST_WAIT_S, deadline.remaining_s()), left_s):
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
+        if left_s > 0 and due.is_due(self._host):
+            logger.warning("[server-busy] %s; it is asked again for %.0f s, and then given up", failure, left_s)
         ENDPOINT_REQUESTS.labels("retried").inc()
-        self._closed.wait(wait_s)
+        self._wait(wait_s)
 
     def _check(self, deadline: Deadline, size: int = 0) -> None:
         if size > MOST_BYTES:
@@ -204,19 +310,23 @@ class Connection:
         except (ValueError, RecursionError):
             raise EndpointError(f"the answer of {self._host} is not JSON", status=200) from None
 
-    def _refusal(self, status: int, answered: bytes) -> EndpointError | Overloaded:
+    def _refusal(self, status: int, given: Mapping[str, str], answered: bytes) -> EndpointError | Overloaded:
         """Return the error for a status that is not 200, with the server's own sentence where it has one."""
         said = self._sentence(answered)
         reason = f"the rerank server {self._host} answered {status}{f': {said}' if said else ''}"
-        if status == HTTPStatus.TOO_MANY_REQUESTS:
-            return Overloaded(reason)
+        error: EndpointError | Overloaded
+        if status in BUSY:
+            is_full = status == HTTPStatus.TOO_MANY_REQUESTS
+            error = Overloaded(reason) if is_full else EndpointError(reason, status=status, retryable=True)
+            error.retry_after_s = retry_after_s(given)
+            return error
         if status in (401, 403):
             reason += "; set the key that it wants as OSRERANK_RERANK_KEY"
         elif status in (404, 405):
             reason += "; name another address (OSRERANK_RERANK_URL), dialect (OSRERANK_RERANK_DIALECT) or model"
         elif 300 <= status < 400:
             reason += "; it is elsewhere: name that address, as a key is not sent on"
-        return EndpointError(reason, status=status)
+        return EndpointError(reason, status=status, retryable=status in AWAY)
 
     def _sentence(self, answered: bytes) -> str:
         """Return what a server says is wrong, without the key, which some repeat."""
@@ -251,31 +361,19 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     A date is compared with the server's own ``Date`` where it sends one, as clocks differ.
     """
     asked = (headers.get("Retry-After") or "").strip()
-    if asked.isdigit():
-        return float(asked)
+    if asked.isascii() and asked.isdigit():
+        return min(float(asked), LONGEST_ASKED_S)
     try:
         until = parsedate_to_datetime(asked).timestamp()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     try:
         now = parsedate_to_datetime(headers.get("Date") or "").timestamp()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         now = time.time()
-    return max(0.0, until - now)
-
-
-def _asked_s(headers: Mapping[str, str], backoff_s: float | None) -> float | None:
-    """Return how long to wait where a server is busy: what it asks for and a little more, else the backoff."""
-    asked_s = retry_after_s(headers)
-    if backoff_s is None or asked_s is None:
-        return backoff_s
-    return asked_s + random.uniform(0, FIRST_WAIT_S)  # noqa: S311 - so that not all come back at once
+    return min(max(0.0, until - now), LONGEST_ASKED_S)
 
 
 def _backoff_s(attempt: int) -> float:
-    longest = FIRST_WAIT_S * 2 ** (attempt - 1)
+    longest = min(FIRST_WAIT_S * 2 ** (min(attempt, ATTEMPTS * 3) - 1), LONGEST_BACKOFF_S)
     return random.uniform(longest / 2, longest)  # noqa: S311 - so that not all come back at once
-
-
-def _milliseconds(deadline: Deadline) -> str:
-    return str(max(1, int(1000 * deadline.remaining_s())))

@@ -15,7 +15,7 @@ from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Osr
 from osrerank.metrics import ENDPOINT_REQUESTS, HALVINGS
 from osrerank.scoring.card import logistic
 from osrerank.scoring.endpoint.answers import WrongScaleError, read
-from osrerank.scoring.endpoint.connection import CONNECTIONS, Connection
+from osrerank.scoring.endpoint.connection import ATTEMPTS, CONNECTIONS, PATIENCE_S, TOO_LARGE, Connection
 from osrerank.scoring.endpoint.dialects import Asked, Dialect
 from osrerank.scoring.endpoint.target import Target, told_by_info, told_by_models
 from osrerank.scoring.inputs import MOST_CHARACTERS
@@ -24,8 +24,6 @@ from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
 
 MOST_BATCH_CHARACTERS = 4 << 20
 """Of a request's documents."""
-TOO_LARGE = frozenset({400, 413, 422})
-"""Statuses of requests that servers refuse for their size, or for one of their documents."""
 ASKING_S = 3.0
 """For a server to say what it speaks."""
 
@@ -133,6 +131,27 @@ class EndpointScorer:
         """Return the logistic function of logits ``(n,)``: of a server's probabilities, these again."""
         return logistic(logits)
 
+    def check_server(self, deadline: Deadline = NEVER) -> None:
+        """Return if the server can score now: after a failure it is asked for a pair, else only whether it is there.
+
+        Raises:
+            DeadlineExceeded: it does not say so in time.
+            EndpointError, Overloaded: it cannot be asked, or refuses; `retryable` tells whether that may pass.
+        """
+        self._connection.check_rest()
+        dialect = self._speaks(deadline, attempts=1)
+        path = "/ready" if dialect.name == "osrerank" else "/health"
+        if self._connection.is_there(self._target.base + path, deadline.within_ms(1000 * ASKING_S)):
+            return
+        pair = Batch([0], ["up"])
+        self._send(dialect, "warm", pair, deadline, attempts=1)
+        if pair.failures:
+            raise EndpointError(pair.failures[0], model=self.model)
+
+    def insist(self) -> None:
+        """Wait minutes for a server that is busy, or away after it was there, where a call has no deadline."""
+        self._connection.patience_s = PATIENCE_S
+
     def close(self) -> None:
         with self._lock:
             threads, self._threads = self._threads, None
@@ -186,12 +205,13 @@ class EndpointScorer:
             logger.info("%s takes %d documents at a time, not %d", self._target.host, accepted, len(batch.places))
         return batch
 
-    def _send(self, dialect: Dialect, query: str, part: Batch, deadline: Deadline) -> None:
+    def _send(self, dialect: Dialect, query: str, part: Batch, deadline: Deadline, *, attempts: int = ATTEMPTS) -> None:
         """Let the server score a batch as it is."""
         scale = self._target.scale(dialect)
         body = dialect.body(Asked(query, part.texts, self._target.model, scale))
         address = self._target.address(dialect)
-        answer = self._connection.post(address, body, deadline, tells_time=dialect.name == "osrerank")
+        is_ours = dialect.name == "osrerank"
+        answer = self._connection.post(address, body, deadline, tells_time=is_ours, attempts=attempts)
         logits, failures = read(dialect, scale, answer.content, len(part.places), answer.headers)
         part.logits |= {part.places[at]: logit for at, logit in logits.items()}
         part.failures |= {part.places[at]: reason for at, reason in failures.items()}
@@ -235,26 +255,26 @@ class EndpointScorer:
         if wrong := next((error for error in errors if isinstance(error, WrongScaleError)), None):
             raise wrong
         if errors and len(errors) == len(batches):
-            raise errors[0]
+            raise max(errors, key=lambda error: getattr(error, "retry_after_s", None) or 0.0)
         for error in errors:
             logger.warning("[server-failed] a part of the documents was not scored: %s", error)
         scored = int(np.isfinite(values).sum())
         return Scores(values, failures, min(late, default=count), inferences=scored, identity=self.identity)
 
-    def _speaks(self, deadline: Deadline) -> Dialect:
+    def _speaks(self, deadline: Deadline, *, attempts: int = ATTEMPTS) -> Dialect:
         """Return the server's dialect; the first call asks it where its address does not tell.
 
         Raises:
             DeadlineExceeded: the time ran out.
-            EndpointError: it cannot be asked, or says nothing that tells.
+            EndpointError, Overloaded: it cannot be asked, or says nothing that tells.
         """
         if self._dialect is not None:
             return self._dialect
-        if not self._asking.acquire(timeout=min(2 * ASKING_S, max(0.0, deadline.remaining_s()))):
+        if not self._asking.acquire(timeout=-1 if deadline.at_s is None else max(0.0, deadline.remaining_s())):
             raise DeadlineExceeded(f"{self._target.host} did not say in time which dialect it speaks")
         try:
             if self._dialect is None:
-                dialect = self._asked(deadline.within_ms(1000 * ASKING_S))
+                dialect = self._asked(deadline, attempts)
                 self._most = self._most or dialect.most_documents
                 self._dialect = dialect
                 logger.info("%s speaks the dialect %s", self._target.host, dialect.name)
@@ -262,10 +282,9 @@ class EndpointScorer:
         finally:
             self._asking.release()
 
-    def _asked(self, deadline: Deadline) -> Dialect:
-        base = self._target.url.removesuffix("/rerank")
+    def _asked(self, deadline: Deadline, attempts: int) -> Dialect:
         for path, told in (("/info", told_by_info), ("/v1/models", told_by_models)):
-            content = self._connection.get(base + path, deadline)
+            content = self._connection.get(self._target.base + path, deadline, most_s=ASKING_S, attempts=attempts)
             dialect = told(content)
             if dialect is not None:
                 if dialect.name == "tei" and not self._most:

@@ -63,6 +63,11 @@ class Target:
         return urlsplit(self.url).netloc
 
     @property
+    def base(self) -> str:
+        """The address below which the server's other addresses are, such as those for checks."""
+        return self.url.removesuffix("/rerank")
+
+    @property
     def identity(self) -> str:
         """All that a score depends on here: address, dialect, model. What the server has behind them is not known."""
         dialect = AUTO if self.dialect is None else self.dialect.name

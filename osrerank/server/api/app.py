@@ -1,6 +1,7 @@
 """The rerank API as an ASGI application."""
 
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from osrerank.server.api.explorer import add_explorer
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.middleware import RequestMiddleware
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.service import Busy, Service
+from osrerank.server.api.service import Service
 from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
@@ -106,8 +107,8 @@ async def _failed(http: HttpRequest, error: Exception) -> Response:
         logger.warning("[request-failed] a request was answered with %d: %s", status, error)
     elif status == HTTPStatus.TOO_MANY_REQUESTS and due.is_due("overloaded"):
         logger.warning("[overloaded] a request was refused: %s; for a minute more are only counted", error)
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Busy) else None
-    return _fault(status, str(error), headers)
+    after_s = getattr(error, "retry_after_s", None)
+    return _fault(status, str(error), None if after_s is None else {"Retry-After": str(math.ceil(after_s))})
 
 
 async def _broken(_http: HttpRequest, error: Exception) -> Response:

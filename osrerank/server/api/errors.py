@@ -17,7 +17,7 @@ from osrerank.errors import (
     TaskTimeout,
     WorkerError,
 )
-from osrerank.server.api.service import RETRY_AFTER_S
+from osrerank.server.api.service import RETRY_AFTER_S, CutText
 
 MOST_FAULTS = 3
 """How many wrong fields of a request are named."""
@@ -42,6 +42,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not a defect
 
 # error -> status; the first that fits
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (CutText, 422),
     (Overloaded, 429),
     (DeadlineExceeded, 504),
     (TaskTimeout, 504),

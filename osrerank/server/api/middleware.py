@@ -1,9 +1,11 @@
 """Middleware for every request: checks the token, and bounds the body in size and time."""
 
 import asyncio
+import contextlib
 import hmac
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
 from typing import Any
 
 from osrerank.server.api.access_log import RECORD, REQUEST_ID, AccessLog, request_id
@@ -27,6 +29,8 @@ OPEN_PATHS = frozenset({"/health", "/live", "/ping", "/ready"}) | DOCUMENTATION 
 """Answered without a token: they only report whether and how the server works."""
 GZIP = (b"gzip", b"x-gzip")
 """The encodings of a body that are read; the bounds hold for what it contains."""
+LINGER_S = 30.0
+"""How long the rest of a refused request's body is awaited where nothing else is said."""
 CLIENT_LEFT = 499
 """The status to count when the client is gone."""
 
@@ -80,24 +84,31 @@ class RequestMiddleware:
     ) -> None:
         """Answer a request, count it and write it down."""
         body = bytearray()
+        incoming = Incoming(receive)
         try:
             self._check_token(scope)
             _check_encoding(scope)
-            await self._read(scope, receive, body)
+            await self._read(scope, incoming, body)
             if body and _header(scope, b"content-encoding") in GZIP:
                 await self._inflate(body)
             await self._application(scope, _replayed(bytes(body), receive), answer.send)
         except Refused as refusal:
-            await refuse(refusal, answer.send)
+            self._release(body)
+            is_late = refusal.status == HTTPStatus.REQUEST_TIMEOUT
+            await refuse(refusal, answer.send, incoming, 0.0 if is_late else self._limits.body_timeout_s)
         except Left:
             answer.status = CLIENT_LEFT
         finally:
-            self._held_bytes -= len(body)
+            self._release(body)
             route = getattr(scope.get("route"), "path", "other")
             REQUESTS.labels(route, answer.status).inc()
             took_s = time.perf_counter() - started
             SECONDS.labels(route).observe(took_s)
             self._log(scope, answer, route, took_s)
+
+    def _release(self, body: bytearray) -> None:
+        self._held_bytes -= len(body)
+        body.clear()
 
     def _log(self, scope: MutableMapping[str, Any], answer: "_Answer", route: str, took_s: float) -> None:
         if self._access_log is None:
@@ -174,14 +185,41 @@ class _Answer:
         await self._send(message)
 
 
-async def refuse(refusal: Refused, send: Send) -> None:
-    """Answer a request with a refusal, and close its connection."""
+class Incoming:
+    """Receives a request's messages, and remembers whether its body has ended."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.has_ended = False
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self.has_ended = not message.get("more_body", False)
+        return message
+
+
+async def refuse(refusal: Refused, send: Send, incoming: Incoming, most_s: float = LINGER_S) -> None:
+    """Answer a request with a refusal, and close its connection when the client has sent its body.
+
+    A client that sends all of it before it reads would lose the answer to a connection that was closed before.
+
+    Args:
+        refusal: the answer.
+        send: sends it.
+        incoming: gives the rest of the body, which is thrown away.
+        most_s: how long that may take.
+    """
     content = encode(body_of(refusal.status, str(refusal)))
     headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
     headers |= headers_of(refusal.status)
     encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": content})
+    await send({"type": "http.response.body", "body": content, "more_body": True})
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most_s):
+            while not incoming.has_ended:
+                await incoming()
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -12,7 +12,14 @@ from osrerank.server.api.access_log import RECORD
 from osrerank.server.api.dialect_route import TIMEOUT_HEADER, DialectRoute
 from osrerank.server.api.dialects.base import Request
 from osrerank.server.api.dialects.by_keys import InvocationRequest, InvocationResponse, RerankRequest, RerankResponse
-from osrerank.server.api.dialects.cohere import CohereRequest, CohereResponse, VoyageRequest, VoyageResponse
+from osrerank.server.api.dialects.cohere import (
+    CohereRequest,
+    CohereResponse,
+    InfinityRequest,
+    InfinityResponse,
+    VoyageRequest,
+    VoyageResponse,
+)
 from osrerank.server.api.dialects.pairs import ClassifyRequest, Label, ScoreRequest, ScoreResponse
 from osrerank.server.api.dialects.texts import HuggingFaceRequest, TeiRequest, TeiResult
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
@@ -44,6 +51,15 @@ async def rerank_voyage(
     http: HttpRequest, request: VoyageRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Voyage does: its clients' base URL is ``http://HOST:PORT/voyage/v1``."""
+    return await _answered(http, request, timeout_ms)
+
+
+@dialects.post("/infinity/rerank", response_model=InfinityResponse)
+@dialects.post("/infinity/v1/rerank", response_model=InfinityResponse)
+async def rerank_infinity(
+    http: HttpRequest, request: InfinityRequest, timeout_ms: float | None = TimeoutHeader
+) -> Response:
+    """Rerank documents as Infinity does: LiteLLM's ``api_base`` is ``http://HOST:PORT/infinity``."""
     return await _answered(http, request, timeout_ms)
 
 
@@ -95,7 +111,7 @@ async def _answered(http: HttpRequest, request: Request, header_ms: float | None
     http.scope[RECORD].update(documents=count, questions=questions)
     asked_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
     deadline = Deadline.after_ms(min(ms for ms in asked_ms if ms is not None))
-    scoring = asyncio.ensure_future(service.judge(questions, deadline))
+    scoring = asyncio.ensure_future(service.judge(questions, deadline, whole=request.wants_whole_texts))
     leaving = asyncio.ensure_future(_client_left(http))
     try:
         await asyncio.wait({scoring, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -5,11 +5,13 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Overloaded
+from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Overloaded, ScoringError, TaskTimeout
+from osrerank.scoring.registry import HTTP
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.metrics import DOCUMENTS, HELD
 from osrerank.server.api.numbers import separated
@@ -17,6 +19,7 @@ from osrerank.server.api.queue import Task, TaskQueue
 from osrerank.service import RerankService
 from osrerank.tracing.spans import carried, span
 from osrerank.types import Counts, Deadline, NeedsWorkers, Scorer, Scores
+from osrerank.types.states import NeedsServer
 
 RETRY_AFTER_S = 1
 """Seconds after which a refused client should retry where nothing better is known."""
@@ -25,8 +28,10 @@ TOKEN_CHARACTERS = 4
 """Characters of a token, for estimates."""
 OVERHEAD_TOKENS = 16
 """What a document costs besides its text."""
-CHECK_S = 0.03
-"""How long `Service.check` waits for news."""
+CHECK_S, CHECK_SERVER_S = 0.03, 0.5
+"""How long `Service.check` waits for news of this process's model, and of another server's."""
+CHECK_MS = 6_000.0
+"""Most time for another server to say whether it can score."""
 
 
 class Busy(Overloaded):
@@ -37,8 +42,21 @@ class Busy(Overloaded):
     """
 
     def __init__(self, message: str, retry_after_s: float = RETRY_AFTER_S) -> None:
-        self.retry_after_s = min(max(RETRY_AFTER_S, math.ceil(retry_after_s)), MOST_RETRY_S)
-        super().__init__(f"{message}; try again in {self.retry_after_s} s")
+        whole_s = min(max(RETRY_AFTER_S, math.ceil(retry_after_s)), MOST_RETRY_S)
+        super().__init__(f"{message}; try again in {whole_s} s")
+        self.retry_after_s = whole_s
+
+
+class CutText(ScoringError):  # noqa: N818 - an answer, not a defect
+    """A text would have to be cut to fit the model, and the client does not want that."""
+
+
+class _Terms(NamedTuple):
+    """What holds for all tasks of a request; ``scored`` gets the number of documents of each that ends."""
+
+    deadline: Deadline
+    scored: list[int]
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,30 +107,38 @@ class Service:
         """The model's name, without loading it."""
         return self.reranker.model_name
 
-    async def judge(self, questions: Sequence[Question], deadline: Deadline) -> list[Judgement]:
+    async def judge(self, questions: Sequence[Question], deadline: Deadline, *, whole: bool = False) -> list[Judgement]:
         """Score all questions. If the caller is cancelled, what is not scored yet is dropped.
 
         Args:
             questions: of one request.
             deadline: of the response.
+            whole: whether a text that the model cannot read whole is refused.
 
         Raises:
+            CutText: a text is longer than the model reads, or that is not known, and whole texts are wanted.
             Busy: too many documents are waiting, or the answer is not expected in time.
             DeadlineExceeded: not everything could be scored in time.
             ScoringError: the model cannot be loaded, or failed on every document of a question.
             WorkerError: the workers did not answer.
         """
+        if whole and self.reranker.settings.backend == HTTP:
+            raise CutText("another server scores here and does not say whether it cuts texts: leave truncate out")
         count = sum(len(question.documents) for question in questions)
         self._admit(count, sum(map(_tokens, questions)), deadline)
         self._held += count
         HELD.inc(count)
         left: list[bool] = []
-        deadline = replace(deadline, withdrawn=lambda: bool(left))
+        terms = _Terms(replace(deadline, withdrawn=lambda: bool(left)), [], whole)
         try:
             async with asyncio.timeout(_positive(deadline.remaining_s())):
-                return await self._judged(questions, deadline)
-        except TimeoutError:
-            raise DeadlineExceeded("the time given for the request ran out before everything was scored") from None
+                return await self._judged(questions, terms)
+        except (TimeoutError, DeadlineExceeded, TaskTimeout) as error:
+            why = f": {error}" if str(error) else ""
+            reason = (
+                f"the time given for the request ran out after {min(sum(terms.scored), count)} of {count} documents"
+            )
+            raise DeadlineExceeded(reason + why) from None
         finally:
             left.append(True)  # what runs ends after its batch
             self._held -= count
@@ -121,8 +147,10 @@ class Service:
     async def check(self) -> str:
         """Return why requests cannot be answered now, empty when they can; scores nothing and returns at once."""
         if self._checking is None or self._checking.done():
-            self._checking = asyncio.get_running_loop().run_in_executor(None, self._why_not)
-        done, _ = await asyncio.wait([self._checking], timeout=CHECK_S)
+            before, self._checking = self._checking, asyncio.get_running_loop().run_in_executor(None, self._why_not)
+            self._fault = self._fault if before is None else before.result()
+        is_far = self.reranker.settings.backend == HTTP
+        done, _ = await asyncio.wait([self._checking], timeout=CHECK_SERVER_S if is_far else CHECK_S)
         if done:
             self._fault = self._checking.result()
         if self._fault:
@@ -146,6 +174,8 @@ class Service:
             scorer = self.reranker.scorer(cached=False)
             if isinstance(scorer, NeedsWorkers):
                 scorer.find_workers()
+            if isinstance(scorer, NeedsServer):
+                scorer.check_server(Deadline.after_ms(CHECK_MS))
             found = scorer.identity
         except OsrerankError as error:
             return str(error)
@@ -167,35 +197,39 @@ class Service:
                 wait_s - most_s,
             )
 
-    async def _judged(self, questions: Sequence[Question], deadline: Deadline, *, tokens: int = 0) -> list[Judgement]:
+    async def _judged(self, questions: Sequence[Question], terms: "_Terms", *, tokens: int = 0) -> list[Judgement]:
         """Return judgements of questions that are scored in tasks of this many tokens; 0 for as many as usual."""
         parts = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
         tasks = [
-            Task(_tokens(part), carried(functools.partial(self._score, part, deadline)))
-            for some in parts
-            for part in some
+            Task(_tokens(part), carried(functools.partial(self._score, part, terms))) for some in parts for part in some
         ]
         answers = iter(await self._queue.run(tasks))
         scores = [[next(answers) for _ in some] for some in parts]
         known = {one.identity for some in scores for one in some if isinstance(one, Scores) and one.identity}
         if len(known) > 1 and not tokens:  # the model changed meanwhile; a question is scored by one
-            return await self._judged(questions, deadline, tokens=1 << 62)
+            terms.scored.clear()
+            return await self._judged(questions, terms, tokens=1 << 62)
         scorer = self.reranker.scorer()
         return [judgement(scorer, _joined(some, part)) for some, part in zip(scores, parts, strict=True)]
 
-    def _score(self, question: Question, deadline: Deadline) -> Scores | InferenceError:
-        """Return a question's scores, or why none of its documents could be scored."""
-        if deadline.passed:
-            raise DeadlineExceeded("the time given for the request ran out before its turn came")
+    def _score(self, question: Question, terms: "_Terms") -> Scores | InferenceError:
+        """Return a question's scores, or why none of its documents could be scored; count those that were tried."""
+        if terms.deadline.passed:
+            raise DeadlineExceeded("")  # `judge` has the words
         asked = len(question.documents)
         try:
             with span("osrerank.score", gen_ai__operation__name="rerank", gen_ai__rerank__candidate__count=asked):
-                scores = self.reranker.score(question.query, question.documents, deadline)
+                cached = not terms.whole  # cached scores do not tell whether a text was cut
+                scores = self.reranker.score(question.query, question.documents, terms.deadline, cached=cached)
         except InferenceError as error:
+            terms.scored.append(asked)
             return error
+        terms.scored.append(len(scores.attempted))
+        if terms.whole and (scores.truncated or scores.query_truncated):
+            what = "the query is" if scores.query_truncated else "one or more documents are"
+            raise CutText(f"{what} longer than the model reads: send shorter texts, or leave truncate out")
         if scores.reached < asked:
-            reason = f"the time given for the request ran out after {scores.reached} of {asked} documents"
-            raise DeadlineExceeded(reason)
+            raise DeadlineExceeded("")
         DOCUMENTS.labels("inferred").inc(scores.inferences)
         DOCUMENTS.labels("cached").inc(scores.cached)
         DOCUMENTS.labels("failed").inc(len(scores.failures))

@@ -22,13 +22,14 @@ from opensearchpy import ConnectionError as Unreachable
 from pydantic import BaseModel, Field
 
 from osrerank.client import Client
-from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
+from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, ScoringError, WorkerError
 from osrerank.options.rerank import NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.retrieval.text_fields import USUAL
+from osrerank.scoring.registry import HTTP
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
 from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
 from osrerank.server.page.judgments import Judgments
-from osrerank.service import RerankService
+from osrerank.service import SERVER_MS, RerankService
 
 PATH = "/ui"
 MOST_DEPTH = 200
@@ -190,11 +191,15 @@ def usable_pipelines(reranker: RerankService) -> dict[str, str]:
 
 def _obstacle(reranker: RerankService, pipeline: str) -> str:
     try:
-        reranker.warm_up(Rerank(pipeline=pipeline))
+        reranker.warm_up(Rerank(pipeline=pipeline), server_ms=SERVER_MS)
     except (ModelLoadError, MissingDependencyError) as error:
         return str(error)
     except WorkerError:  # workers may start later
         return ""
+    except ScoringError:
+        if reranker.settings.backend != HTTP:
+            raise
+        return ""  # likewise a rerank server
     return ""
 
 

@@ -8,6 +8,7 @@ from osrerank.cli import cli, main
 from osrerank.evaluation.side_file import read_options, read_records
 from osrerank.evaluation.tradeoff import Scored, Setting, derive
 from osrerank.formats.trec import read_run
+from tests.rerank_server import Reply, answering, by_length
 from tests.servers import ROOT
 
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
@@ -203,3 +204,16 @@ def test_a_duo_model_that_cannot_be_loaded_ends_the_run_before_its_first_query(
     assert "osrerank ships no model osrerank/none" in str(outcome.exception)
     assert "--duo-model" in str(outcome.exception)
     assert sorted(tmp_path.glob("duo.run*")) == []
+
+
+def test_queries_without_a_deadline_wait_for_a_busy_rerank_server(
+    candidates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("osrerank.scoring.endpoint.connection.FIRST_WAIT_S", 0.0)
+    busy = [Reply({"error": "busy"}, 429)] * 20
+    with answering(lambda received: busy.pop() if busy else by_length(received)) as server:
+        for name, value in (("URL", server.url), ("DIALECT", "tei")):
+            monkeypatch.setenv(f"OSRERANK_RERANK_{name}", value)
+        arguments = ["--backend", "http", "rerank", "--candidates", str(candidates), "-o", str(tmp_path / "run")]
+        outcome = CliRunner().invoke(cli, arguments)
+    assert outcome.exit_code == 0, outcome.output

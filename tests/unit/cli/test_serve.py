@@ -1,11 +1,16 @@
 """The options of the comparison page; serving itself is tested on a running server."""
 
+import contextlib
+
 import pytest
 from click.testing import CliRunner
 
 from osrerank.cli import cli
-from osrerank.cli.serve import _judgments
-from osrerank.errors import ConfigError
+from osrerank.cli.serve import _judgments, _warm_up
+from osrerank.errors import ConfigError, EndpointError
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from tests.rerank_server import Reply, answering
 
 
 @pytest.mark.parametrize(
@@ -28,3 +33,22 @@ def test_queries_and_judgments_are_read(tmp_path):
     (tmp_path / "qrels").write_text("7 0 a 2\n")
     judgments = _judgments(str(tmp_path / "queries.tsv"), str(tmp_path / "qrels"))
     assert judgments.of("Where does a duck sleep") == ("7", {"a": 2})
+
+
+def served(url, **settings):
+    return RerankService(Settings.load(backend="http", rerank_url=url, rerank_dialect="tei", **settings))
+
+
+@pytest.mark.parametrize("status", [429, 503, None])
+def test_a_server_behind_that_is_busy_or_away_may_come_later(status, capsys):
+    answer = Reply(None) if status is None else Reply({"error": "later"}, status, (("Retry-After", "60"),))
+    with answering(lambda _received: answer) as behind, contextlib.closing(served(behind.url)) as reranker:
+        _warm_up(reranker)
+    assert "requests are answered 503 until that server is there" in capsys.readouterr().err
+
+
+def test_a_server_behind_that_refuses_the_key_ends_the_start():
+    answer = answering(lambda _received: Reply({}, 401))
+    expected = pytest.raises(EndpointError, match="OSRERANK_RERANK_KEY")
+    with answer as behind, contextlib.closing(served(behind.url)) as reranker, expected:
+        _warm_up(reranker)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -26,6 +26,18 @@ class Request(BaseModel, ABC):
     """The base of all dialects' requests."""
 
     timeout_ms: float | None = Field(None, gt=0, allow_inf_nan=False, description="Time for the answer.")
+    truncate: bool | Literal["END", "NONE"] | None = Field(
+        None,
+        description="false or NONE: texts longer than the model reads are refused (422); else they lose their end.",
+    )
+    truncation: bool | None = Field(None, description="As truncate; Voyage's name.")
+    truncation_side: Literal["right"] | None = Field(None, description="Texts lose their end; vLLM's name.")
+    truncation_direction: Literal["right", "Right"] | None = Field(None, description="The same; TEI's name.")
+
+    @property
+    def wants_whole_texts(self) -> bool:
+        """Whether a text that would have to be cut is to be refused."""
+        return self.truncation is False or self.truncate in (False, "NONE")
 
     @abstractmethod
     def questions(self) -> list[Question]:

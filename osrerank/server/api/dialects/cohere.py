@@ -83,6 +83,17 @@ def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], place: in
     return " ".join(values)
 
 
+class InfinityRequest(CohereRequest):
+    """Infinity's ``/rerank``: Cohere's, but for documents in the answer, which are strings."""
+
+    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
+        content = super().answer(judgements, model)
+        results = [
+            one | {"document": one["document"]["text"]} if "document" in one else one for one in content["results"]
+        ]
+        return {"object": "rerank", **content, "results": results}
+
+
 class CohereResult(BaseModel):
     """A document's score."""
 
@@ -120,6 +131,19 @@ class CohereResponse(BaseModel):
     meta: CohereMeta
 
 
+class InfinityResult(CohereResult):
+    """A document's score."""
+
+    document: str | None = None  # type: ignore[assignment]
+
+
+class InfinityResponse(CohereResponse):
+    """Results, best first."""
+
+    object: Literal["rerank"]
+    results: list[InfinityResult]  # type: ignore[assignment]
+
+
 class VoyageRequest(Request):
     """Voyage's ``/v1/rerank`` (https://docs.voyageai.com/reference/reranker-api)."""
 
@@ -128,7 +152,6 @@ class VoyageRequest(Request):
     model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
     top_k: int | None = Field(None, ge=0, description="How many results to return; all when absent or 0.")
     return_documents: bool | None = Field(None, description="Whether results carry their documents.")
-    truncation: bool | None = Field(None, description="Any: texts are always cut to fit the model, never the query.")
 
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]

@@ -1,7 +1,7 @@
 """Dialects of servers that answer with the texts of one query: text-embeddings-inference, Weaviate, Hugging Face."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import AliasChoices, BaseModel, Field
 
@@ -16,8 +16,6 @@ class TeiRequest(Request):
     texts: Texts = Field(min_length=1)
     raw_scores: bool | None = Field(None, description="Whether scores are logits instead of probabilities.")
     return_text: bool | None = Field(None, description="Whether results carry their texts.")
-    truncate: bool | None = Field(None, description="Any: texts are always cut to fit the model, never the query.")
-    truncation_direction: Literal["right", "Right"] | None = Field(None, description="Texts lose their end.")
 
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.texts))]

@@ -10,9 +10,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
-from osrerank.scoring.endpoint.connection import retry_after_s
+from osrerank.scoring.endpoint.connection import PATIENCE_S, Connection, retry_after_s
 from osrerank.types import NEVER, Deadline
 from tests.rerank_server import Reply, answering, by_length
+from tests.servers import free_port
 
 KEY = "k3y-that-nobody-may-see"
 
@@ -35,7 +36,7 @@ def score(scorer, texts=("four",), deadline=NEVER):
     return scorer.score("q", texts, [(at,) for at in range(len(texts))], deadline=deadline)
 
 
-@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("status", [429, 502, 503])
 def test_a_busy_server_is_asked_again(scorer_of, no_waiting, status):
     before = retries()
     with answering(then(refused(status), refused(status), Reply())) as server:
@@ -44,7 +45,7 @@ def test_a_busy_server_is_asked_again(scorer_of, no_waiting, status):
     assert retries() == before + 3
 
 
-@pytest.mark.parametrize(("status", "kind"), [(429, Overloaded), (503, EndpointError)])
+@pytest.mark.parametrize(("status", "kind"), [(429, Overloaded), (502, EndpointError), (503, EndpointError)])
 def test_four_attempts_are_enough(scorer_of, no_waiting, status, kind):
     with answering(lambda _received: refused(status)) as server, pytest.raises(kind, match=f"answered {status}: busy"):
         score(scorer_of(server.url))
@@ -53,7 +54,7 @@ def test_four_attempts_are_enough(scorer_of, no_waiting, status, kind):
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_the_server_says_how_long_to_wait(scorer_of, form):
-    later = datetime.now(UTC) + timedelta(seconds=1)
+    later = datetime.now(UTC) + timedelta(seconds=2)
     dates = (("Retry-After", format_datetime(later, usegmt=True)), ("Date", format_datetime(datetime.now(UTC), True)))
     with answering(then(refused(429, *([("Retry-After", "1")] if form == "seconds" else dates)))) as server:
         began = time.monotonic()
@@ -80,6 +81,9 @@ def test_a_wait_beyond_the_deadline_is_not_begun(scorer_of):
         ({"Retry-After": "Wed, 21 Oct 2015 07:28:10 GMT"}, 0.0),
         ({"Retry-After": "soon"}, None),
         ({"Retry-After": "-3"}, None),
+        ({"Retry-After": "²"}, None),
+        ({"Retry-After": "9" * 400}, 86_400.0),
+        ({"Retry-After": "Wed, 21 Oct 9999 07:28:10 GMT"}, 86_400.0),
         ({}, None),
     ],
 )
@@ -87,7 +91,7 @@ def test_seconds_and_dates(headers, seconds):
     assert retry_after_s(headers) == seconds
 
 
-@pytest.mark.parametrize("status", [500, 502, 501, 404, 401, 302])
+@pytest.mark.parametrize("status", [500, 501, 504, 404, 401, 302])
 def test_other_refusals_are_final(scorer_of, status):
     answer = refused(status, ("Location", "http://127.0.0.1:9/"))
     expected = pytest.raises(EndpointError, match=rf"the rerank server 127\.0\.0\.1:\d+ answered {status}")
@@ -201,3 +205,63 @@ def test_a_deadline_that_has_passed_asks_nothing(scorer_of):
         with pytest.raises(DeadlineExceeded):
             score(scorer_of(server.url, "auto"), deadline=Deadline.after_ms(-1))
     assert server.received == []
+
+
+class Patient:
+    """A connection of a batch, on a clock that waiting moves."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.connection = Connection("the host", "", clock=lambda: self.now_s, wait=self.wait)
+        self.connection.patience_s = PATIENCE_S
+
+    def wait(self, seconds):
+        self.now_s += seconds
+
+    def post(self, url, deadline=NEVER):
+        return self.connection.post(url, {"texts": ["four"]}, deadline).content
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+@pytest.mark.parametrize("asked", [(), (("Retry-After", "1"),), (("Retry-After", "60"),)])
+def test_a_batch_waits_through_a_minute_of_a_busy_server(status, asked):
+    patient = Patient()
+    with answering(lambda it: refused(status, *asked) if patient.now_s < 60 else by_length(it)) as server:
+        assert patient.post(server.url) == [{"index": 0, "score": 4.0}]
+    assert 60 <= patient.now_s < 125
+
+
+def test_a_batch_waits_for_a_server_that_starts_again():
+    patient = Patient()
+    with answering(lambda it: by_length(it)._replace(headers=(("Connection", "close"),))) as server:
+        patient.post(server.url)
+    with pytest.raises(EndpointError, match="cannot be reached"):
+        patient.post(server.url)
+    assert PATIENCE_S - 20 < patient.now_s < PATIENCE_S + 20
+    waited_s = patient.now_s
+    with pytest.raises(EndpointError):
+        patient.post(server.url)
+    assert patient.now_s < waited_s + 20  # it was waited for long enough
+
+
+def test_a_batch_does_not_wait_for_a_server_that_never_was_there():
+    patient = Patient()
+    with pytest.raises(EndpointError, match="cannot be reached"):
+        patient.post(f"http://127.0.0.1:{free_port()}")
+    assert patient.now_s < 2
+
+
+def test_a_deadline_ends_all_patience():
+    patient = Patient()
+    with (
+        answering(lambda _received: refused(429, ("Retry-After", "60"))) as server,
+        pytest.raises(Overloaded) as caught,
+    ):
+        patient.post(server.url, Deadline.after_ms(5_000))
+    assert patient.now_s == 0
+    assert caught.value.retry_after_s == 60
+
+
+def test_a_server_that_was_told_the_time_and_ran_out_of_it_is_late_and_has_not_failed(scorer_of):
+    with answering(lambda _received: refused(504)) as server:
+        assert score(scorer_of(server.url, "osrerank"), deadline=Deadline.after_ms(5_000)).reached == 0

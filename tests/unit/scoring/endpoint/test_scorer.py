@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from osrerank.errors import EndpointError
+from osrerank.errors import EndpointError, Overloaded
 from osrerank.scoring.cache.scorer import behind_cache
 from osrerank.settings import Settings
 from osrerank.types import Deadline, Scorer
@@ -184,3 +184,27 @@ def test_a_forked_child_has_connections_of_its_own(scorer_of):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert scorer.score("q", ["ab"], [(0,)]).values.tolist() == [2.0]
     assert server.connections == 2
+
+
+def test_a_server_is_checked_at_its_own_address_while_it_works_and_by_a_pair_after_a_failure(scorer_of):
+    replies = {"POST": None, "GET": None}
+    with answering(lambda it: replies[it.method] or (Reply({}) if it.method == "GET" else by_length(it))) as server:
+        scorer = scorer_of(server.url)
+
+        def asked():
+            server.received.clear()
+            try:
+                scorer.check_server()
+            except (EndpointError, Overloaded) as error:
+                return [it.path for it in server.received], str(error).partition(" answered ")[2]
+            return [it.path for it in server.received], ""
+
+        assert asked() == (["/rerank"], "")
+        assert asked() == (["/health"], "")
+        replies["GET"] = Reply({}, 503)  # a check that fails is not believed before a pair has failed
+        assert asked() == (["/health", "/rerank"], "")
+        replies["POST"] = Reply({}, 503)
+        assert asked() == (["/health", "/rerank"], "503")
+        replies["POST"] = Reply({}, 429, (("Retry-After", "20"),))
+        assert asked() == (["/rerank"], "429")
+        assert asked() == ([], "429; it is not asked again for 20 s")

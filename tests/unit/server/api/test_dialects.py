@@ -74,10 +74,27 @@ def test_tei(client, path):
     assert [item["score"] for item in content] == [1.0, 0.3333333, 0.3333333, 0.0]
 
 
-def test_tei_cannot_cut_beginnings(client):
-    answer = client.post("/rerank", json={"query": QUERY, "texts": TEXTS, "truncation_direction": "Left"})
+@pytest.mark.parametrize("asked", [{"truncation_direction": "Left"}, {"truncation_side": "left"}])
+@pytest.mark.parametrize(
+    ("path", "texts"),
+    [
+        ("/rerank", {"texts": TEXTS}),
+        ("/v1/rerank", {"documents": TEXTS}),
+        ("/score", {"text_1": QUERY, "text_2": TEXTS}),
+    ],
+)
+def test_texts_cannot_lose_their_beginnings(client, path, texts, asked):
+    answer = client.post(path, json={"query": QUERY, **texts, **asked})
     assert answer.status_code == 422
-    assert "truncation_direction" in answer.json()["error"]
+    assert next(iter(asked)) in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/infinity/rerank", "/infinity/v1/rerank"])
+def test_infinity(client, path):
+    body = {"model": "m", "query": QUERY, "documents": TEXTS}
+    content = client.post(path, json={**body, "return_documents": True}).json()
+    assert [item["document"] for item in content["results"]] == [TEXTS[place] for place in ORDER]
+    assert "document" not in client.post(path, json=body).json()["results"][0]
 
 
 @pytest.mark.parametrize("names", [("documents", "return_documents"), ("texts", "return_text")])

@@ -8,14 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from starlette.testclient import TestClient
 
-from osrerank.errors import EndpointError, InferenceError, ModelLoadError, TaskTimeout, WorkerError
+from osrerank.errors import EndpointError, InferenceError, ModelLoadError, Overloaded, TaskTimeout, WorkerError
+from osrerank.scoring.registry import load_scorer
 from osrerank.server.api.app import create_app
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
-from tests.servers import free_port
+from tests.rerank_server import Reply, answering, by_length
+from tests.servers import ROOT, free_port
 
 BODY = {"query": "low blood", "documents": ["low", "blood", "low blood"]}
+TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 ERROR_KEYS = {"message", "detail", "error", "error_type"}
 
 
@@ -71,10 +74,7 @@ def test_bad_bodies(client, path, content, kind, status, words):
 
 
 def test_half_a_surrogate_pair_is_read_as_any_text(serve):
-    from osrerank.scoring.registry import load_scorer
-    from tests.servers import ROOT
-
-    client = serve(load_scorer(str(ROOT / "tests" / "data" / "tiny-bert-one-label"), backend="onnx"))
+    client = serve(load_scorer(TINY, backend="onnx"))
     body = b'{"query": "\\ud800", "documents": ["\\udfff", "a\\u0000b", ""], "return_documents": true}'
     answer = client.post("/v1/rerank", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 200, answer.text
@@ -193,6 +193,63 @@ def test_a_server_in_front_of_another_names_it_and_says_when_it_is_away():
     with TestClient(create_app(reranker)) as client:
         assert client.get("/info").json()["model_id"] == f"the model of {host}"
         check(client.post("/rerank", json=BODY), 503, "cannot be reached", "Unhealthy")
+    reranker.close()
+
+
+def closing(received):
+    """Answer as a server whose connections end with it."""
+    return (Reply({}) if received.method == "GET" else by_length(received))._replace(headers=(("Connection", "close"),))
+
+
+def test_readiness_follows_the_server_behind():
+    replies = []
+    with answering(lambda it: replies[-1] if replies else closing(it)) as behind:
+        reranker = RerankService(Settings.load(backend="http", rerank_url=behind.url, rerank_dialect="tei"))
+        with TestClient(create_app(reranker)) as client:
+            assert client.get("/ready").status_code == 200
+            replies.append(Reply({"error": "full"}, 503, (("Connection", "close"),)))
+            check(client.get("/ready"), 503, "answered 503: full", "Unhealthy")
+            replies.clear()
+            assert client.get("/ready").status_code == 200
+            behind.shutdown()
+            behind.server_close()
+            check(client.get("/ready"), 503, "127.0.0.1", "Unhealthy")
+        reranker.close()
+
+
+def after(error, seconds):
+    error.retry_after_s = seconds
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(Overloaded("full"), 429), (EndpointError("loading", status=503), 503)], ids=["429", "503"]
+)
+def test_what_the_server_behind_asks_to_wait_is_passed_on(serve, error, status):
+    answer = serve(Raising(after(error, 20.5))).post("/rerank", json=BODY)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (status, "21")
+
+
+def test_a_late_answer_counts_the_documents_of_the_request_not_of_its_part(serve):
+    body = {"query": "low", "documents": ["x" * 8_000] * 30, "timeout_ms": 150}
+    check(serve(FunctionScorer(seconds_per_pair=0.2)).post("/rerank", json=body), 504, "of 30 documents", "Timeout")
+
+
+@pytest.mark.parametrize("asked", [{"truncate": False}, {"truncation": False}, {"truncate": "NONE"}])
+def test_texts_that_must_not_be_cut_are_refused_where_they_would_be(serve, asked):
+    client = serve(load_scorer(TINY, backend="onnx"))
+    for path, texts in (("/rerank", "texts"), ("/v1/rerank", "documents"), ("/voyage/v1/rerank", "documents")):
+        body = {"query": "cat", texts: ["a cat", "cat " * 2_000]}
+        assert client.post(path, json=body).status_code == 200
+        for _ in range(2):  # whether or not the scores are cached
+            check(client.post(path, json={**body, **asked}), 422, "longer than the model reads")
+        assert client.post(path, json={**body, **asked, texts: ["a cat", "a dog"]}).status_code == 200
+
+
+def test_texts_are_not_promised_whole_where_another_server_scores():
+    reranker = RerankService(Settings.load(backend="http", rerank_url="http://127.0.0.1:9", rerank_dialect="tei"))
+    with TestClient(create_app(reranker)) as client:
+        check(client.post("/rerank", json={**BODY, "truncate": False}), 422, "leave truncate out")
     reranker.close()
 
 

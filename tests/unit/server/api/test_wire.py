@@ -60,6 +60,18 @@ def test_a_late_body_is_not_waited_for():
         assert status(connection) == 408
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["length", "chunked"])
+def test_who_sends_all_before_reading_gets_the_answer_to_a_body_over_the_limit(named):
+    body = b"x" * 5_000_000
+    content = request(body)
+    if not named:
+        head = request(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        content = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    with running(FunctionScorer(), limits=Limits(max_body_bytes=1_000)) as url, connected(url) as connection:
+        connection.sendall(content)
+        assert status(connection) == 413
+
+
 def test_bodies_are_bounded_together():
     with running(SLOW, limits=Limits(max_held_bytes=1_500)) as url, connected(url) as first, connected(url) as second:
         first.sendall(request(question(size=300)))

@@ -195,7 +195,7 @@ def test_the_configuration_offers_what_there_is(page):
 
 def test_pipelines_without_a_model_say_so():
     class Bare(RerankService):
-        def warm_up(self, options=None):
+        def warm_up(self, options=None, **_bounds):
             if options.pipeline == "mono-duo":
                 raise ModelLoadError("no such model")
 
