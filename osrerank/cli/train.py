@@ -27,6 +27,8 @@ def _split(text: str) -> dict[str, str]:
         name, equals, content = part.strip().partition("=")
         if not (equals and name and content):
             raise click.BadParameter(f"{part!r} is not NAME=VALUE")
+        if name in options:
+            raise click.BadParameter(f"{name} is there twice, and only one can count; remove the other")
         options[name] = content
     return options
 
