@@ -74,8 +74,9 @@ def _refuse_repeated(command: click.Command, context: click.Context, arguments: 
     except click.UsageError:
         return  # the command says so itself
     for option, times in Counter(order).items():
-        takes_last = isinstance(option, click.Option) and not (option.multiple or option.count)
-        if times > 1 and takes_last and (option.secondary_opts or not option.is_flag):
+        if times == 1 or not isinstance(option, click.Option) or option.multiple or option.count:
+            continue
+        if option.secondary_opts or not option.is_flag:  # a switch says the same twice
             names = "/".join([*option.opts, *option.secondary_opts])
             raise click.UsageError(
                 f"{names} is there {times} times, and only one can count; remove the others", context

@@ -18,7 +18,7 @@ MEASUREMENTS, LEAST_MEASUREMENTS = 10, 2
 LEAST_QUERIES = 10
 """Fewer do not tell better weights from worse."""
 TENTH = "measuring may take a tenth of the time"
-FIX = "evaluate_every=STEPS in the recipe measures all queries that often"
+FIX = "evaluate_every=STEPS in the recipe measures all of them, every so many steps"
 TOKEN_CHARACTERS = 5
 """Of an English word piece, with the space behind it; what a model cuts off costs nothing."""
 
@@ -76,9 +76,9 @@ def schedule(development: Development, training: float, kind: Kind, max_tokens: 
     wanted = min(len(able), int(most / (LEAST_MEASUREMENTS * mean)))
     while wanted and LEAST_MEASUREMENTS * sum(costs[place] for place in _spread(able, wanted)) > most:
         wanted -= 1
-    if wanted < min(LEAST_QUERIES, len(able)):
-        says = f"no query chooses the best weights, the last are kept: fewer than {LEAST_QUERIES} of {count} queries"
-        return Schedule(None, LEAST_MEASUREMENTS, before=False, says=f"{says} could be measured, as {TENTH}; {FIX}")
+    if wanted < (least := min(LEAST_QUERIES, len(able))):
+        says = f"the last weights are kept: a tenth of the time is too little to measure even {least} of {count}"
+        return Schedule(None, LEAST_MEASUREMENTS, before=False, says=f"{says} queries; {FIX}")
     part = replace(development, examples=tuple(development.examples[place] for place in _spread(able, wanted)))
     says = f"{wanted} of {count} queries choose the best weights, measured {LEAST_MEASUREMENTS} times: {TENTH}; {FIX}"
     return Schedule(part, LEAST_MEASUREMENTS, before=False, says=says)
