@@ -1,7 +1,8 @@
 """When a training is measured on its development set, so that measuring takes at most a tenth of the time.
 
 Costs are estimated by the characters that the network reads, before the training begins: the same training is always
-measured at the same steps, whatever the machine, and after a stop too.
+measured at the same steps, whatever the machine, and after a stop too. Measuring is taken to cost as much for each
+character as training, which is too much: it has no backward pass. But training prepares its texts in the background.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,6 @@ from osrerank.training.development import Development
 
 SHARE = 0.1
 """Most of the time that measuring takes, unless a recipe says ``evaluate_every``."""
-STEP_PASSES = 2
-"""Forward passes that a sequence of a step costs at least; measured were 2.6 on a CPU, in theory it is 3."""
 MEASUREMENTS, LEAST_MEASUREMENTS = 10, 2
 LEAST_QUERIES = 10
 """Fewer do not tell better weights from worse."""
@@ -64,7 +63,7 @@ def schedule(development: Development, training: float, kind: Kind, max_tokens: 
         cost(example.query, texts, len(texts) * (len(texts) - 1 if kind == "duo" else 1), kind, max_tokens)
         for example, texts in zip(development.examples, development.texts(), strict=True)
     ]
-    most, whole, count = SHARE / (1 - SHARE) * STEP_PASSES * training, sum(costs), len(costs)
+    most, whole, count = SHARE / (1 - SHARE) * training, sum(costs), len(costs)
     if whole * (MEASUREMENTS + 1) <= most:
         return Schedule(development, MEASUREMENTS, before=True, says=f"{count} queries choose the best weights")
     if (times := int(most // whole)) >= LEAST_MEASUREMENTS:
