@@ -44,7 +44,7 @@ def corpus(loader: str, paths: tuple[str, ...], output: Path) -> None:
 @click.option("--field", type=click.Choice(["title", "desc", "narr"]), default="title", show_default=True)
 @_output
 def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
-    """Write MS MARCO or BEIR queries, or TREC topics, as queries.tsv."""
+    """Write MS MARCO or BEIR queries, TREC topics, or TREC-CAR's ids, one a line, as queries.tsv."""
     from osrerank.formats.common_layout import write_queries  # noqa: PLC0415 - loaded when asked for
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
 

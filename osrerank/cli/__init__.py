@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections import Counter
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -45,6 +46,14 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return sorted({*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))})
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options of the group; refuse, also for the command behind them, one that comes twice."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            _refuse_repeated(self, ctx, given)
+        return rest
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
             module, _, attribute = COMMANDS[cmd_name].partition(":")
@@ -56,6 +65,26 @@ class LazyGroup(click.Group):
         if fix := instead_of(f"osrerank {cmd_name}"):
             raise click.UsageError(f"There is no command {cmd_name!r}; {fix}", ctx)
         return None
+
+
+def _refuse_repeated(command: click.Command, context: click.Context, arguments: list[str]) -> None:
+    """Refuse an option of a command, or of one below it, that comes twice where click would take the last."""
+    try:
+        _values, rest, order = command.make_parser(context).parse_args(arguments)
+    except click.UsageError:
+        return  # the command says so itself
+    for option, times in Counter(order).items():
+        if times == 1 or not isinstance(option, click.Option) or option.multiple or option.count:
+            continue
+        if option.secondary_opts or not option.is_flag:  # a switch says the same twice
+            names = "/".join([*option.opts, *option.secondary_opts])
+            raise click.UsageError(
+                f"{names} is there {times} times, and only one can count; remove the others", context
+            )
+    if isinstance(command, click.Group) and rest:
+        below = command.get_command(context, rest[0])
+        if below is not None:
+            _refuse_repeated(below, click.Context(below, context, info_name=rest[0]), rest[1:])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

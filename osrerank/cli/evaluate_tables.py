@@ -13,7 +13,7 @@ COUNTS = ("NumQ", "NumRel", "NumRet")
 
 
 def summary_table(report: Report) -> Table:
-    """Return one row for each run; letters behind a value name the runs that it is significantly better than."""
+    """Return one row for each run; letters behind a value name the runs that it is significantly different from."""
     measures = list(report.evaluations[0].overall)
     rows = []
     for place, evaluation in enumerate(report.evaluations):
@@ -34,8 +34,21 @@ def summary_note(report: Report, *, test: str, alpha: float) -> str:
     )
     if report.comparisons:
         which = "paired t-test" if test == "t" else "randomisation test"
-        note += f"; letters: significantly better than that run ({which}, two-tailed, Holm-corrected p < {alpha:g})"
+        raw = report.marked_by == "raw"
+        means = "significantly better or worse than" if raw else "significantly better than"
+        note += f"; letters: {means} that run ({which}, two-tailed, {'raw' if raw else 'Holm-corrected'} p < {alpha:g})"
     return note
+
+
+def first_documents_text(report: Report) -> str:
+    """Return a paragraph for each query: its text, and below it what each run puts first."""
+    lines: list[str] = []
+    for place, one in enumerate(report.first):
+        if not place or report.first[place - 1].query_id != one.query_id:
+            lines += ["", f"{one.query_id}: {one.query}"]
+        grade = "not judged" if one.relevance is None else f"relevance {one.relevance}"
+        lines.append(f"  {one.run}: {one.doc_id} ({grade}) {' '.join(one.text.split())}")
+    return "\n".join(lines)
 
 
 def per_query_table(report: Report) -> Table:

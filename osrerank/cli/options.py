@@ -78,6 +78,8 @@ def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
                 name, content = first, name
             elif not (equals and name and content):
                 raise click.BadParameter(f"{part!r} is not NAME=VALUE")
+            if name in given:
+                raise click.BadParameter(f"{name} is there twice, and only one can count; remove the other")
             given[name] = _number_or_text(content)
         return given
 

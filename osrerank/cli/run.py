@@ -12,7 +12,10 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command()
 @click.option(
-    "--queries", required=True, type=FILE, help="TSV, JSON lines, TREC topics or CACM's form; may be gzipped."
+    "--queries",
+    required=True,
+    type=FILE,
+    help="TSV, JSON lines, TREC topics, CACM's form, TREC-CAR's ids; may be gzipped.",
 )
 @click.option("--index", "-i", required=True, help="Index to search.")
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")

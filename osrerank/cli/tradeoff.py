@@ -20,6 +20,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 K0, K1 = (0, 10, 20, 50, 100, 200, 500, 1000), (0, 10, 20, 30, 40, 50)
 SAME_PAIRS = ("scorer", "duo", "blend", "rerank.fields", "rerank.separator")
 """Options in the side file that a run's pairs depend on, besides its depths."""
+SAMPLE_SIZE = 10
 COLUMNS = ("curve", "k0", "k1", "inferences", "quality")
 
 
@@ -28,13 +29,18 @@ class Counts(click.ParamType[tuple[int, ...]]):
 
     name = "N,N,..."
 
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Read the numbers; none may be negative."""
+        """Read the numbers; none may be below the least."""
         if isinstance(value, tuple):
             return value
         parts = [part.strip() for part in value.split(",")]
         if not all(part.isdecimal() for part in parts):
             self.fail(f"{value!r} is not a list of whole numbers such as 0,10,20", param, ctx)
+        if min(map(int, parts)) < self._least:
+            self.fail(f"{value!r}: the least is {self._least}", param, ctx)
         return tuple(dict.fromkeys(int(part) for part in parts))
 
 
@@ -54,10 +60,10 @@ class Counts(click.ParamType[tuple[int, ...]]):
 )
 @click.option(
     "--sample-size",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="Other candidates that --pairs sample takes for each candidate.",
+    "sample_sizes",
+    type=Counts(1),
+    multiple=True,
+    help="Other candidates that --pairs sample takes for each candidate, a curve each.  [default: 10]",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples.")
 @click.option("--complete", is_flag=True, help="Average over all judged queries.")
@@ -132,11 +138,14 @@ def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[st
     if not (width or options["k1"]):
         return settings
     k1 = options["k1"] or tuple(sorted({*(k for k in K1 if k < width), width}))
+    sizes = tuple(dict.fromkeys(chain.from_iterable(options["sample_sizes"]))) or (SAMPLE_SIZE,)
     for base in options["duo_k0"] or (depth,):
         for pairs in options["pairs"] or PAIR_AGGREGATIONS[:-1]:
-            label = f"duoBERT {pairs.capitalize()}, k0 = {base}"
-            how = {"sample_size": options["sample_size"], "seed": options["seed"], "blended": run.is_blended}
-            settings[label] = [Setting(base, k, pairs, **how) for k in k1]
+            for size in sizes if pairs == "sample" else sizes[:1]:
+                drawn = f" of {size}" if pairs == "sample" and len(sizes) > 1 else ""
+                label = f"duoBERT {pairs.capitalize()}{drawn}, k0 = {base}"
+                how = {"sample_size": size, "seed": options["seed"], "blended": run.is_blended}
+                settings[label] = [Setting(base, k, pairs, **how) for k in k1]
     return settings
 
 

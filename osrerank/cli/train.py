@@ -27,6 +27,8 @@ def _split(text: str) -> dict[str, str]:
         name, equals, content = part.strip().partition("=")
         if not (equals and name and content):
             raise click.BadParameter(f"{part!r} is not NAME=VALUE")
+        if name in options:
+            raise click.BadParameter(f"{name} is there twice, and only one can count; remove the other")
         options[name] = content
     return options
 
@@ -69,7 +71,7 @@ def training_options(command: Command) -> Command:
             click.option(
                 "--dev",
                 callback=source_options,
-                help="Candidates that the best weights are chosen by; as --data.",
+                help="Candidates that the best weights are chosen by, in a tenth of the time; as --data.",
             ),
             click.option("--dev-depth", default=100, show_default=True, type=click.IntRange(1), help="Reordered ones."),
             passages_option("--dev-passages", "Judge the candidates by their passages: kmaxavgp,k=2; maxp if bare."),

@@ -2,8 +2,9 @@
 
 Akkalyoncu Yilmaz et al.: Cross-domain modeling of sentence-level evidence for document retrieval, EMNLP 2019. Its
 archive has two files of an experiment. The dataset has a line for each sentence, with eight fields between tabs: label,
-first-pass score, query, sentence, query id, ``DOCID_NUMBER`` of the sentence, query id, running id. The predictions
-have ``query_id Q0 running_id line logit bert``, where the logit is the next-sentence head's second.
+first-pass score, query, sentence, query id, ``DOCID_NUMBER`` of the sentence, the query's number, running id. The
+predictions have ``number Q0 running_id line logit bert``, where the logit is the next-sentence head's second. A query's
+number is its id in Robust04's five folds, and its place among the topics, from 1, in Core17 and Core18.
 """
 
 from array import array
@@ -33,12 +34,14 @@ class _Dataset:
         scores: of the documents in the first pass.
         running: each sentence's running id.
         owners: each sentence's document.
+        numbered: query's number -> its id.
     """
 
     documents: dict[tuple[str, str], int] = field(default_factory=dict)
     scores: list[float] = field(default_factory=list)
     running: "array[int]" = field(default_factory=lambda: array("q"))
     owners: "array[int]" = field(default_factory=lambda: array("q"))
+    numbered: dict[str, str] = field(default_factory=dict)
 
 
 def read_predictions(predictions: Path, dataset: Path) -> list[Evidence]:
@@ -55,11 +58,10 @@ def read_predictions(predictions: Path, dataset: Path) -> list[Evidence]:
             together.
     """
     known = _read_dataset(dataset)
-    query_ids = [query_id for query_id, _doc_id in known.documents]
     ids, order = _sorted_once(np.array(known.running, dtype=np.int64), dataset)
     owners = np.array(known.owners, dtype=np.int64)[order]
-    asked, logits = _read_logits(predictions, dataset, ids, owners, query_ids)
-    best = _best(owners[np.searchsorted(ids, asked)], logits, len(query_ids))
+    asked, logits = _read_logits(predictions, dataset, ids, owners, known)
+    best = _best(owners[np.searchsorted(ids, asked)], logits, len(known.documents))
     return _evidence(list(known.documents), np.array(known.scores), best)
 
 
@@ -70,10 +72,13 @@ def _read_dataset(path: Path) -> _Dataset:
         if len(fields) != _DATASET_FIELDS:
             reason = f"expected the 8 fields of Birch's dataset between tabs, found {len(fields)}"
             raise bad_line(path, number, reason)
-        _label, score, _query, _sentence, query_id, sentence_id, _again, running = fields
+        _label, score, _query, _sentence, query_id, sentence_id, number_of_query, running = fields
         doc_id, underscore, _place = sentence_id.rpartition("_")
         if not underscore or not doc_id:
             raise bad_line(path, number, f"the sentence's id {sentence_id!r} is not DOCID_NUMBER")
+        if (other := found.numbered.setdefault(number_of_query, query_id)) != query_id:
+            reason = f"column 7 gives queries {other} and {query_id} the same number, {number_of_query}"
+            raise bad_line(path, number, reason)
         first_pass = _number(path, number, "first-pass score", score)
         owner = found.documents.setdefault((query_id, doc_id), len(found.scores))
         if owner == len(found.scores):
@@ -91,7 +96,7 @@ def _read_dataset(path: Path) -> _Dataset:
 
 
 def _read_logits(
-    path: Path, dataset: Path, ids: Integers, owners: Integers, query_ids: list[str]
+    path: Path, dataset: Path, ids: Integers, owners: Integers, known: _Dataset
 ) -> tuple[Integers, Floats]:
     """Return the running ids that have a prediction, and their logits, each ``(n,)``.
 
@@ -100,8 +105,9 @@ def _read_logits(
         dataset: where the sentences are from.
         ids: running ids of the sentences, in ascending order.
         owners: the sentences' documents, in that order.
-        query_ids: each document's query.
+        known: the documents, and what the predictions call their queries; a query's own id will do too.
     """
+    query_ids = [query_id for query_id, _doc_id in known.documents]
     running, logits = array("q"), array("d")
     for number, line in numbered_lines(path):
         fields = line.split()
@@ -113,7 +119,7 @@ def _read_logits(
         place = int(np.searchsorted(ids, one))
         if place == len(ids) or ids[place] != one:
             raise bad_line(path, number, f"{dataset} has no sentence with the running id {one}; give its own dataset")
-        if (owner := query_ids[owners[place]]) != query_id:
+        if (owner := query_ids[owners[place]]) not in (query_id, known.numbered.get(query_id)):
             reason = f"sentence {one} is of query {owner} in {dataset}, not of {query_id}; give its own dataset"
             raise bad_line(path, number, reason)
         running.append(one)

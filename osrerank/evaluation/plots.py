@@ -105,7 +105,7 @@ def _draw(axes: Any, label: str, points: Sequence[Point], place: int) -> None:
     axes.plot(
         [point.inferences for point in points],
         [point.quality for point in points],
-        marker=MARKERS[place % len(MARKERS)],
+        marker=MARKERS[(place + place // len(COLOURS)) % len(MARKERS)],  # no two curves have both alike
         markersize=4,
         linewidth=1.3,
         color=COLOURS[place % len(COLOURS)],

@@ -4,11 +4,12 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from osrerank.evaluation.first_documents import FirstDocument
 from osrerank.evaluation.measures import Averaging, Evaluation
-from osrerank.evaluation.significance import Comparison
+from osrerank.evaluation.significance import Comparison, Marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +20,17 @@ class Report:
         evaluations: one for each run, in the order given.
         averaging: how runs were cut and averaged.
         comparisons: none unless asked for.
-        marks: (run, measure) -> letters of the runs that this one is significantly better than.
+        marks: (run, measure) -> letters of the runs that this one is significantly better than, or differs from.
+        marked_by: which of the two.
+        first: what each run puts first, if asked for.
     """
 
     evaluations: Sequence[Evaluation]
     averaging: Averaging
     comparisons: Sequence[Comparison]
     marks: Mapping[tuple[str, str], str]
+    marked_by: Marks = "holm"
+    first: Sequence[FirstDocument] = field(default=())
 
     def as_json(self, *, per_query: bool) -> dict[str, Any]:
         """Return the report as values that JSON knows; numbers that JSON lacks (an infinite effect size) are None."""
@@ -33,6 +38,7 @@ class Report:
             "averaging": asdict(self.averaging),
             "runs": [self._run(evaluation, per_query=per_query) for evaluation in self.evaluations],
             "comparisons": [_finite(asdict(comparison)) for comparison in self.comparisons],
+            **({"first": [asdict(one) for one in self.first]} if self.first else {}),
         }
 
     def as_csv(self, *, per_query: bool) -> str:
@@ -43,7 +49,7 @@ class Report:
         writer.writerows(row for evaluation in self.evaluations for row in _rows(evaluation, per_query=per_query))
         if self.comparisons:
             table.write("\n")
-            names = [field.name for field in fields(Comparison)]
+            names = [one.name for one in fields(Comparison)]
             writer.writerow(names)
             writer.writerows([getattr(comparison, name) for name in names] for comparison in self.comparisons)
         return table.getvalue()
@@ -56,7 +62,8 @@ class Report:
             "measures": _finite(evaluation.overall),
         }
         if self.comparisons:
-            shown["better_than"] = {measure: letters for (run, measure), letters in self.marks.items() if run == name}
+            relation = "better_than" if self.marked_by == "holm" else "differs_from"
+            shown[relation] = {measure: letters for (run, measure), letters in self.marks.items() if run == name}
         if per_query:
             shown["per_query"] = {measure: _finite(values) for measure, values in evaluation.per_query.items()}
         return shown

@@ -20,6 +20,8 @@ from osrerank.evaluation.measures import Evaluation
 
 Differences = npt.NDArray[np.float64]
 TestName = Literal["t", "randomisation"]
+Marks = Literal["holm", "raw"]
+"""Which differences letters mark: by corrected p-values, of the better run; or by raw ones, of both."""
 
 SAMPLES = 100_000
 _EXACT_UP_TO = 16  # queries: 2 ** 16 sign patterns are fewer than the samples
@@ -61,8 +63,10 @@ class Comparison:
     p_t_holm: float = math.nan
     p_randomisation_holm: float = math.nan
 
-    def p_value(self, test: TestName) -> float:
-        """Return the corrected p-value of a test."""
+    def p_value(self, test: TestName, marks: Marks = "holm") -> float:
+        """Return the p-value of a test, corrected or raw."""
+        if marks == "raw":
+            return self.p_t if test == "t" else self.p_randomisation
         return self.p_t_holm if test == "t" else self.p_randomisation_holm
 
 
@@ -139,26 +143,36 @@ def effect_size(differences: Differences) -> float:
 
 
 def superscripts(
-    comparisons: Sequence[Comparison], names: Sequence[str], *, test: TestName = "t", alpha: float = 0.05
+    comparisons: Sequence[Comparison],
+    names: Sequence[str],
+    *,
+    test: TestName = "t",
+    alpha: float = 0.05,
+    marks: Marks = "holm",
 ) -> dict[tuple[str, str], str]:
     """Return the letters that papers print beside a value: which runs this run is significantly better than.
+
+    With raw marks, which runs it differs from, better or worse, before any correction (Chen et al., ICIP at TREC-2020,
+    Table 2).
 
     Args:
         comparisons: as `compare_runs` returns them.
         names: the runs in the table's order; the first is ``a``.
-        test: whose corrected p-value decides.
+        test: whose p-value decides.
         alpha: p-values below it are significant.
+        marks: which p-value, and whether the worse run of a pair is marked too.
 
     Returns:
-        (run, measure) -> letters in order, for example ``ac``; runs that beat none are absent.
+        (run, measure) -> letters in order, for example ``ac``; runs without any are absent.
     """
     beaten: dict[tuple[str, str], set[str]] = {}
     for comparison in comparisons:
-        if comparison.p_value(test) < alpha:
+        if comparison.p_value(test, marks) < alpha:
             better, worse = comparison.run, comparison.baseline
             if comparison.difference < 0:
                 better, worse = worse, better
-            beaten.setdefault((better, comparison.measure), set()).add(letter(names.index(worse)))
+            for run, other in [(better, worse), (worse, better)][: 2 if marks == "raw" else 1]:
+                beaten.setdefault((run, comparison.measure), set()).add(letter(names.index(other)))
     return {key: "".join(sorted(letters)) for key, letters in beaten.items()}
 
 

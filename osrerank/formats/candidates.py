@@ -169,6 +169,20 @@ def assemble(run: Path | str, corpus: Path | str, queries: Path | str) -> Candid
     )
 
 
+def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
+    """Return the texts of some documents of JSON lines by id, each with its title in front; the last of an id counts.
+
+    Raises:
+        FormatError: a line is malformed.
+        EvaluationError: a document is not there.
+    """
+    missing = set(doc_ids)
+    found = {row.id: json.loads(str(row.value)) for row in _rows_of(corpus, doc_ids, missing)}
+    if missing:
+        raise EvaluationError(f"{corpus} lacks {len(missing)} documents of the runs, {min(missing)} among them")
+    return {doc_id: " ".join(filter(None, (one.get("title"), one["text"]))) for doc_id, one in found.items()}
+
+
 def _rows_of(path: Path, wanted: AbstractSet[str], missing: set[str]) -> Iterator[Row]:
     """Yield the wanted documents as JSON, the last of an id first in the table; remove their ids from ``missing``."""
     for number, value in numbered_objects(path):

@@ -1,10 +1,11 @@
-"""Query sets: TSV, JSON lines, TREC topics and CACM's form, recognised by how the file begins."""
+"""Query sets: TSV, JSON lines, TREC topics, CACM's form and TREC-CAR's ids, recognised by how the file begins."""
 
 import codecs
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines, shown, text_lines, whole
@@ -21,13 +22,17 @@ _NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</
 _LABEL = re.compile(r"^\s*(?:Topic|Description|Narrative)\b\s*:?", re.IGNORECASE)
 _TAGS = r"</?(?:num|title|query|querytime|querytweettime|desc|narr|top|smry|con|dom)\b"
 _NAMES: dict[TopicField, str] = {"title": "title|query", "desc": "desc", "narr": "narr"}  # Microblog's title is <query>
+_CAR_SOURCE = re.compile(r"^(?:enwiki|tqa\d*):")
+_CAR_FILE = re.compile(rb"\A(?:enwiki|tqa\d*):|%[0-9A-Fa-f]{2}|[^\s:/]/[^\s/]")
+"""How TREC-CAR's ids are recognised, in a file without spaces and tabs: by their source, an escape or a heading."""
 
 
 def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> tuple[Query, ...]:
     """Read a query set in file order; files may be compressed or archives.
 
     Formats: ``id<TAB>text``; JSON lines with ``query_id`` (or ``id``, ``_id``) and ``text`` (or ``query``); TREC
-    topics; ``<DOC><DOCNO>id</DOCNO> text</DOC>``. A topic's number loses its leading zeros, as TREC's qrels write it.
+    topics; ``<DOC><DOCNO>id</DOCNO> text</DOC>``; TREC-CAR's ids, one a line, whose decoded title and headings are the
+    text. A topic's number loses its leading zeros, as TREC's qrels write it.
 
     Args:
         paths: a file, or files, folders and archives.
@@ -68,7 +73,10 @@ def _queries(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]
     head = source.stream.peek(512)[:512].removeprefix(codecs.BOM_UTF8).lstrip()
     if head.startswith(b"<"):
         return _tagged(source, field)
-    return _json(source) if head.startswith(b"{") else _tsv(source)
+    if head.startswith(b"{"):
+        return _json(source)
+    is_car = _CAR_FILE.search(head) and not re.search(rb"[ \t]|://", head)
+    return _car_ids(source) if is_car else _tsv(source)
 
 
 def _tsv(source: Source) -> Iterator[tuple[int, str, str]]:
@@ -79,6 +87,19 @@ def _tsv(source: Source) -> Iterator[tuple[int, str, str]]:
         if not tab:
             raise malformed(source, f"expected `id<TAB>text`, found {shown(line)}", line=number)
         yield number, query_id.strip(), text
+
+
+def _car_ids(source: Source) -> Iterator[tuple[int, str, str]]:
+    for number, line in whole(text_lines(source)):
+        query_id = line.strip()
+        if len(query_id.split()) > 1:
+            raise malformed(source, f"expected one TREC-CAR id, found {shown(line)}", line=number)
+        try:
+            text = unquote(_CAR_SOURCE.sub("", query_id).replace("/", " "), errors="strict")
+        except UnicodeDecodeError:
+            raise malformed(source, f"the escapes of {shown(line)} are not UTF-8", line=number) from None
+        if query_id:
+            yield number, query_id, text
 
 
 def _json(source: Source) -> Iterator[tuple[int, str, str]]:

@@ -10,7 +10,7 @@ import torch
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.basic import average_precision, ndcg, reciprocal_rank
 from osrerank.options.passages import Passages
-from osrerank.scoring.card import logistic
+from osrerank.scoring.card import Kind, logistic
 from osrerank.scoring.inputs import Tokens, padded
 from osrerank.stages.passages import AGGREGATIONS
 from osrerank.training.documents import passages_in
@@ -103,13 +103,11 @@ class Development:
         """Return the mean of the measure over the queries; 0 for a query without a relevant candidate.
 
         Raises:
-            ConfigError: passages are aggregated by their probabilities, which a duo model's sums are not.
+            ConfigError: as `check`.
         """
-        if self.passages and self.passages.aggregation not in BY_BEST and trainee.card.kind == "duo":
-            reason = f"dev-passages: {self.passages.aggregation} needs probabilities; for a duo model give maxp"
-            raise ConfigError(reason, setting="dev-passages")
+        self.check(trainee.card.kind)
         cut = [self._cut(example) for example in self.examples]
-        texts = [tuple(passage for some in document for passage in some) for document in cut]
+        texts = self.texts()
         passages = [
             Example(example.query, some, (0,) * len(some)) for example, some in zip(self.examples, texts, strict=True)
         ]
@@ -118,6 +116,20 @@ class Development:
             of_documents = parts([len(some) for some in document], scores)
             values.append(self._measured(example, [self._put_together(some, trainee) for some in of_documents]))
         return float(np.mean(values))
+
+    def check(self, kind: Kind) -> None:
+        """Refuse what a kind of model cannot be measured by.
+
+        Raises:
+            ConfigError: passages are aggregated by their probabilities, which a duo model's sums are not.
+        """
+        if self.passages and self.passages.aggregation not in BY_BEST and kind == "duo":
+            reason = f"dev-passages: {self.passages.aggregation} needs probabilities; for a duo model give maxp"
+            raise ConfigError(reason, setting="dev-passages")
+
+    def texts(self) -> list[tuple[str, ...]]:
+        """Return what is scored of each query: its documents that are reordered, or all of their passages."""
+        return [tuple(passage for some in self._cut(example) for passage in some) for example in self.examples]
 
     def first_pass(self) -> float:
         """Return the measure of the candidates' own order."""

@@ -8,7 +8,7 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from osrerank.training.loop import Machine, Plan, Training
 from osrerank.training.mining import MINED_FILE, Mined, mine
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
+from osrerank.training.schedule import MEASUREMENTS, Schedule, cost, schedule
 from osrerank.training.weights.models import Trainee, check_loss, load_trainee
 from osrerank.training.weights.readme import write_model
 from osrerank.training.weights.student import layer_map, select_layers, stand_ins
@@ -78,10 +79,12 @@ class Amount:
     Attributes:
         examples: of each source.
         sequences: of a pass over all sources.
+        cost: of these, as `schedule.cost` estimates it.
     """
 
     examples: tuple[int, ...]
     sequences: int
+    cost: float
 
 
 def train(request: Request, kind: Kind = "mono") -> Path | None:
@@ -150,7 +153,7 @@ def distill(
     return _fit(request, trainee, objective, machine, steps, fingerprint)
 
 
-def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amount:
+def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly, kind: Kind) -> Amount:
     """Read all data once, so that malformed lines are found before the training begins.
 
     Raises:
@@ -158,20 +161,23 @@ def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly) -> Amou
         EvaluationError: there is nothing to learn from.
     """
     examples: list[int] = []
-    sequences = 0
+    sequences, read = 0, 0.0
     rng = random.Random(recipe.seed)  # noqa: S311 - only counts
     for source in sources:
         number = 0
         for number, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
             if recipe.soft and example.documents and not example.scores:
                 raise EvaluationError(f"{example.place}: soft=true learns from scores, and the example has none")
-            sequences += sum(assembly.count(one) for one in drawn(example, recipe, rng))
+            for one in drawn(example, recipe, rng):
+                made = assembly.count(one)
+                sequences += made
+                read += cost(one.query, one.documents, made, kind, assembly.builder.max_tokens)
         examples.append(number)
     if not sequences:
         names = "; ".join(source.name for source in sources)
         need = "relevant documents and others" if recipe.draw in {"balanced", "list"} else "documents"
         raise EvaluationError(f"there is nothing to learn from in {names}: no example has {need}")
-    return Amount(tuple(examples), sequences)
+    return Amount(tuple(examples), sequences, read)
 
 
 def _as_it_is(recipe: Recipe) -> Recipe:
@@ -212,13 +218,15 @@ def _fit(
     """Run the loop in its one or two parts, and write the model."""
     recipe = request.recipe
     check_loss(trainee.card, recipe)
-    amount = _counted(request, steps.assembly, fingerprint, machine)
+    amount = _counted(request, steps.assembly, trainee.card.kind, fingerprint, machine)
     total = recipe.steps or math.ceil(recipe.epochs * amount.sequences / recipe.batch)
     request.report(f"{sum(amount.examples)} examples, {amount.sequences} sequences a pass, {total} steps")
-    plan = Plan(recipe, total, request.folder, fingerprint, request.max_minutes, report=request.report)
+    measuring = _schedule(request, trainee, total * recipe.batch * amount.cost / amount.sequences)
+    most, limit = measuring.measurements, request.max_minutes
+    plan = Plan(recipe, total, request.folder, fingerprint, most, limit, report=request.report)
     training = Training(objective, plan, machine)
     scoring = Scoring(machine.device, 4 * steps.budget_tokens, machine.autocast)
-    measure = _measure(request, trainee, scoring, training, machine)
+    measure = _measure(request, measuring, trainee, scoring, training, machine)
     mine_at = round(total * recipe.mine_at) if recipe.draw == "list" else 0
     sources, counts = [source.read for source in request.data], amount.examples
     if mine_at:
@@ -240,36 +248,50 @@ def _fit(
     if not training.run(steps.made(stream, training.state.step - mine_at), total, measure):
         return None
     if machine.is_first:
-        _finish(request, trainee, training, amount)
+        _finish(request, trainee, training, amount, measuring)
     machine.wait()
     return request.output
 
 
-def _measure(
-    request: Request, trainee: Trainee, scoring: Scoring, training: Training, machine: Machine
-) -> Callable[[], float] | None:
-    """Return the measure of the model on the development set, None without one; report its first value."""
+def _schedule(request: Request, trainee: Trainee, training: float) -> Schedule:
+    """Return how a training of this cost is measured, and report it; the recipe's word counts."""
     if request.development is None:
-        return None
+        return Schedule(None, MEASUREMENTS, before=False, says="")
     examples = tuple(request.development.read())
     development = Development(examples, request.recipe.measure, request.depth, request.passages)
+    development.check(trainee.card.kind)
+    if request.recipe.evaluate_every:
+        return Schedule(development, MEASUREMENTS, before=True, says="")
+    measuring = schedule(development, training, trainee.card.kind, trainee.card.max_tokens)
+    request.report(measuring.says)
+    return measuring
+
+
+def _measure(
+    request: Request, measuring: Schedule, trainee: Trainee, scoring: Scoring, training: Training, machine: Machine
+) -> Callable[[], float] | None:
+    """Return the measure of the model on the development set, None without one; report what it begins with."""
+    development = measuring.development
+    if development is None:
+        return None
     if not training.state.step and machine.is_first:
-        before, first_pass = development.value(trainee, scoring), development.first_pass()
-        request.report(f"before: {request.recipe.measure} {before:.4f}; the candidates' own order: {first_pass:.4f}")
+        name, first_pass = request.recipe.measure, f"{development.first_pass():.4f}"
+        before = f"before: {name} {development.value(trainee, scoring):.4f}; " if measuring.before else ""
+        request.report(f"{before}the candidates' own order: {'' if before else f'{name} '}{first_pass}")
     return lambda: development.value(trainee, scoring)
 
 
-def _counted(request: Request, assembly: Assembly, fingerprint: str, machine: Machine) -> Amount:
+def _counted(request: Request, assembly: Assembly, kind: Kind, fingerprint: str, machine: Machine) -> Amount:
     """Count the data in the first process, or read what it or an earlier call counted."""
     file = request.folder / DATA_FILE
     with machine.first_before_others():
         if file.exists():
             known = json.loads(file.read_text(encoding="utf-8"))
-            if known.pop("fingerprint") == fingerprint:
-                return Amount(tuple(known["examples"]), known["sequences"])
-        amount = count(request.data, request.recipe, assembly)
+            if known.pop("fingerprint") == fingerprint and "cost" in known:
+                return Amount(tuple(known["examples"]), known["sequences"], known["cost"])
+        amount = count(request.data, request.recipe, assembly, kind)
         request.folder.mkdir(parents=True, exist_ok=True)
-        content = {"fingerprint": fingerprint, "examples": amount.examples, "sequences": amount.sequences}
+        content = {"fingerprint": fingerprint, **asdict(amount)}
         file.write_text(f"{json.dumps(content)}\n", encoding="utf-8")
     return amount
 
@@ -293,7 +315,7 @@ def _weights(source: Path) -> str:
     return digest(source, [*files, *parameter_files(source)])
 
 
-def _finish(request: Request, trainee: Trainee, training: Training, amount: Amount) -> None:
+def _finish(request: Request, trainee: Trainee, training: Training, amount: Amount, measuring: Schedule) -> None:
     """Write the model with its card, and remove the checkpoints."""
     training.restore_best()
     state = training.state
@@ -309,12 +331,13 @@ def _finish(request: Request, trainee: Trainee, training: Training, amount: Amou
     }
     if trainee.source != request.source:
         written["student_from"] = name_of(trainee.source)
-    if state.best is not None and request.development is not None:
+    if state.best is not None and request.development is not None and measuring.development is not None:
         measurements = training.plan.measurements
         best = f"the best of {measurements} measurements on this set, so it is optimistic"
         written["measures"] = {
             request.recipe.measure: round(state.best, 4),
             "on": request.development.name,
+            "queries": len(measuring.development.examples),
             "at_step": state.best_step,
             "chosen": best if measurements > 1 else "the last weights",
         }

@@ -30,6 +30,7 @@ from osrerank.training.examples.batches import Lot, Step, prefetched
 from osrerank.training.objective import Objective
 from osrerank.training.optimiser import Adam, learning_rate, parameter_groups
 from osrerank.training.recipes import Recipe
+from osrerank.training.schedule import MEASUREMENTS
 
 logger = logging.getLogger(__name__)
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
@@ -51,6 +52,7 @@ class Plan:
         total: steps of the whole training.
         folder: of checkpoints and curve.
         fingerprint: hash of what the training depends on.
+        most_measurements: on the development set, where the recipe says nothing of them.
         max_minutes: time after which the training stops with a checkpoint, to be resumed by another call; None for no
             limit.
         save_every_s: time between checkpoints.
@@ -61,6 +63,7 @@ class Plan:
     total: int
     folder: Path
     fingerprint: str
+    most_measurements: int = MEASUREMENTS
     max_minutes: float | None = None
     save_every_s: float = SAVE_EVERY_S
     report: Callable[[str], None] = logger.info
@@ -68,7 +71,7 @@ class Plan:
     @property
     def evaluate_every(self) -> int:
         """Steps between measurements on the development set; the last step is measured too."""
-        return self.recipe.evaluate_every or math.ceil(self.total / 10)
+        return self.recipe.evaluate_every or math.ceil(self.total / self.most_measurements)
 
     @property
     def measurements(self) -> int:

@@ -217,7 +217,7 @@ def pretrain(
     total = recipe.steps or math.ceil(recipe.epochs * count / recipe.batch)
     report(f"{count} sequences a pass, {total} steps")
     folder = output.with_name(f"{output.name}.training")
-    settled = Plan(recipe, total, folder, _fingerprint(source, corpora, recipe), max_minutes, report=report)
+    settled = Plan(recipe, total, folder, _fingerprint(source, corpora, recipe), max_minutes=max_minutes, report=report)
     training = Training(MaskedObjective(network), settled, machine)
     if not training.run(steps.made(lambda: read_texts(corpora), training.state.step), total, None):
         return None

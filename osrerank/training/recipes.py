@@ -52,7 +52,8 @@ class Recipe:
         compiled: whether torch.compile compiles the network, which takes a minute or two at the start.
         budget_tokens: padded tokens of a forward pass; a step that has more takes several.
         measure: chooses the best weights.
-        evaluate_every: steps between measurements on the development set; 0 for the tenth part of all.
+        evaluate_every: steps between measurements on the whole development set; 0 for ten or fewer, and on a part of
+            it where that is needed to measure for at most a tenth of the time.
         method: of distillation: "simplified-tinybert", or only "logits".
         attention, hidden: whether Simplified TinyBERT compares attention, and states.
         soft: whether training learns from the scores in the examples, as distillation does from its teacher's.

@@ -104,5 +104,5 @@ def _amount(source: Mapping[str, Any]) -> str:
 
 def _measured(measures: Mapping[str, Any]) -> list[str]:
     if not measures:
-        return ["None: the last weights were kept, without a development set."]
+        return ["None: the last weights were kept; no development set was measured."]
     return [f"- {name}: {value}" for name, value in measures.items()]

@@ -41,20 +41,32 @@ def test_monobert(run_page: RunPage) -> None:
 
 
 def test_trec_car(run_page: RunPage) -> None:
-    settings = "export OSRERANK_URL=embedded:index\nSTEPS=3\nWARMUP=1\nDEV_QUERIES=2"
-    told = run_page("trec-car", collections.trec_car(), settings)
+    pytest.importorskip("torch")
+    from tests.docs.reproduce.bert import repository
+
+    classifier = repository("classifier")
+    files = {f"authors-model/{name}": content for name, content in classifier.items()}
+    files["authors-model/bert_config.json"] = classifier["config.json"]
+    settings = (
+        "export OSRERANK_URL=embedded:index\nSTEPS=3\nWARMUP=1\nDEV_QUERIES=2\nAUTHORS_MODEL=authors-model\n"
+        "TABLE2_STEPS=2\nTABLE2_WARMUP=1\nTABLE2_BATCH=4\nK1=3"
+    )
+    told = run_page("trec-car", collections.trec_car(), settings, files)
     assert "1 skipped" not in told
-    assert told.count("AP@1000") == 3
+    assert told.count("AP@1000") == 6
+    assert "duoBERT Binary, k0 = " in told
 
 
 def test_multi_stage(run_page: RunPage, tmp_path: Path) -> None:
     settings = (
         "export OSRERANK_URL=embedded:index\nSTEPS=2\nWARMUP=1\nBATCH=8\nTOKENS=32\nK1=4\n"
-        'FIGURE_K0="0,10,20,40"\nFIGURE_K1="0,2,4"\nSMALL_K0=5'
+        'FIGURE_K0="0,10,20,40"\nFIGURE_K1="0,2,4"\nSMALL_K0=5\nSAMPLES="1,2"'
     )
     told = run_page("multi-stage", collections.msmarco_passage(), settings)
     for name in ("Sum", "Binary", "Min", "Max", "Sample"):
         assert f"duoBERT {name}, k0" in told
+    assert "duoBERT Sample of 2, k0" in told
+    assert told.count("  duo: ") == 10
     work = tmp_path / "work"
     assert all((work / f"figure-{number}.svg").exists() for number in (2, 3, 4))
     records = [json.loads(line) for line in (work / "duo.run.jsonl").read_text("utf-8").splitlines()[1:]]

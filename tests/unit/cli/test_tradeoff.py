@@ -56,6 +56,19 @@ def test_csv_table_and_plot(folder: Path) -> None:
     assert ["monoBERT", "3", "0", "3.0", "0.5000"] in [line.split() for line in shown(folder).output.splitlines()]
 
 
+def test_several_sample_sizes_are_a_curve_each(tmp_path: Path) -> None:
+    names = ["a", "b", "c", "d"]
+    write_run(tmp_path / "run.jsonl", names, names, names)
+    (tmp_path / "qrels").write_text("q 0 d 1\n")
+    for sizes in (["--sample-size", "1", "--sample-size", "2,3"], ["--sample-size", "1,2,3"]):
+        points = json.loads(shown(tmp_path, "--json", "--k1", "0,4", "--pairs", "sample", *sizes).output)["points"]
+        assert [(one["curve"], one["inferences"]) for one in points if one["k1"]] == [
+            (f"duoBERT Sample of {size}, k0 = 4", 4 + 4 * size) for size in (1, 2, 3)
+        ]
+    assert points[-1]["quality"] == 1.0  # all three others: Sum
+    assert "the least is 1" in shown(tmp_path, "--sample-size", "0,5").output
+
+
 def test_depth_beyond_the_run_and_bad_lists_are_refused(folder: Path) -> None:
     assert "is not a list of whole numbers" in shown(folder, "--k0", "0,ten").output
     outcome = shown(folder, "--k0", "3", "--k1", "3")

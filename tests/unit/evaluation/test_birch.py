@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from osrerank.cli import cli
 from osrerank.errors import FormatError
 from osrerank.evaluation.birch import read_predictions
-from osrerank.evaluation.tune import Weights
+from osrerank.evaluation.tune import Weights, precisions
+from osrerank.formats.trec import read_qrels, read_run
 
 DATASET = [  # label, first pass, query, sentence, query id, sentence id, query id, running id
     "0\t4.5\ta query\tFirst.\t301\tAP_88-1_0\t301\t0",
@@ -78,6 +79,63 @@ def test_bad_lines_are_named(tmp_path, which, place, line, said):
     with pytest.raises(FormatError, match=said) as caught:
         read_predictions(*write(tmp_path, **lines))
     assert caught.value.line == place + 1
+
+
+def as_birch_writes(name, topics, documents):
+    """The dataset's and the predictions' lines, in the form of the released code for a collection.
+
+    Of each topic's documents the last has the best sentence. Robust04's five folds repeat the topic's id and count
+    sentences from 0; the Core collections number topics and sentences from 1. Predictions come shuffled.
+    """
+    dataset, predictions = [], []
+    for place, topic in enumerate(topics, start=1):
+        query, first = (topic, 0) if name == "robust04" else (place, 1)
+        for rank, document in enumerate(documents):
+            for sentence in range(2):
+                running = len(dataset) + first
+                score = round(10 - rank / 3, 11 if name == "robust04" else 16)
+                fields = [int(rank > 0), score, f"query {topic}", "A sentence.", topic, f"{document}_{sentence}"]
+                dataset.append("\t".join(map(str, [*fields, query, running])))
+                predictions.append(f"{query} Q0 {running} {running} {rank - sentence} bert")
+    return dataset, predictions[::-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "documents"),
+    [
+        ("robust04", ["FBIS3-1", "LA_2", "FT911-3"]),
+        ("core17", ["1736", "240", "99"]),
+        ("core18", ["9171debc316e5e2782e0d2404ca7d09d", "b2e89334-33f9-11e1-825f-dabc29fd7071", "x_1"]),
+    ],
+)
+def test_each_collections_queries_are_found_as_birchs_code_numbers_them(tmp_path, name, documents):
+    topics = ["321", "336", "1", "347"]  # "1" is also the number of 321
+    found = read_predictions(*write(tmp_path, *as_birch_writes(name, topics, documents)))
+    assert [one.query_id for one in found] == topics
+    for one in found:
+        assert one.doc_ids == tuple(documents)
+        assert one.best[:, :2].tolist() == [[0.0, -1.0], [1.0, 0.0], [2.0, 1.0]]
+
+
+def test_a_number_of_two_queries_is_refused(tmp_path):
+    dataset, predictions = as_birch_writes("core17", ["307", "310"], ["a"])
+    dataset[3] = dataset[3].replace("\t2\t4", "\t1\t4")
+    with pytest.raises(FormatError, match="line 4: column 7 gives queries 307 and 310 the same number, 1"):
+        read_predictions(*write(tmp_path, dataset, predictions))
+
+
+def test_core18s_published_run_in_birchs_form_keeps_its_precision(shared, tmp_path):
+    run = read_run(shared / "core18-bm25-rm3-run" / "core18_title_rm3.run")
+    dataset, predictions = [], []
+    for number, (topic, ranking) in enumerate(run.rankings.items(), start=1):
+        for one in ranking:
+            running = len(dataset) + 1
+            dataset.append(f"0\t{one.score}\tq\ts\t{topic}\t{one.doc_id}_0\t{number}\t{running}")
+            predictions.append(f"{number} Q0 {running} {running} 0.5 bert")
+    evidence = read_predictions(*write(tmp_path, dataset, predictions))
+    alone = precisions(evidence, read_qrels(shared / "qrels" / "qrels.core18.txt"), [Weights(0.0, 1.0, 0.0)])
+    assert len(alone) == 50
+    assert round(float(np.mean(list(alone.values()))), 4) == 0.3075
 
 
 def test_empty_files_are_refused(tmp_path):

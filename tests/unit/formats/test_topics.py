@@ -73,6 +73,19 @@ def write(folder: Path, content: str) -> str:
         (TOPICS, [("301", "Organized Crime"), ("302", "Polio & vaccines")]),
         ("<DOC>\n<DOCNO>\n1\n</DOCNO>\n What articles\nexist?\n</DOC>\n", [("1", "What articles exist?")]),
         (CACM_TOPICS, [("1", "What about TSS?"), ("2", "x < 3")]),
+        (
+            "enwiki:Aftertaste\nenwiki:Aftertaste/Wine%20%26%20taste\n\nenwiki:Tacoma/A%2FB%20(C+D)/%C4%80t\r\n",
+            [
+                ("enwiki:Aftertaste", "Aftertaste"),
+                ("enwiki:Aftertaste/Wine%20%26%20taste", "Aftertaste Wine & taste"),
+                ("enwiki:Tacoma/A%2FB%20(C+D)/%C4%80t", "Tacoma A/B (C+D) Āt"),
+            ],
+        ),
+        (
+            "Antibiotics\nHog-dog%20rodeo/Typical%20match\n",
+            [("Antibiotics", "Antibiotics"), ("Hog-dog%20rodeo/Typical%20match", "Hog-dog rodeo Typical match")],
+        ),
+        ("tqa2:L_0002/T_0020\n", [("tqa2:L_0002/T_0020", "L_0002 T_0020")]),
     ],
 )
 def test_formats_are_told_apart(tmp_path: Path, content: str, expected: list[tuple[str, str]]) -> None:
@@ -87,6 +100,13 @@ def test_formats_are_told_apart(tmp_path: Path, content: str, expected: list[tup
         ("", "no queries"),
         ("1\tone\n1\tagain\n", "line 2: query 1 appears twice"),
         ("1 one\n", "line 1: expected `id<TAB>text`"),
+        ("AC/DC live\n", "line 1: expected `id<TAB>text`"),
+        ("1048585\n2\n", "line 1: expected `id<TAB>text`"),
+        ("https://example.org/a/b\n", "line 1: expected `id<TAB>text`"),
+        ("enwiki:A\nenwiki:A\n", "line 2: query enwiki:A appears twice"),
+        ("enwiki:\n", "line 1: query 'enwiki:' has no text"),
+        ("enwiki:A%FF\n", "line 1: the escapes of 'enwiki:A%FF' are not UTF-8"),
+        (f"{'enwiki:A%20B/C' * 60}\nenwiki:A\ttext\n", "line 2: expected one TREC-CAR id"),
         ("1\t \n", "line 1: query '1' has no text"),
         ("\tone\n", "line 1: query '' has no id"),
         ('{"query_id": 1}\n', "line 1: expected the fields query_id and text"),
@@ -110,6 +130,9 @@ def test_real_topics_are_read(shared: Path) -> None:
     marco = read_queries(shared / "qrels" / "topics.msmarco-passage.dev-subset.txt")
     assert (len(marco), marco[1]) == (6980, Query("2", " Androgen receptor define"))
     assert len(read_queries(shared / "cacm" / "topics.cacm.txt")) == 64
+    car = read_queries(shared / "qrels" / "topics.car17v2.0.benchmarkY1test.txt")
+    assert len(car) == 2254
+    assert car[1].text == "Aftertaste Aftertaste processing in the cerebral cortex"
 
 
 class TestForms:

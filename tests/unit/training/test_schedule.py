@@ -1,0 +1,93 @@
+"""How often a training is measured, and on what: at most a tenth of what it computes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from osrerank.options.passages import Passages  # noqa: E402 - with their twins
+from osrerank.training.development import Development  # noqa: E402
+from osrerank.training.examples.lists import Example  # noqa: E402
+from osrerank.training.fit import train  # noqa: E402
+from osrerank.training.schedule import cost, schedule  # noqa: E402
+from tests.unit.training.test_fit import SMALL, curve, request  # noqa: E402
+
+EXAMPLES = tuple(
+    Example(f"query {number:02}", ("word " * 300,) * 4, (0, int(number % 2), 0, 0)) for number in range(60)
+)
+PASSAGES = Passages(words=150, stride=75)
+
+
+def per_query() -> float:
+    """The cost of a query: four documents of four passages, two of which have 150 words, one 150 and one 75."""
+    return 4 * sum(len("query 00") + len(" ".join(["word"] * words)) for words in (150, 150, 150, 75))
+
+
+def planned(sequences: float, development: Development | None = None):
+    """The schedule of a training of sequences that each cost as much as a query's."""
+    development = development or Development(EXAMPLES, "RR@10", passages=PASSAGES)
+    return schedule(development, sequences * per_query(), "mono", 10_000)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "queries", "measurements", "before"),
+    [
+        (10_000, 60, 10, True),
+        (3_000, 60, 5, False),
+        (1_200, 60, 2, False),
+        (600, 30, 2, False),
+        (300, 16, 2, False),
+        (181, 10, 2, False),
+        (50, 0, 0, False),
+        (2, 0, 0, False),
+    ],
+)
+def test_a_tenth_of_the_time_is_not_exceeded(sequences: int, queries: int, measurements: int, *, before: bool) -> None:
+    made = planned(sequences)
+    if made.development is None:
+        assert queries == 0
+        assert "the last weights are kept" in made.says
+        assert "evaluate_every=STEPS" in made.says
+        return
+    assert (len(made.development.examples), made.measurements, made.before) == (queries, measurements, before)
+    measured = queries * (measurements + before)
+    assert measured <= 0.1 * (sequences + measured)
+    assert f"{queries} " in made.says
+
+
+def test_queries_of_a_part_are_from_all_over_the_set_and_have_a_relevant_candidate() -> None:
+    made = planned(300)
+    assert made.development is not None
+    chosen = [EXAMPLES.index(example) for example in made.development.examples]
+    assert all(EXAMPLES[place].relevant for place in chosen)
+    assert chosen[0] < 5
+    assert chosen[-1] > 50
+    assert chosen == sorted(set(chosen))
+
+
+def test_a_small_set_is_measured_whole_or_not_at_all() -> None:
+    small = Development(EXAMPLES[:5], "RR@10", passages=PASSAGES)
+    made = planned(36, small).development
+    assert made is not None
+    assert len(made.examples) == 2  # those with a relevant candidate
+    assert planned(5, small).development is None
+
+
+def test_pairs_and_what_is_cut_off_are_counted() -> None:
+    assert cost("1234", ("123456", "12"), 2, "mono", 100) == 2 * (4 + 4)
+    assert cost("1234", ("123456", "12"), 2, "duo", 100) == 2 * (4 + 8)
+    assert cost("1234", ("1" * 10_000,), 1, "mono", 100) == 500
+    assert cost("1234", (), 0, "mono", 100) == 0
+
+
+@pytest.mark.long
+def test_a_short_training_is_not_held_up_by_its_development_set(examples: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    open_recipe = replace(SMALL, evaluate_every=0)
+    train(request(examples, tmp_path / "short", open_recipe, report=said.append, passages=Passages(words=4, stride=2)))
+    assert any("the last weights are kept" in line for line in said)
+    assert not any("before" in line for line in said)
+    assert not any(row["measure"] for row in curve(tmp_path / "short"))
+    assert "no development set was measured" in (tmp_path / "short" / "README.md").read_text(encoding="utf-8")
