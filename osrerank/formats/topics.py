@@ -1,13 +1,12 @@
 """Query sets: TSV, JSON lines, TREC topics and CACM's form, recognised by how the file begins."""
 
-import codecs
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_lines, shown, text_lines, whole
+from osrerank.formats.lines import id_problem, json_lines, shown, text_lines, whole
 from osrerank.formats.markup import strip_tags
 from osrerank.formats.sources import Patterns, Source, malformed, open_paths, readable
 from osrerank.types import Query
@@ -59,13 +58,15 @@ def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "
                 if not query_id or not text.strip():
                     lacking = "text" if query_id else "id"
                     raise malformed(source, f"query {query_id!r} has no {lacking}", line=line)
+                if problem := id_problem(query_id, of_query=True):
+                    raise malformed(source, problem, line=line)
                 seen.add(query_id)
                 yield line, Query(query_id, text)
 
 
 def _queries(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]:
     """Yield (line, id, text)."""
-    head = source.stream.peek(512)[:512].removeprefix(codecs.BOM_UTF8).lstrip()
+    head = source.stream.peek(512)[:512].lstrip()
     if head.startswith(b"<"):
         return _tagged(source, field)
     return _json(source) if head.startswith(b"{") else _tsv(source)
@@ -75,7 +76,7 @@ def _tsv(source: Source) -> Iterator[tuple[int, str, str]]:
     for number, line in whole(text_lines(source)):
         if not line.strip():
             continue
-        query_id, tab, text = line.rstrip("\r").partition("\t")
+        query_id, tab, text = line.partition("\t")
         if not tab:
             raise malformed(source, f"expected `id<TAB>text`, found {shown(line)}", line=number)
         yield number, query_id.strip(), text
@@ -93,7 +94,7 @@ def _json(source: Source) -> Iterator[tuple[int, str, str]]:
 
 def _tagged(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]:
     try:
-        content = source.stream.read().removeprefix(codecs.BOM_UTF8).decode()
+        content = source.stream.read().decode()
     except UnicodeDecodeError as error:
         raise malformed(source, "not UTF-8; convert the file to UTF-8 first", byte=error.start) from error
     for topic in _TOPIC.finditer(content):
@@ -116,4 +117,4 @@ def _field(topic: str, field: TopicField) -> str:
 
 def _topic_id(number: str) -> str:
     """Return a topic's number as TREC's qrels write it: `051` is `51`."""
-    return str(int(number)) if number.isdecimal() else number
+    return str(int(number)) if number.isascii() and number.isdecimal() else number

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
+from osrerank.formats.lines import id_problem
 from osrerank.formats.sources import Source, malformed, readable
 from osrerank.types import Document
 
@@ -93,11 +94,15 @@ def read_records(loader: Loader, sources: Iterable[Source], *, contents: bool = 
 def _records(loader: Loader, sources: Iterable[Source], *, contents: bool) -> Iterator[Record]:
     read = loader.read_contents or joined(loader.read, title_and_text) if contents else loader.read
     for source in sources:
+        if source.refused is not None:
+            yield source.refused
+            continue
         before_first = True
         with readable(source):
             for record in read(source):
                 before_first = False
-                yield record
+                problem = "" if isinstance(record, FormatError) else id_problem(record.doc_id)
+                yield malformed(source, problem) if problem else record
         if before_first and not loader.may_be_left_out:
             yield malformed(source, f"holds no record for the loader {loader.name}; is this the right file?")
 
