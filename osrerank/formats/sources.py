@@ -34,6 +34,8 @@ BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
 _SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
 _NEVER = ("*readme*", "*readchg*", "license*", "*.dtd")
+PACKED = (b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+"""How compressed files and ZIP archives begin."""
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\t-~]\0){4}|(?:\0[\t-~]){4}")
 """How a text in UTF-16 or UTF-32 begins: with its mark, or with characters of ASCII beside zeros."""
 

@@ -95,6 +95,7 @@ def _json(source: Source) -> Iterator[tuple[int, str, str]]:
 def _tagged(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]:
     try:
         content = source.stream.read().decode()
+        content = content if "\n" in content else content.replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise malformed(source, "not UTF-8; convert the file to UTF-8 first", byte=error.start) from error
     for topic in _TOPIC.finditer(content):

@@ -52,6 +52,12 @@ class Loader:
     read_contents: Read | None = None
 
 
+def checked(source: Source, document: Document, line: int | None = None) -> Record:
+    """Return a document, or the error for an id that no run can carry."""
+    problem = id_problem(document.doc_id)
+    return malformed(source, problem, line=line) if problem else document
+
+
 def joined(read: Read, join: Callable[[Document], str]) -> Read:
     """Return a reader of the same documents with the field ``contents``, which ``join`` makes of each."""
 
@@ -101,8 +107,7 @@ def _records(loader: Loader, sources: Iterable[Source], *, contents: bool) -> It
         with readable(source):
             for record in read(source):
                 before_first = False
-                problem = "" if isinstance(record, FormatError) else id_problem(record.doc_id)
-                yield malformed(source, problem) if problem else record
+                yield record
         if before_first and not loader.may_be_left_out:
             yield malformed(source, f"holds no record for the loader {loader.name}; is this the right file?")
 

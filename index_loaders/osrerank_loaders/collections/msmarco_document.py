@@ -7,7 +7,7 @@ from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines, shown, text_lines
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record, joined
+from osrerank_loaders.collections.base import Loader, Record, checked, joined
 from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.trec import doc_blocks
 
@@ -38,7 +38,7 @@ def _read_tsv(source: Source) -> Iterator[Record]:
             yield malformed(source, reason, line=number)
         else:
             if doc_id:
-                yield Document(doc_id, body, title, {"url": url})
+                yield checked(source, Document(doc_id, body, title, {"url": url}), number)
             else:
                 yield malformed(source, "the document has no id", line=number)
 
@@ -59,7 +59,7 @@ def _read_trec(source: Source) -> Iterator[Record]:
             yield malformed(source, f"expected url, title and body, a line each, in {doc_id!r}", line=number)
             continue
         url, title, body = [*lines.split("\n", 2), "", ""][:3]
-        yield Document(doc_id, body.removesuffix("\n"), title, {"url": url})
+        yield checked(source, Document(doc_id, body.removesuffix("\n"), title, {"url": url}), number)
 
 
 def read_documents_v2(source: Source) -> Iterator[Record]:
@@ -84,7 +84,7 @@ def read_documents_v2(source: Source) -> Iterator[Record]:
             reason = f"start_char and end_char must be whole numbers, in document {doc_id!r}"
             yield malformed(source, reason, line=number)
         elif isinstance(doc_id, str) and doc_id and isinstance(text, str) and isinstance(title, str):
-            yield Document(doc_id, text, title, metadata)
+            yield checked(source, Document(doc_id, text, title, metadata), number)
         else:
             yield malformed(source, f"docid, title and body must be strings, found docid {doc_id!r}", line=number)
 

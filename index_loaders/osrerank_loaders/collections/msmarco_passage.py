@@ -6,7 +6,7 @@ from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines, shown, text_lines
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record
+from osrerank_loaders.collections.base import Loader, Record, checked
 from osrerank_loaders.collections.jsonl import read_jsonl
 
 _FIELDS = 2
@@ -29,7 +29,7 @@ def _read_tsv(source: Source) -> Iterator[Record]:
             found = line.count("\t") + 1
             yield malformed(source, f"expected pid TAB passage, found {found} fields: {shown(line)}", line=number)
         elif doc_id:
-            yield Document(doc_id, text, "", nothing)
+            yield checked(source, Document(doc_id, text, "", nothing), number)
         else:
             yield malformed(source, "the passage has no id", line=number)
 
@@ -50,7 +50,7 @@ def read_passages_v2(source: Source) -> Iterator[Record]:
             yield malformed(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
         else:
             if isinstance(doc_id, str) and doc_id and isinstance(text, str):
-                yield Document(doc_id, text, "", metadata)
+                yield checked(source, Document(doc_id, text, "", metadata), number)
             else:
                 yield malformed(source, f"pid and passage must be strings, found {doc_id!r}", line=number)
 

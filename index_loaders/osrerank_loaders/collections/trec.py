@@ -23,7 +23,7 @@ from osrerank.formats.lines import json_lines, shown
 from osrerank.formats.markup import elements, strip_tags
 from osrerank.formats.sources import BUFFER_BYTES, Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import CONTENTS, Loader, Record, joined, title_and_text
+from osrerank_loaders.collections.base import CONTENTS, Loader, Record, checked, joined, title_and_text
 
 _TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP")
@@ -33,7 +33,7 @@ _POST_TYPES = frozenset({"sanitized_html", "tweet"})
 LATIN_1, CONGRESSIONAL_RECORD = "iso-8859-1", "CR93"
 _MARKS = re.compile(rb"(<DOC(?:\s[^<>]*)?>)|(</DOC\s*>)", re.IGNORECASE)
 _MORE, _BEGIN, _END, _OVER = 0, 1, 2, 3
-_LONGEST_MARK = 4096
+_LONGEST_MARK, _LONGEST_GAP = 4096, 1 << 20
 _NO_TEXT = re.compile(rb"(?:[\s\0\x1a]++|<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>)*+", re.DOTALL)
 """What may stand between documents; files of DOS end with 0x1A."""
 _DOCNO = re.compile(r"<DOCNO(?:\s[^>]*)?>", re.IGNORECASE)
@@ -132,7 +132,7 @@ class _Gap:
         """Return the error for the first text of the gap, once; the piece is its next, from that line on."""
         self._line = self._line or line
         self._held += piece
-        if not is_over and len(self._held) < BUFFER_BYTES:
+        if not is_over and len(self._held) < _LONGEST_GAP:
             return None
         held, begins, was_bad = self._held, self._line, self._is_bad
         passed = _NO_TEXT.match(held).end()  # type: ignore[union-attr]  # it matches nothing, too
@@ -172,7 +172,8 @@ def _read_sgml(source: Source, encoding: str = "utf-8", *, contents: bool = Fals
         elif doc_id:
             text = "\n".join(elements(block, *_TEXT_TAGS))
             metadata = {CONTENTS: "\n".join(elements(block, *_CONTENTS_TAGS))} if contents else {}
-            yield Document(doc_id, text, " ".join(elements(block, *_TITLE_TAGS)), metadata)
+            document = Document(doc_id, text, " ".join(elements(block, *_TITLE_TAGS)), metadata)
+            yield checked(source, document, number)
         else:
             yield malformed(source, "a <DOC> without <DOCNO>", line=number)
 
@@ -181,7 +182,7 @@ def _read_html(source: Source) -> Iterator[Record]:
     raw = source.stream.read()
     text = _decoded(source, raw, 1)
     stem = PurePath(source.name.rpartition("!")[2]).stem
-    yield text if isinstance(text, FormatError) else Document(stem, strip_tags(text).strip())
+    yield text if isinstance(text, FormatError) else checked(source, Document(stem, strip_tags(text).strip()), 1)
 
 
 def _read_times(source: Source, *, contents: bool = False) -> Iterator[Record]:
@@ -199,7 +200,7 @@ def _read_times(source: Source, *, contents: bool = False) -> Iterator[Record]:
     headline = _texts(article.findall(".//hl1"))
     title = " ".join(headline) or " ".join(_texts(article.findall("./head/title")))
     metadata = {CONTENTS: "\n".join([*headline, *abstract, *body])} if contents else {}
-    yield Document(number.attrib["id-string"], "\n".join([*abstract, *body]), title, metadata)
+    yield checked(source, Document(number.attrib["id-string"], "\n".join([*abstract, *body]), title, metadata), 1)
 
 
 def _texts(found: Iterable[ET.Element]) -> list[str]:
@@ -215,7 +216,8 @@ def _read_post(source: Source, *, contents: bool = False) -> Iterator[Record]:
             metadata = {"url": record["article_url"]} if record.get("article_url") else {}
             if contents:
                 metadata[CONTENTS] = "\n".join([title, *_post_texts(record["contents"], kickers=True)])
-            yield Document(record["id"], "\n".join(_post_texts(record["contents"])), title, metadata)
+            document = Document(record["id"], "\n".join(_post_texts(record["contents"])), title, metadata)
+            yield checked(source, document, number)
         else:
             yield malformed(source, "expected id and a list of contents (Washington Post)", line=number)
 

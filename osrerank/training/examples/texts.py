@@ -12,7 +12,7 @@ from osrerank.errors import FormatError, LoaderError
 from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdTable, Row
 from osrerank.formats.lines import CR_ALONE
-from osrerank.formats.sources import HEAD_BYTES, refusal_of
+from osrerank.formats.sources import HEAD_BYTES, PACKED, refusal_of
 from osrerank.training.examples.lists import Text, titled
 
 logger = logging.getLogger(__name__)
@@ -41,15 +41,16 @@ class Texts:
     """
 
     def __init__(self, path: Path, *, kept_bytes: int = KEPT_BYTES) -> None:
-        if path.suffix == ".gz":
-            raise FormatError(f"{path}: unpack it first; its lines are looked up by place", file=str(path))
         if not path.stat().st_size:
             raise FormatError(f"{path} is empty", file=str(path))
         self._path = path
         self._reading = threading.Lock()
         self._file = path.open("rb")
         weakref.finalize(self, self._file.close)
-        if (refused := refusal_of(str(path), self._file.read(HEAD_BYTES))) is not None:
+        head = self._file.read(HEAD_BYTES)
+        if head.startswith(PACKED):
+            raise FormatError(f"{path}: unpack it first; its lines are looked up by place", file=str(path))
+        if (refused := refusal_of(str(path), head)) is not None:
             raise refused
         self._places = self._found(kept=path.stat().st_size >= kept_bytes)
 

@@ -60,7 +60,7 @@ class TestCandidates:
             list(candidates_of_run((write(tmp_path, "7\tD2\t1\n7\tD1\t1\n"),), {"7": "seven"}, collection))
         with pytest.raises(FormatError, match="line 1: rank 0 is below 1"):
             list(candidates_of_run((write(tmp_path, "7\tD2\t0\n"),), {"7": "seven"}, collection))
-        with pytest.raises(FormatError, match="line 1: expected .*, found 2 columns"):
+        with pytest.raises(FormatError, match=r"line 1: expected .*, found 2 columns"):
             list(candidates_of_run((write(tmp_path, "7 D2\n"),), {"7": "seven"}, collection))
 
     def test_what_is_missing_is_named(self, tmp_path: Path) -> None:
