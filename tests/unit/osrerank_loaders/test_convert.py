@@ -248,6 +248,14 @@ class TestCommand:
         assert (tmp_path / "j").read_text() == "1 0 10 1\n"
         assert json.loads((tmp_path / "c").read_text())["candidates"] == [{"doc_id": "10", "text": "ten", "score": 2.5}]
 
+    def test_repaired_and_left_texts(self, tmp_path: Path) -> None:
+        passages = write(tmp_path, "1\tcaf\u00c3\u00a9\n2\tcaf\u00c3\u00a9\u00e9\n", "collection.tsv")
+        arguments = ["corpus", "msmarco-passage", passages, "--repair-encoding", "-o", str(tmp_path / "c")]
+        outcome = CliRunner().invoke(convert, arguments)
+        texts = [json.loads(line)["text"] for line in (tmp_path / "c").read_text().splitlines()]
+        assert texts == ["caf\u00e9", "caf\u00c3\u00a9\u00e9"]
+        assert "1 documents have text that is encoded twice in part and was left as it is, '2' first" in outcome.stderr
+
     def test_trec_car(self, tmp_path: Path) -> None:
         pages = write(tmp_path, b"".join(map(cbor2.dumps, PAGES)))
         self.run("trec-car-queries", pages, "--level", "article", "-o", str(tmp_path / "q"))
