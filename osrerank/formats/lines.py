@@ -2,6 +2,7 @@
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,10 +19,13 @@ _SHOWN = 60
 
 
 def text_lines(source: Source) -> Iterator[tuple[int, str | FormatError]]:
-    """Yield each line's number, from 1, and its text without its end, LF or CR LF; nothing else is stripped."""
+    """Yield each line's number, from 1, and its text without its end, LF or CR LF; nothing else is stripped.
+
+    A byte order mark is left out of any line, as it stands where files were joined.
+    """
     for number, raw in enumerate(source.stream, 1):
         try:
-            line = raw.decode().removesuffix("\n").removesuffix("\r")
+            line = raw.removeprefix(BOM_UTF8).decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             yield number, not_utf8(source, number, error)
         else:
@@ -34,7 +38,7 @@ def json_lines(source: Source) -> Iterator[tuple[int, dict[str, Any] | FormatErr
     decode = json.JSONDecoder().decode
     for number, raw in enumerate(source.stream, 1):
         try:
-            value = decode(raw.decode())
+            value = decode(raw.removeprefix(BOM_UTF8).decode())
         except UnicodeDecodeError as error:
             yield number, not_utf8(source, number, error)
         except (ValueError, RecursionError) as error:
@@ -58,6 +62,18 @@ def whole(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[
     for number, line in lines:
         if isinstance(line, FormatError):
             raise line
+        yield number, line
+
+
+def column_lines(source: Source) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file of columns, which is read whole or not at all.
+
+    Raises:
+        FormatError: a line is not UTF-8, or has CR within.
+    """
+    for number, line in whole(text_lines(source)):
+        if "\r" in line:
+            raise malformed(source, CR_ALONE, line=number)
         yield number, line
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import id_problem, json_lines, shown, text_lines, whole
+from osrerank.formats.lines import column_lines, id_problem, json_lines, shown, whole
 from osrerank.formats.markup import strip_tags
 from osrerank.formats.sources import Patterns, Source, malformed, open_paths, readable
 from osrerank.types import Query
@@ -15,7 +15,7 @@ TopicField = Literal["title", "desc", "narr"]
 FILES: Patterns = ("queries*", "*topics*", "*.tsv", "*.jsonl")
 """Names of files with queries, within folders and archives."""
 # Tags are parsed, not columns: some topics close <num> and <title>, some do not.
-_TOPIC = re.compile(r"<(top|DOC)>(.*?)(?=<\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_TOPIC = re.compile(r"<(top|DOC)(?:\s[^>]*)?>(.*?)(?=<\1(?:\s[^>]*)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</DOCNO>", re.IGNORECASE)
 _LABEL = re.compile(r"^\s*(?:Topic|Description|Narrative)\b\s*:?", re.IGNORECASE)
 _TAGS = r"</?(?:num|title|query|querytime|querytweettime|desc|narr|top|smry|con|dom)\b"
@@ -73,7 +73,7 @@ def _queries(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]
 
 
 def _tsv(source: Source) -> Iterator[tuple[int, str, str]]:
-    for number, line in whole(text_lines(source)):
+    for number, line in column_lines(source):
         if not line.strip():
             continue
         query_id, tab, text = line.partition("\t")
@@ -100,9 +100,11 @@ def _tagged(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]
         raise malformed(source, "not UTF-8; convert the file to UTF-8 first", byte=error.start) from error
     for topic in _TOPIC.finditer(content):
         line = content.count("\n", 0, topic.start()) + 1
-        number = _NUMBER.search(topic[2])
-        if number is None:
-            raise malformed(source, "a topic without <num> or <DOCNO>", line=line)
+        numbers = list(_NUMBER.finditer(topic[2]))
+        if len(numbers) != 1:
+            found = "two topics in one <top> or <DOC>" if numbers else "a topic without <num> or <DOCNO>"
+            raise malformed(source, found, line=line)
+        number = numbers[0]
         query_id = _topic_id(number[1] or number[2])
         text = _field(topic[2], field) if topic[1].lower() == "top" else strip_tags(topic[2][number.end() :])
         if not text.strip():

@@ -14,7 +14,7 @@ import numpy as np
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line, write_atomically
-from osrerank.formats.lines import WORD, text_lines, whole, whole_number
+from osrerank.formats.lines import WORD, column_lines, whole_number
 from osrerank.formats.sources import Source, malformed, open_paths, readable
 from osrerank.types import Qrels, Run, ScoredDocument
 
@@ -239,7 +239,7 @@ def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
 def _records(source: Source) -> Iterator[tuple[int, list[str]]]:
     """Yield the fields of every line that is neither blank nor a comment; log how many lines were comments."""
     comments = 0
-    for number, line in whole(text_lines(source)):
+    for number, line in column_lines(source):
         if line.startswith("#"):
             comments += 1
         elif fields := WORD.findall(line):

@@ -13,7 +13,7 @@ from osrerank_loaders.collections.trec import doc_blocks
 
 _URL = {"type": "keyword", "ignore_above": 2048}
 _PLACES = ("start_char", "end_char")
-_MARKS = re.compile(rb"(<DOC>)(?=\s*<DOCNO>)|</TEXT>\s*(</DOC>)")
+_MARKS = re.compile(rb"<(?:DOC>(?=\s*<DOCNO>)()|/TEXT>\s*</DOC>())")
 """Where a document begins and ends: its text may have tags of these names, as it is not markup."""
 
 

@@ -31,11 +31,11 @@ _CONTENTS_TAGS = (*_TITLE_TAGS, *_TEXT_TAGS, "DATE", "DD")
 """What Anserini's ``TrecCollection`` indexes: an element within another is part of it."""
 _POST_TYPES = frozenset({"sanitized_html", "tweet"})
 LATIN_1, CONGRESSIONAL_RECORD = "iso-8859-1", "CR93"
-_MARKS = re.compile(rb"(<DOC(?:\s[^<>]*)?>)|(</DOC\s*>)", re.IGNORECASE)
+_MARKS = re.compile(rb"<(?:DOC(?:\s[^<>]*)?>()|/DOC\s*>())", re.IGNORECASE)
 _MORE, _BEGIN, _END, _OVER = 0, 1, 2, 3
 _LONGEST_MARK, _LONGEST_GAP = 4096, 1 << 20
-_NO_TEXT = re.compile(rb"(?:[\s\0\x1a]++|<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>)*+", re.DOTALL)
-"""What may stand between documents; files of DOS end with 0x1A."""
+_NO_TEXT = re.compile(rb"(?:[\s\0\x1a]++|\xef\xbb\xbf|<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>)*+", re.DOTALL)
+"""What may stand between documents; files of DOS end with 0x1A, and joined ones have byte order marks."""
 _DOCNO = re.compile(r"<DOCNO(?:\s[^>]*)?>", re.IGNORECASE)
 _DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
 
@@ -76,7 +76,7 @@ def doc_blocks(
     Args:
         source: the file.
         encoding: of the documents.
-        marks: its first group is where a document begins, its second where one ends.
+        marks: its first group is set where a document begins, its second where one ends.
     """
     block: list[bytes] = []
     line, began, gap = 1, 0, _Gap(source)
@@ -106,7 +106,7 @@ def _pieces(source: Source, marks: re.Pattern[bytes]) -> Iterator[tuple[bytes, b
     while True:
         while (found := marks.search(held)) is not None:
             kind = found.lastindex or _MORE
-            begin, end = found.span(kind)
+            begin, end = found.span()
             del found  # a match keeps its bytes from being resized
             yield bytes(held[:begin]), bytes(held[begin:end]), kind
             del held[:end]

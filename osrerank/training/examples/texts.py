@@ -116,7 +116,7 @@ class Texts:
         with self._path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                    content = line.removeprefix(codecs.BOM_UTF8)
                     if number == 1 and b"\r" in content.strip() and not content.endswith(b"\n"):
                         raise bad_line(self._path, number, CR_ALONE)
                     value = _value(content, self._path, number)

@@ -88,6 +88,8 @@ def test_formats_are_told_apart(tmp_path: Path, content: str, expected: list[tup
         ("1 one\n", "line 1: expected `id<TAB>text`"),
         ("1\t \n", "line 1: query '1' has no text"),
         ("\tone\n", "line 1: query '' has no id"),
+        ("1\tone\r2\ttwo\n3\tthree\n", "line 1: its lines end with CR alone"),
+        ("\n<top>\n<num> 1\n<title> a\n</top>\n<num> 2\n<title> b\n</top>\n", "line 2: two topics in one <top>"),
         ("1\tone\n#2\ttwo\n", "line 2: the query id '#2' begins with '#'"),
         ('{"_id": "two words", "text": "x"}\n', "line 1: the id 'two words' must be one word"),
         ('{"query_id": 1}\n', "line 1: expected the fields query_id and text"),

@@ -14,7 +14,20 @@ from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.job import LoadOptions, load
 from tests.unit.osrerank_loaders.conftest import Read
 
-FINE = ("plain", "one line", "CR LF", "CR alone", "mark", "gzip", "no end", "lower case", "blank", "comment", "DOS")
+FINE = (
+    "plain",
+    "one line",
+    "CR LF",
+    "CR alone",
+    "mark",
+    "gzip",
+    "no end",
+    "lower case",
+    "blank",
+    "comment",
+    "DOS",
+    "joined",
+)
 REFUSED = ("text", "no <DOC>", "no </DOC>", "two <DOCNO>", "cut", "UTF-16", "latin-1", "id of two words")
 
 
@@ -48,6 +61,7 @@ def drawn(number: int, oddity: str) -> tuple[dict[str, str], bytes]:
         "mark": b"\xef\xbb\xbf" + raw,
         "no end": raw[:-1],
         "DOS": raw + b"\x1a",
+        "joined": raw.replace(b"<DOC>", b"\xef\xbb\xbf<DOC>"),
         "cut": raw[:-12],
         "gzip": gzip.compress(raw),
     }
