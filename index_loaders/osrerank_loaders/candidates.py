@@ -5,7 +5,6 @@ from the collection. Neither need fit in memory: rows go through a temporary SQL
 """
 
 import json
-import math
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,11 +16,12 @@ from typing import Any
 from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.common_layout import write_lines
 from osrerank.formats.id_table import scratch
-from osrerank.formats.lines import shown, text_lines, whole
-from osrerank.formats.sources import Source, malformed, open_sources
+from osrerank.formats.lines import id_problem, shown, text_lines, whole
+from osrerank.formats.sources import Source, malformed, open_sources, readable
+from osrerank.formats.trec import run_lines
 from osrerank_loaders.collections.base import Record
 
-_TOP1000_FIELDS, _RUN_FIELDS, _SUBMISSION_FIELDS = 4, 6, 3
+_TOP1000_FIELDS = 4
 _ROWS = "CREATE TABLE rows (place INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL, rank INTEGER)"
 _TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
 _IS_WANTED = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
@@ -44,6 +44,8 @@ def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
                 reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {shown(line)}"
                 raise malformed(source, reason, line=number)
             query_id, doc_id, query, text = fields
+            if problem := id_problem(query_id, of_query=True) or id_problem(doc_id):
+                raise malformed(source, problem, line=number)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (place, query_id, query, doc_id))
             database.execute("INSERT OR IGNORE INTO texts VALUES (?, '', ?)", (doc_id, text))
         yield from _grouped(database)
@@ -65,20 +67,10 @@ def candidates_of_run(
         FormatError: a line is not a run line, or names an unknown query or document, or a rank appears twice.
     """
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
-        for place, (source, number, line) in enumerate(_lines(files)):
-            fields, rank = line.split(), None
-            if len(fields) == _RUN_FIELDS:
-                query_id, doc_id, score = fields[0], fields[2], _score(source, number, fields[4])
-            elif len(fields) == _SUBMISSION_FIELDS:
-                query_id, doc_id = fields[:2]
-                rank = _rank(source, number, fields[2])
-                score = 1 / rank
-            else:
-                reason = f"expected six columns of a TREC run or three of MS MARCO's, found {shown(line)}"
-                raise malformed(source, reason, line=number)
-            if query_id not in queries:
-                raise malformed(source, f"query {query_id!r} is not in the queries file", line=number)
-            row = (place, query_id, queries[query_id], doc_id, score, rank)
+        for place, line in enumerate(run_lines(files)):
+            if line.query_id not in queries:
+                raise line.refused(f"query {line.query_id!r} is not in the queries file")
+            row = (place, line.query_id, queries[line.query_id], line.doc_id, line.score, line.rank)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
         if tie := database.execute(_TIE).fetchone():
             raise CorpusFormatError(
@@ -93,22 +85,6 @@ def write_candidates(groups: Iterable[Mapping[str, Any]], path: Path) -> int:
     return write_lines((json.dumps(group, ensure_ascii=False) for group in groups), path)
 
 
-def _rank(source: Source, line: int, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise malformed(source, f"the rank {text!r} is not a whole number from 1 on", line=line)
-    return int(text)
-
-
-def _score(source: Source, line: int, text: str) -> float:
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise malformed(source, f"the score {text!r} is not a finite number", line=line)
-    return score
-
-
 def _database(folder: Path) -> sqlite3.Connection:
     database = scratch(str(folder / "candidates.sqlite"))
     database.execute(_ROWS)
@@ -118,8 +94,9 @@ def _database(folder: Path) -> sqlite3.Connection:
 
 def _lines(files: tuple[str, ...]) -> Iterator[tuple[Source, int, str]]:
     for source in open_sources(files):
-        for number, line in whole(text_lines(source)):
-            yield source, number, line
+        with readable(source):
+            for number, line in whole(text_lines(source)):
+                yield source, number, line
 
 
 def _keep_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> None:

@@ -1,6 +1,6 @@
 """The command `convert`: published files to the common layout. Glue only."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import click
 
 from osrerank.errors import FormatError
 from osrerank.types import Document
+from osrerank_loaders.collections.base import Record
 from osrerank_loaders.collections.registry import LOADERS
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -31,12 +32,17 @@ def convert() -> None:
 @convert.command()
 @click.argument("loader", type=click.Choice(sorted(LOADERS)))
 @_paths
+@click.option("--repair-encoding", is_flag=True, help="Undo double-encoded UTF-8 (MS MARCO v1).")
 @_output
-def corpus(loader: str, paths: tuple[str, ...], output: Path) -> None:
+def corpus(loader: str, paths: tuple[str, ...], output: Path, *, repair_encoding: bool) -> None:
     """Write any collection as corpus.jsonl."""
     from osrerank.formats.common_layout import write_corpus  # noqa: PLC0415 - loaded when asked for
+    from osrerank_loaders.load.encoding import Repair  # noqa: PLC0415 - its twin
 
-    _report(write_corpus(_documents(loader, paths), output), "documents", output)
+    repair = Repair() if repair_encoding else None
+    _report(write_corpus(_documents(loader, paths, repair), output), "documents", output)
+    if repair and repair.note:
+        click.echo(repair.note, err=True)
 
 
 @convert.command()
@@ -136,13 +142,16 @@ def squad(path: Path, output: Path) -> None:
     _report(common_layout.write_qrels(judged, output / "qrels.txt"), "judgments", output / "qrels.txt")
 
 
-def _documents(loader_name: str, paths: tuple[str, ...]) -> Iterator[Document]:
+def _documents(
+    loader_name: str, paths: tuple[str, ...], change: Callable[[Record], Record] | None = None
+) -> Iterator[Document]:
     """Yield a collection's documents; a bad record ends the reading."""
     from osrerank.formats.sources import files_of, open_sources  # noqa: PLC0415 - its twin
     from osrerank_loaders.collections.base import read_records  # noqa: PLC0415 - loaded when asked for
 
     loader = LOADERS[loader_name]
-    for record in read_records(loader, open_sources(files_of(paths, loader.files), loader.files)):
+    records = read_records(loader, open_sources(files_of(paths, loader.files), loader.files))
+    for record in map(change, records) if change else records:
         if isinstance(record, FormatError):
             raise record
         yield record

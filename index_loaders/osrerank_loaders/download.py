@@ -2,12 +2,13 @@
 
 import hashlib
 import http.client
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -16,6 +17,10 @@ from osrerank.errors import ChecksumError, LoaderError
 from osrerank_loaders.load.retry import Patience
 
 _CHUNK_BYTES = 1 << 20
+_PAGES = frozenset({"text/html", "application/xhtml+xml"})
+_PAGE_SUFFIXES = frozenset({".html", ".htm", ".xhtml"})
+_PAGE_BEGIN = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
+_PAGE_HEAD = 512
 _PERMANENT = frozenset({400, 401, 403, 404, 405, 410, 501})
 
 
@@ -153,6 +158,8 @@ def _append(
 
     def copy(answer: http.client.HTTPResponse) -> None:
         begin = there if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
+        if not begin:
+            _refuse_page(answer, remote)
         _copy(answer, part, begin, remote.bytes or 0, report)
 
     headers = {"Range": f"bytes={there}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version reports no ranges
@@ -185,6 +192,31 @@ def _ask(
     except (OSError, http.client.HTTPException) as error:
         return str(error) or type(error).__name__
     return None
+
+
+def _refuse_page(answer: http.client.HTTPResponse, remote: RemoteFile) -> None:
+    """Refuse a page in place of a file: a login, an error or a notice, which servers send with status 200.
+
+    Raises:
+        LoaderError: the answer is HTML; what was fetched before is kept.
+    """
+    head = answer.peek(_PAGE_HEAD)[:_PAGE_HEAD]
+    is_page = _PAGE_BEGIN.match(head) or (head.isascii() and answer.headers.get_content_type() in _PAGES)
+    if not is_page or PurePath(remote.name).suffix in _PAGE_SUFFIXES:
+        return
+    size = int(answer.headers["Content-Length"] or 0)
+    found = f"{_size(size)} of HTML" if size else "HTML"
+    expected = f"{remote.name} is" if remote.bytes in (size, None) else f"{_size(remote.bytes)} are"
+    raise LoaderError(
+        f"{remote.url}: the server answers with {found} where {expected} expected, such as a login or a notice; "
+        f"open the address in a browser, and put the file into the folder as {remote.name}"
+    )
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes in the greatest unit that it fills."""
+    power = next((power for power in (9, 6) if count >= 10**power), 0)
+    return f"{count / 10**power:.1f} {'GB' if power == 9 else 'MB'}" if power else f"{count:,} bytes"
 
 
 def _copy(answer: http.client.HTTPResponse, part: Path, begin: int, limit: int, report: Callable[[int], None]) -> None:

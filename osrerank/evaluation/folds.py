@@ -1,12 +1,12 @@
 """The folds of a cross-validation: from files of published experiments, or blocks of the sorted queries."""
 
-import json
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from osrerank.errors import EvaluationError
+from osrerank.formats.lines import json_file
 
 Folds = tuple[tuple[str, ...], ...]
 
@@ -18,7 +18,7 @@ def read_folds(path: Path) -> Folds:
         EvaluationError: it is neither, a query is in two folds, or there are fewer than two folds.
     """
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json_file(path)
     except ValueError as error:
         raise EvaluationError(f"{path}: not JSON: {error}") from None
     try:

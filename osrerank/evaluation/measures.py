@@ -6,8 +6,10 @@ computes
 the values.
 """
 
+import contextlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -22,6 +24,7 @@ MSMARCO = "MRR@10 (MS MARCO)"
 """Name under which the official script's measure appears; see `msmarco_mrr`."""
 MSMARCO_DEPTH = 10
 """Ranks that the official script looks at."""
+_GDEVAL_GRADE = 4
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 
 
@@ -201,8 +204,13 @@ def _values(
         else:
             computed[measure] = name
     if computed:
-        for metric in _evaluator(list(computed), judged).iter_calc(_untied(rankings)):
-            values[computed[metric.measure]][metric.query_id] = float(metric.value)
+        names = list(judged)  # providers get numbers: gdeval takes what follows the last '-' of an id, and only digits
+        numbers = {query_id: str(number) for number, query_id in enumerate(names, start=1)}
+        evaluator = _evaluator(list(computed), {numbers[query_id]: grades for query_id, grades in judged.items()})
+        with _provider_errors(computed, judged):
+            ranked = _untied({numbers[query_id]: doc_ids for query_id, doc_ids in rankings.items()})
+            for metric in evaluator.iter_calc(ranked):
+                values[computed[metric.measure]][names[int(metric.query_id) - 1]] = float(metric.value)
     return {name: {query_id: by_query[query_id] for query_id in judged} for name, by_query in values.items()}
 
 
@@ -218,6 +226,25 @@ def _untied(rankings: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]
         query_id: {doc_id: float(len(doc_ids) - place) for place, doc_id in enumerate(doc_ids)}
         for query_id, doc_ids in rankings.items()
     }
+
+
+@contextlib.contextmanager
+def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, int]]) -> Iterator[None]:
+    """Turn the failure of a program that computes measures into one sentence, before it writes its own.
+
+    Raises:
+        EvaluationError: grades are too high for gdeval, or the program failed.
+    """
+    highest = max((grade for grades in judged.values() for grade in grades.values()), default=0)
+    by_gdeval = [measure for measure in measures if measure.NAME == "ERR" or "exp-log2" in repr(measure)]
+    if by_gdeval and highest > _GDEVAL_GRADE:
+        raise EvaluationError(
+            f"cannot measure {by_gdeval[0]}: it takes grades up to {_GDEVAL_GRADE}, the judgments have {highest}"
+        )
+    try:
+        yield
+    except (subprocess.SubprocessError, OSError) as error:
+        raise EvaluationError(f"cannot measure {', '.join(map(str, measures))}: {_one_line(error)}") from error
 
 
 def _evaluator(measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]]) -> Any:
@@ -236,6 +263,8 @@ def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
         measures = _parse_trec(ir_measures, name)
     try:
         for measure in measures:
+            if lacking := [key for key, one in measure.SUPPORTED_PARAMS.items() if _is_lacking(measure, key, one)]:
+                raise AssertionError(f"it needs {' and '.join(lacking)}")  # noqa: TRY301 - as validate_params does
             measure.validate_params()
             if measure.params.get("cutoff", 1) < 1:  # trec_eval's code aborts the process
                 raise AssertionError("its cutoff must be 1 or above")  # noqa: TRY301 - as validate_params does
@@ -244,6 +273,10 @@ def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
             f"measure {name!r} cannot be used: {error}; write it as in nDCG@10 or P(rel=2)@5"
         ) from None
     return measures
+
+
+def _is_lacking(measure: Any, key: str, parameter: Any) -> bool:
+    return bool(parameter.required) and key not in measure.params
 
 
 def _parse_trec(ir_measures: ModuleType, name: str) -> list[Any]:

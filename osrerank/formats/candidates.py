@@ -12,7 +12,7 @@ from typing import Any
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdTable, Row
-from osrerank.formats.lines import numbered_objects
+from osrerank.formats.lines import id_problem, numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_run
 from osrerank.types import Query
@@ -211,6 +211,9 @@ def _problem_of(query_id: str, text: object, documents: Sequence[Mapping[str, An
     """Return what is wrong with a line, "" if nothing is."""
     if not isinstance(text, str) or not text.strip():
         return f"query {query_id} has no text"
+    problems = (id_problem(query_id, of_query=True), *(id_problem(document["id"]) for document in documents))
+    if problem := next(filter(None, problems), ""):
+        return problem
     if len({document["id"] for document in documents}) != len(documents):
         return f"query {query_id} has a document twice; remove one"
     bad = next((document for document in documents if not isinstance(document.get("text"), str)), None)

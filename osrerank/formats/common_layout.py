@@ -48,9 +48,5 @@ def write_lines(lines: Iterable[str], path: Path) -> int:
         for count, line in enumerate(lines, 1):  # noqa: B007 - counted here, read below
             yield line + "\n"
 
-    if path.exists() and not path.is_file():  # nothing can be renamed to /dev/stdout
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(counted())
-    else:
-        write_atomically(path, counted())
+    write_atomically(path, counted())
     return count

@@ -2,10 +2,13 @@
 
 import gzip
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from osrerank.errors import FormatError
+
+STDOUT = Path("/dev/stdout")
 
 
 def bad_line(path: Path, line: int, problem: str) -> FormatError:
@@ -14,7 +17,18 @@ def bad_line(path: Path, line: int, problem: str) -> FormatError:
 
 
 def write_atomically(path: Path, lines: Iterable[str]) -> None:
-    """Write lines to a temporary file beside ``path``, then rename it; a reader never sees half a file."""
+    """Write lines to a temporary file beside ``path``, then rename it; a reader never sees half a file.
+
+    A pipe or device gets them as they come, and so does standard output: where its name leads to a file, a renamed one
+    would take the place of ``/dev/stdout`` itself.
+    """
+    if path == STDOUT:
+        sys.stdout.buffer.writelines(line.encode() for line in lines)
+        return
+    if path.exists() and not path.is_file():
+        with path.open("wb") as stream:
+            stream.writelines(line.encode() for line in lines)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -1,8 +1,8 @@
 """Numbered lines of text and of JSON; a bad line comes as its error."""
 
-import codecs
-import itertools
 import json
+import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,29 +11,41 @@ from osrerank.errors import FormatError
 from osrerank.formats.sources import Source, malformed, open_paths, readable
 
 Content = TypeVar("Content")
+CR_ALONE = "its lines end with CR alone; convert it first: tr '\\r' '\\n'"
+WORD = re.compile(r"\S+", re.ASCII)
+"""Text between white space as trec_eval separates it; a no-break space may be part of an id."""
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 _SHOWN = 60
 
 
 def text_lines(source: Source) -> Iterator[tuple[int, str | FormatError]]:
-    """Yield each line's number, from 1, and its text without the line feed; nothing else is stripped."""
-    for number, raw in enumerate(_without_mark(source.stream), 1):
+    """Yield each line's number, from 1, and its text without its end, LF or CR LF; nothing else is stripped.
+
+    A byte order mark is left out of any line, as it stands where files were joined.
+    """
+    for number, raw in enumerate(source.stream, 1):
         try:
-            yield number, raw.decode().removesuffix("\n")
+            line = raw.removeprefix(BOM_UTF8).decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             yield number, not_utf8(source, number, error)
+        else:
+            is_joined = number == 1 and "\r" in line and not raw.endswith(b"\n")
+            yield number, malformed(source, CR_ALONE, line=1) if is_joined else line
 
 
 def json_lines(source: Source) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
     """Yield each line's number and its JSON object; blank lines are skipped."""
     decode = json.JSONDecoder().decode
-    for number, raw in enumerate(_without_mark(source.stream), 1):
+    for number, raw in enumerate(source.stream, 1):
         try:
-            value = decode(raw.decode())
+            value = decode(raw.removeprefix(BOM_UTF8).decode())
         except UnicodeDecodeError as error:
             yield number, not_utf8(source, number, error)
         except (ValueError, RecursionError) as error:
             if raw.strip():
-                yield number, malformed(source, f"not a JSON object ({error}): {shown(raw)}", line=number)
+                is_joined = number == 1 and b"\r" in raw.strip() and not raw.endswith(b"\n")
+                reason = CR_ALONE if is_joined else f"not a JSON object ({error}): {shown(raw)}"
+                yield number, malformed(source, reason, line=number)
         else:
             if isinstance(value, dict):
                 yield number, value
@@ -53,6 +65,18 @@ def whole(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[
         yield number, line
 
 
+def column_lines(source: Source) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file of columns, which is read whole or not at all.
+
+    Raises:
+        FormatError: a line is not UTF-8, or has CR within.
+    """
+    for number, line in whole(text_lines(source)):
+        if "\r" in line:
+            raise malformed(source, CR_ALONE, line=number)
+        yield number, line
+
+
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file, compressed or not, with their numbers from 1 and without their ends.
 
@@ -61,8 +85,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     for source in open_paths(path):
         with readable(source):
-            for number, line in whole(text_lines(source)):
-                yield number, line.removesuffix("\r")
+            yield from whole(text_lines(source))
 
 
 def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -76,11 +99,37 @@ def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield from whole(json_lines(source))
 
 
-def _without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines, the first without the byte order mark that some editors write."""
-    rest = iter(lines)
-    yield from (first.removeprefix(codecs.BOM_UTF8) for first in itertools.islice(rest, 1))
-    yield from rest
+def json_file(path: Path) -> Any:
+    """Return the value of a JSON file, compressed or not.
+
+    Raises:
+        ValueError: it is no JSON.
+        FormatError: it is in UTF-16, truncated or damaged.
+    """
+    sources = open_paths(path)
+    source = next(sources)
+    with readable(source):
+        return json.loads(source.stream.read())
+
+
+def whole_number(text: str) -> int:
+    """Return the number that digits of ASCII stand for, perhaps behind a sign.
+
+    Raises:
+        ValueError: the text is another; Python's own ``int`` also takes ``1_0`` and the digits of other scripts.
+    """
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def id_problem(text: str, *, of_query: bool = False) -> str:
+    """Return why runs and judgments cannot carry an id, "" if they can; trec_eval knows ASCII white space only."""
+    if not WORD.fullmatch(text):
+        return f"the id {text!r} must be one word: runs and judgments separate by white space"
+    if of_query and text.startswith("#"):
+        return f"the query id {text!r} begins with '#', as comments in runs and judgments do; write it otherwise"
+    return ""
 
 
 def not_utf8(source: Source, line: int, error: UnicodeDecodeError) -> FormatError:

@@ -1,14 +1,17 @@
 """Opening what a user names: files, folders, archives and standard input, compressed or not, without unpacking to disk.
 
-The first bytes decide the compression, never the name. Memory stays constant, however large the archive.
+The first bytes decide the compression, never the name. Memory stays constant, however large the archive. A byte order
+mark of UTF-8 is left out, and UTF-16 is refused, so that no reader sees either.
 """
 
 import bz2
+import codecs
 import contextlib
 import fnmatch
 import gzip
 import io
 import lzma
+import re
 import sys
 import tarfile
 import zipfile
@@ -31,6 +34,10 @@ BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
 _SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
 _NEVER = ("*readme*", "*readchg*", "license*", "*.dtd")
+PACKED = (b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+"""How compressed files and ZIP archives begin."""
+_UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\t-~]\0){4}|(?:\0[\t-~]){4}")
+"""How a text in UTF-16 or UTF-32 begins: with its mark, or with characters of ASCII beside zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +46,13 @@ class Source:
 
     Attributes:
         name: the path as given; a member of an archive is ``archive.tar!member``.
-        stream: the bytes, decompressed.
+        stream: the bytes, decompressed, without the byte order mark that some editors write.
+        refused: why this is no file to read, such as a text in UTF-16; `readable` raises it.
     """
 
     name: str
     stream: io.BufferedReader
+    refused: FormatError | None = None
 
 
 def malformed(source: Source, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
@@ -56,13 +65,23 @@ def malformed(source: Source, reason: str, *, line: int | None = None, byte: int
     return FormatError(f"{place}: {reason}", file=source.name, line=line)
 
 
+def refusal_of(name: str, head: bytes) -> FormatError | None:
+    """Return the error for a text in UTF-16 or UTF-32, by its first bytes."""
+    if not (_UTF16.match(head) or head.startswith(codecs.BOM_UTF32_BE)):
+        return None
+    wide = "UTF-32" if b"\0\0" in head[:8] else "UTF-16"
+    return FormatError(f"{name}, line 1: is in {wide}; convert it first: iconv -f {wide} -t UTF-8", file=name, line=1)
+
+
 @contextlib.contextmanager
 def readable(source: Source) -> Iterator[None]:
     """Turn the decompressors' errors into errors that name the file.
 
     Raises:
-        FormatError: the file is truncated or damaged, so that nothing behind that place can be read.
+        FormatError: the file is refused, or truncated or damaged, so that nothing behind that place can be read.
     """
+    if source.refused is not None:
+        raise source.refused
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
@@ -233,7 +252,8 @@ def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | Non
         elif head[257:262] == b"ustar":
             yield from _members(name, buffered, patterns)
         else:
-            yield Source(name, cast("io.BufferedReader", buffered))
+            text = io.BufferedReader(_Raw(stream, head.removeprefix(codecs.BOM_UTF8), meter), BUFFER_BYTES)
+            yield Source(name, cast("io.BufferedReader", text), refusal_of(name, head))
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise FormatError(f"{name}: is truncated or damaged ({error}); fetch it again", file=name) from error
 

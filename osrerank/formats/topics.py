@@ -1,6 +1,5 @@
 """Query sets: TSV, JSON lines, TREC topics, CACM's form and TREC-CAR's ids, recognised by how the file begins."""
 
-import codecs
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_lines, shown, text_lines, whole
+from osrerank.formats.lines import column_lines, id_problem, json_lines, shown, whole
 from osrerank.formats.markup import strip_tags
 from osrerank.formats.sources import Patterns, Source, malformed, open_paths, readable
 from osrerank.types import Query
@@ -17,7 +16,7 @@ TopicField = Literal["title", "desc", "narr"]
 FILES: Patterns = ("queries*", "*topics*", "*.tsv", "*.jsonl")
 """Names of files with queries, within folders and archives."""
 # Tags are parsed, not columns: some topics close <num> and <title>, some do not.
-_TOPIC = re.compile(r"<(top|DOC)>(.*?)(?=<\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_TOPIC = re.compile(r"<(top|DOC)(?:\s[^>]*)?>(.*?)(?=<\1(?:\s[^>]*)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</DOCNO>", re.IGNORECASE)
 _LABEL = re.compile(r"^\s*(?:Topic|Description|Narrative)\b\s*:?", re.IGNORECASE)
 _TAGS = r"</?(?:num|title|query|querytime|querytweettime|desc|narr|top|smry|con|dom)\b"
@@ -64,13 +63,15 @@ def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "
                 if not query_id or not text.strip():
                     lacking = "text" if query_id else "id"
                     raise malformed(source, f"query {query_id!r} has no {lacking}", line=line)
+                if problem := id_problem(query_id, of_query=True):
+                    raise malformed(source, problem, line=line)
                 seen.add(query_id)
                 yield line, Query(query_id, text)
 
 
 def _queries(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]:
     """Yield (line, id, text)."""
-    head = source.stream.peek(512)[:512].removeprefix(codecs.BOM_UTF8).lstrip()
+    head = source.stream.peek(512)[:512].lstrip()
     if head.startswith(b"<"):
         return _tagged(source, field)
     if head.startswith(b"{"):
@@ -80,10 +81,10 @@ def _queries(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]
 
 
 def _tsv(source: Source) -> Iterator[tuple[int, str, str]]:
-    for number, line in whole(text_lines(source)):
+    for number, line in column_lines(source):
         if not line.strip():
             continue
-        query_id, tab, text = line.rstrip("\r").partition("\t")
+        query_id, tab, text = line.partition("\t")
         if not tab:
             raise malformed(source, f"expected `id<TAB>text`, found {shown(line)}", line=number)
         yield number, query_id.strip(), text
@@ -114,14 +115,17 @@ def _json(source: Source) -> Iterator[tuple[int, str, str]]:
 
 def _tagged(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]:
     try:
-        content = source.stream.read().removeprefix(codecs.BOM_UTF8).decode()
+        content = source.stream.read().decode()
+        content = content if "\n" in content else content.replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise malformed(source, "not UTF-8; convert the file to UTF-8 first", byte=error.start) from error
     for topic in _TOPIC.finditer(content):
         line = content.count("\n", 0, topic.start()) + 1
-        number = _NUMBER.search(topic[2])
-        if number is None:
-            raise malformed(source, "a topic without <num> or <DOCNO>", line=line)
+        numbers = list(_NUMBER.finditer(topic[2]))
+        if len(numbers) != 1:
+            found = "two topics in one <top> or <DOC>" if numbers else "a topic without <num> or <DOCNO>"
+            raise malformed(source, found, line=line)
+        number = numbers[0]
         query_id = _topic_id(number[1] or number[2])
         text = _field(topic[2], field) if topic[1].lower() == "top" else strip_tags(topic[2][number.end() :])
         if not text.strip():
@@ -137,4 +141,4 @@ def _field(topic: str, field: TopicField) -> str:
 
 def _topic_id(number: str) -> str:
     """Return a topic's number as TREC's qrels write it: `051` is `51`."""
-    return str(int(number)) if number.isdecimal() else number
+    return str(int(number)) if number.isascii() and number.isdecimal() else number

@@ -4,8 +4,8 @@
 hold scores in 32 bits. Runs written here therefore have strictly decreasing scores that stay distinct in 32 bits.
 """
 
+import logging
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,22 +14,44 @@ import numpy as np
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line, write_atomically
-from osrerank.formats.lines import numbered_lines, text_lines, whole
+from osrerank.formats.lines import WORD, column_lines, whole_number
 from osrerank.formats.sources import Source, malformed, open_paths, readable
 from osrerank.types import Qrels, Run, ScoredDocument
 
+logger = logging.getLogger(__name__)
 Duplicates = Literal["refuse", "first"]
 RunForm = Literal["trec", "msmarco"]
 """TREC's six columns, or the three of MS MARCO's submissions."""
-# trec_eval separates by ASCII white space only; a no-break space may be part of an id.
-_WORDS = re.compile(r"\S+", re.ASCII)
+_GRADES = range(-(1 << 31), 1 << 31)
+"""Grades that the measures' programs hold: 32 bits."""
+_QUERY_ID = "a query id"
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
-class _RunLine(NamedTuple):
+class RunLine(NamedTuple):
+    """A line of a run: its place, its ids, and a score and tag (TREC's) or a rank (MS MARCO's).
+
+    Attributes:
+        file: the run's path.
+        number: of the line, from 1.
+        query_id: the query.
+        doc_id: the document.
+        score: 1/rank where the form has no scores.
+        rank: from 1; None in TREC's form, whose rank column means nothing.
+        tag: the run's name; "" in MS MARCO's form.
+    """
+
+    file: str
+    number: int
     query_id: str
-    document: ScoredDocument
+    doc_id: str
+    score: float
+    rank: int | None
     tag: str
+
+    def refused(self, problem: str) -> FormatError:
+        """Return the error for this line."""
+        return bad_line(Path(self.file), self.number, problem)
 
 
 def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
@@ -48,24 +70,40 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
     path = Path(path)
     rankings: dict[str, dict[str, float]] = {}
     tag = ""
-    for number, fields in _records(path):
-        line = _run_line(path, number, fields)
+    for line in run_lines(path):
         documents = rankings.setdefault(line.query_id, {})
-        if line.document.doc_id in documents:
+        if line.doc_id in documents:
             if duplicates == "refuse":
-                raise bad_line(
-                    path, number, f"query {line.query_id} has document {line.document.doc_id} twice; remove one"
-                )
+                raise line.refused(f"query {line.query_id} has document {line.doc_id} twice; remove one")
             continue
-        documents[line.document.doc_id] = line.document.score
+        documents[line.doc_id] = line.score
         tag = tag or line.tag
-    if not tag:
-        _check_ranks(path, rankings)
     if not rankings:
         reason = f"{path}: the run is empty; expected lines such as `query_id Q0 doc_id rank score tag`"
         raise FormatError(reason, file=str(path))
+    if not tag and any(len(set(documents.values())) != len(documents) for documents in rankings.values()):
+        raise _repeated_rank(path)
     ordered = {query_id: trec_order(documents) for query_id, documents in rankings.items()}
     return Run(ordered, name=tag or path.stem, by_rank=not tag)
+
+
+def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
+    """Yield the lines of a run that are neither blank nor comments; how many were comments is logged.
+
+    The first line of a file decides its form: TREC's six columns, or the three of MS MARCO's submissions.
+
+    Args:
+        paths: a file, or files, folders and archives.
+
+    Raises:
+        FormatError: a line is malformed, or of another form than the first.
+    """
+    for source in open_paths(paths):
+        is_trec: bool | None = None
+        with readable(source):
+            for number, fields in _records(source):
+                is_trec = len(fields) > 3 if is_trec is None else is_trec
+                yield _run_line(source, number, fields, is_trec=is_trec)
 
 
 def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
@@ -98,22 +136,24 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
 def _judgments(source: Source) -> Iterator[tuple[int, str, str, int]]:
     """Yield (line, query id, document id, relevance)."""
     columns = 4
-    for number, line in whole(text_lines(source)):
-        if number == 1 and line.startswith("query-id"):
+    for number, fields in _records(source):
+        if number == 1 and fields[0] == "query-id":
             columns = 3
             continue
-        if not line.strip() or line.startswith("#"):
-            continue
-        fields = _WORDS.findall(line)
         if len(fields) != columns:
             expected = "`query_id 0 doc_id relevance`" if columns == 4 else "`query-id corpus-id score`"
             raise malformed(source, f"expected {expected}, found {len(fields)} columns", line=number)
-        try:
-            relevance = int(fields[-1])
-        except ValueError:
-            reason = f"the relevance {fields[-1]!r} is not a whole number"
-            raise malformed(source, reason, line=number) from None
-        yield number, fields[0], fields[-2], relevance
+        yield number, fields[0], fields[-2], _grade(source, number, fields[-1])
+
+
+def _grade(source: Source, number: int, text: str) -> int:
+    try:
+        relevance = whole_number(text)
+    except ValueError:
+        raise malformed(source, f"the relevance {text!r} is not a whole number", line=number) from None
+    if relevance not in _GRADES:
+        raise malformed(source, f"the relevance {text} does not fit in 32 bits, as the measures need it", line=number)
+    return relevance
 
 
 def trec_order(
@@ -166,7 +206,7 @@ def _run_lines(name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocument]
     """Yield the lines of TREC's form, line ends among them, as `write_rankings` writes them."""
     _check_token("the run's tag", name)
     for query_id, documents in rankings:
-        _check_token("a query id", query_id)
+        _check_token(_QUERY_ID, query_id)
         scores = strictly_decreasing([document.score for document in documents])
         for rank, (document, score) in enumerate(zip(documents, scores, strict=True), start=1):
             _check_token(f"query {query_id}: a document id", document.doc_id)
@@ -175,7 +215,7 @@ def _run_lines(name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocument]
 
 def _submission_lines(rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:
     for query_id, documents in rankings:
-        _check_token("a query id", query_id)
+        _check_token(_QUERY_ID, query_id)
         for rank, document in enumerate(documents, start=1):
             _check_token(f"query {query_id}: a document id", document.doc_id)
             yield f"{query_id}\t{document.doc_id}\t{rank}\n"
@@ -196,53 +236,54 @@ def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
     return lowered
 
 
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of every line that is neither blank nor a comment."""
-    for number, line in numbered_lines(path):
-        if line.strip() and not line.startswith("#"):
-            yield number, _WORDS.findall(line)
+def _records(source: Source) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of every line that is neither blank nor a comment; log how many lines were comments."""
+    comments = 0
+    for number, line in column_lines(source):
+        if line.startswith("#"):
+            comments += 1
+        elif fields := WORD.findall(line):
+            yield number, fields
+    if comments:
+        logger.warning("%s: %d lines begin with '#' and were left out as comments", source.name, comments)
 
 
-def _run_line(path: Path, number: int, fields: list[str]) -> _RunLine:
-    if len(fields) == 3:
-        query_id, doc_id, rank = fields
-        place = _integer(path, number, "rank", rank)
-        if place < 1:
-            raise bad_line(path, number, f"rank {rank} is below 1")
-        return _RunLine(query_id, ScoredDocument(doc_id, 1 / place), "")
-    if len(fields) < 6:
-        raise bad_line(
-            path,
-            number,
-            f"expected `query_id Q0 doc_id rank score tag` or `query_id doc_id rank`, found {len(fields)} columns",
-        )
-    query_id, _q0, doc_id, _rank, text, tag = fields[:6]
-    return _RunLine(query_id, ScoredDocument(doc_id, _score(path, number, text)), tag)
-
-
-def _check_ranks(path: Path, rankings: Mapping[str, Mapping[str, float]]) -> None:
-    """Refuse a three-column run in which two documents of a query share a rank."""
-    for query_id, documents in rankings.items():
-        if len(set(documents.values())) != len(documents):
-            reason = f"{path}: two documents of query {query_id} have the same rank; number them 1, 2, 3, ..."
-            raise FormatError(reason, file=str(path))
-
-
-def _score(path: Path, number: int, text: str) -> float:
+def _run_line(source: Source, number: int, fields: list[str], *, is_trec: bool) -> RunLine:
+    if len(fields) < 6 if is_trec else len(fields) != 3:
+        forms = ["`query_id Q0 doc_id rank score tag`", "`query_id doc_id rank`"]
+        expected = " or, in every line, ".join(forms if is_trec else reversed(forms))
+        raise malformed(source, f"expected {expected}, found {len(fields)} columns", line=number)
+    if is_trec:
+        query_id, _q0, doc_id, _rank, text, tag = fields[:6]
+        return RunLine(source.name, number, query_id, doc_id, _score(source, number, text), None, tag)
+    query_id, doc_id, text = fields
     try:
-        score = float(text)
+        rank = whole_number(text)
     except ValueError:
-        raise bad_line(path, number, f"the score {text!r} is not a number") from None
+        raise malformed(source, f"the rank {text!r} is not a whole number", line=number) from None
+    if rank < 1:
+        raise malformed(source, f"rank {text} is below 1", line=number)
+    return RunLine(source.name, number, query_id, doc_id, 1 / rank, rank, "")
+
+
+def _repeated_rank(path: Path) -> FormatError:
+    """Return the error for the first line of a three-column run with the rank of another document of its query."""
+    seen: set[tuple[str, int | None]] = set()
+    for line in run_lines(path):
+        if (line.query_id, line.rank) in seen:
+            return line.refused(f"two documents of query {line.query_id} have the same rank; number them 1, 2, 3, ...")
+        seen.add((line.query_id, line.rank))
+    return FormatError(f"{path} was changed while it was read; start again", file=str(path))
+
+
+def _score(source: Source, number: int, text: str) -> float:
+    try:
+        score = float(text if text.isascii() and "_" not in text else "")
+    except ValueError:
+        raise malformed(source, f"the score {text!r} is not a number", line=number) from None
     if not math.isfinite(score):
-        raise bad_line(path, number, f"the score is {text}; every score must be finite")
+        raise malformed(source, f"the score is {text}; every score must be finite", line=number)
     return score
-
-
-def _integer(path: Path, number: int, name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise bad_line(path, number, f"the {name} {text!r} is not a whole number") from None
 
 
 def _float32(score: float) -> float:
@@ -250,5 +291,7 @@ def _float32(score: float) -> float:
 
 
 def _check_token(what: str, text: str) -> None:
-    if not _WORDS.fullmatch(text):
+    if not WORD.fullmatch(text):
         raise EvaluationError(f"{what} is {text!r}: a run separates by white space, so it must be one word")
+    if what == _QUERY_ID and text.startswith("#"):
+        raise EvaluationError(f"{what} is {text!r}: a line of a run that begins with '#' is a comment")

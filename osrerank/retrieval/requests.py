@@ -37,3 +37,8 @@ def path_of(index: Any, action: str) -> str:
 def is_embedded(client: Any) -> bool:
     """Return whether a client's engine is the embedded one."""
     return type(client.transport).__module__.startswith("osrerank.embedded.")
+
+
+def engine_of(client: Any) -> str:
+    """Return a client's engine as messages name it."""
+    return "the embedded engine" if is_embedded(client) else "OpenSearch"

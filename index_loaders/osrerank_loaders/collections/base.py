@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
+from osrerank.formats.lines import id_problem
 from osrerank.formats.sources import Source, malformed, readable
 from osrerank.types import Document
 
@@ -49,6 +50,12 @@ class Loader:
     is_users: bool = False
     may_be_left_out: bool = False
     read_contents: Read | None = None
+
+
+def checked(source: Source, document: Document, line: int | None = None) -> Record:
+    """Return a document, or the error for an id that no run can carry."""
+    problem = id_problem(document.doc_id)
+    return malformed(source, problem, line=line) if problem else document
 
 
 def joined(read: Read, join: Callable[[Document], str]) -> Read:
@@ -93,6 +100,9 @@ def read_records(loader: Loader, sources: Iterable[Source], *, contents: bool = 
 def _records(loader: Loader, sources: Iterable[Source], *, contents: bool) -> Iterator[Record]:
     read = loader.read_contents or joined(loader.read, title_and_text) if contents else loader.read
     for source in sources:
+        if source.refused is not None:
+            yield source.refused
+            continue
         before_first = True
         with readable(source):
             for record in read(source):

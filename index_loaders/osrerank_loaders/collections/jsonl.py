@@ -12,7 +12,7 @@ from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record
+from osrerank_loaders.collections.base import Loader, Record, checked
 
 _ID_KEYS = ("id", "_id", "doc_id", "docid")
 _TEXT_KEYS = ("text", "contents", "body")
@@ -27,7 +27,7 @@ def read_jsonl(source: Source) -> Iterator[Record]:
             yield record
             continue
         try:
-            yield _document(record)
+            yield checked(source, _document(record), number)
         except ValueError as error:
             yield malformed(source, str(error), line=number)
 

@@ -1,57 +1,65 @@
 """MS MARCO documents, version 1 (``msmarco-docs.tsv`` or ``.trec``), 2 and 2.1 (JSON lines, whole or segmented)."""
 
+import re
 from collections.abc import Iterator
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_lines, not_utf8, shown
+from osrerank.formats.lines import json_lines, shown, text_lines
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record, joined
+from osrerank_loaders.collections.base import Loader, Record, checked, joined
 from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.trec import doc_blocks
 
 _URL = {"type": "keyword", "ignore_above": 2048}
 _PLACES = ("start_char", "end_char")
+_MARKS = re.compile(rb"<(?:DOC>(?=\s*<DOCNO>)()|/TEXT>\s*</DOC>())")
+"""Where a document begins and ends: its text may have tags of these names, as it is not markup."""
 
 
 def read_documents(source: Source) -> Iterator[Record]:
     """Read ``docid TAB url TAB title TAB body`` lines, the TREC form, or ``{"id", "contents"}`` lines."""
-    head = source.stream.peek(5)[:5]
+    head = source.stream.peek(512)[:512].lstrip()[:5]
     if head.startswith(b"{"):
         return read_jsonl(source)
     return _read_trec(source) if head.upper() == b"<DOC>" else _read_tsv(source)
 
 
 def _read_tsv(source: Source) -> Iterator[Record]:
-    for number, raw in enumerate(source.stream, 1):
+    for number, line in text_lines(source):
+        if isinstance(line, FormatError):
+            yield line
+            continue
         try:
-            doc_id, url, title, body = raw.decode().removesuffix("\n").split("\t")
-        except UnicodeDecodeError as error:
-            yield not_utf8(source, number, error)
+            doc_id, url, title, body = line.split("\t")
         except ValueError:
-            found = raw.count(b"\t") + 1
-            reason = f"expected docid TAB url TAB title TAB body, found {found} fields: {shown(raw)}"
+            found = line.count("\t") + 1
+            reason = f"expected docid TAB url TAB title TAB body, found {found} fields: {shown(line)}"
             yield malformed(source, reason, line=number)
         else:
             if doc_id:
-                yield Document(doc_id, body, title, {"url": url})
+                yield checked(source, Document(doc_id, body, title, {"url": url}), number)
             else:
                 yield malformed(source, "the document has no id", line=number)
 
 
 def _read_trec(source: Source) -> Iterator[Record]:
     """Read ``<DOC>`` records whose text has url, title and body, one a line; the text is not markup."""
-    for number, block in doc_blocks(source):
+    for number, block in doc_blocks(source, marks=_MARKS):
         if isinstance(block, FormatError):
             yield block
             continue
-        front, found, text = block.partition("<TEXT>\n")
+        front, found, text = block.partition("<TEXT>")
         doc_id = front.partition("<DOCNO>")[2].partition("</DOCNO>")[0].strip()
-        if not found or not doc_id:
-            yield malformed(source, "a <DOC> without <DOCNO> or <TEXT>", line=number)
+        if not found or not doc_id or front.count("<DOCNO>") > 1:
+            yield malformed(source, "a <DOC> without <DOCNO> or <TEXT>, or with two", line=number)
             continue
-        url, title, body = [*text.rpartition("</TEXT>")[0].split("\n", 2), "", ""][:3]
-        yield Document(doc_id, body.removesuffix("\n"), title, {"url": url})
+        lines = text.removeprefix("\n").rpartition("</TEXT>")[0]
+        if lines and "\n" not in lines:
+            yield malformed(source, f"expected url, title and body, a line each, in {doc_id!r}", line=number)
+            continue
+        url, title, body = [*lines.split("\n", 2), "", ""][:3]
+        yield checked(source, Document(doc_id, body.removesuffix("\n"), title, {"url": url}), number)
 
 
 def read_documents_v2(source: Source) -> Iterator[Record]:
@@ -76,7 +84,7 @@ def read_documents_v2(source: Source) -> Iterator[Record]:
             reason = f"start_char and end_char must be whole numbers, in document {doc_id!r}"
             yield malformed(source, reason, line=number)
         elif isinstance(doc_id, str) and doc_id and isinstance(text, str) and isinstance(title, str):
-            yield Document(doc_id, text, title, metadata)
+            yield checked(source, Document(doc_id, text, title, metadata), number)
         else:
             yield malformed(source, f"docid, title and body must be strings, found docid {doc_id!r}", line=number)
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_lines, not_utf8, shown
+from osrerank.formats.lines import json_lines, shown, text_lines
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record
+from osrerank_loaders.collections.base import Loader, Record, checked
 from osrerank_loaders.collections.jsonl import read_jsonl
 
 _FIELDS = 2
@@ -14,25 +14,24 @@ _FIELDS = 2
 
 def read_passages(source: Source) -> Iterator[Record]:
     """Read ``pid TAB passage`` lines, or ``{"id", "contents"}`` where the file begins with a brace."""
-    return read_jsonl(source) if source.stream.peek(1)[:1] == b"{" else _read_tsv(source)
+    return read_jsonl(source) if source.stream.peek(512)[:512].lstrip()[:1] == b"{" else _read_tsv(source)
 
 
 def _read_tsv(source: Source) -> Iterator[Record]:
     """Split each line at its tab; no quoting, no stripping: an empty passage and leading spaces are kept."""
     nothing: dict[str, str] = {}
-    for number, raw in enumerate(source.stream, 1):
-        try:
-            doc_id, text = raw.decode().split("\t")
-        except UnicodeDecodeError as error:
-            yield not_utf8(source, number, error)
-        except ValueError:
-            found = raw.count(b"\t") + 1
-            yield malformed(source, f"expected pid TAB passage, found {found} fields: {shown(raw)}", line=number)
+    for number, line in text_lines(source):
+        if isinstance(line, FormatError):
+            yield line
+            continue
+        doc_id, tab, text = line.partition("\t")
+        if not tab or "\t" in text:
+            found = line.count("\t") + 1
+            yield malformed(source, f"expected pid TAB passage, found {found} fields: {shown(line)}", line=number)
+        elif doc_id:
+            yield checked(source, Document(doc_id, text, "", nothing), number)
         else:
-            if doc_id:
-                yield Document(doc_id, text[:-1] if text[-1:] == "\n" else text, "", nothing)
-            else:
-                yield malformed(source, "the passage has no id", line=number)
+            yield malformed(source, "the passage has no id", line=number)
 
 
 def read_passages_v2(source: Source) -> Iterator[Record]:
@@ -51,7 +50,7 @@ def read_passages_v2(source: Source) -> Iterator[Record]:
             yield malformed(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
         else:
             if isinstance(doc_id, str) and doc_id and isinstance(text, str):
-                yield Document(doc_id, text, "", metadata)
+                yield checked(source, Document(doc_id, text, "", metadata), number)
             else:
                 yield malformed(source, f"pid and passage must be strings, found {doc_id!r}", line=number)
 

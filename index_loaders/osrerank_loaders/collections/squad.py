@@ -3,13 +3,13 @@
 Rajpurkar, Zhang, Lopyrev, Liang: SQuAD, 2016, arXiv:1606.05250.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from osrerank.errors import CorpusFormatError
 from osrerank.formats.common_layout import Judgment
+from osrerank.formats.lines import id_problem, json_file
 from osrerank.types import Document, Query
 
 
@@ -29,15 +29,20 @@ def read_squad(path: Path) -> Iterator[Paragraph]:
     """Read a SQuAD JSON file; a document's id is the article's title and the paragraph's number, from 0.
 
     Raises:
-        CorpusFormatError: the file is not a SQuAD file.
+        CorpusFormatError: the file is not a SQuAD file, or an id is not one word.
+        FormatError: it is in UTF-16, truncated or damaged.
     """
     try:
-        articles = json.loads(path.read_bytes())["data"]
+        articles = json_file(path)["data"]
     except (ValueError, KeyError, TypeError) as error:
         raise CorpusFormatError(f"{path}: not a SQuAD file: {error}", file=str(path)) from error
     for article in articles:
         for number, paragraph in enumerate(article["paragraphs"]):
-            yield _paragraph(article["title"], number, paragraph)
+            found = _paragraph(article["title"], number, paragraph)
+            problems = (id_problem(query.query_id, of_query=True) for query in found.queries)
+            if problem := id_problem(found.document.doc_id) or next(filter(None, problems), ""):
+                raise CorpusFormatError(f"{path}: {problem}", file=str(path))
+            yield found
 
 
 def _paragraph(title: str, number: int, paragraph: dict[str, Any]) -> Paragraph:

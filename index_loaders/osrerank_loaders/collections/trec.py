@@ -19,11 +19,11 @@ from pathlib import PurePath
 from typing import Any
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_lines
+from osrerank.formats.lines import json_lines, shown
 from osrerank.formats.markup import elements, strip_tags
-from osrerank.formats.sources import Source, malformed
+from osrerank.formats.sources import BUFFER_BYTES, Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import CONTENTS, Loader, Record, joined, title_and_text
+from osrerank_loaders.collections.base import CONTENTS, Loader, Record, checked, joined, title_and_text
 
 _TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP")
@@ -31,6 +31,12 @@ _CONTENTS_TAGS = (*_TITLE_TAGS, *_TEXT_TAGS, "DATE", "DD")
 """What Anserini's ``TrecCollection`` indexes: an element within another is part of it."""
 _POST_TYPES = frozenset({"sanitized_html", "tweet"})
 LATIN_1, CONGRESSIONAL_RECORD = "iso-8859-1", "CR93"
+_MARKS = re.compile(rb"<(?:DOC(?:\s[^<>]*)?>()|/DOC\s*>())", re.IGNORECASE)
+_MORE, _BEGIN, _END, _OVER = 0, 1, 2, 3
+_LONGEST_MARK, _LONGEST_GAP = 4096, 1 << 20
+_NO_TEXT = re.compile(rb"(?:[\s\0\x1a]++|\xef\xbb\xbf|<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>)*+", re.DOTALL)
+"""What may stand between documents; files of DOS end with 0x1A, and joined ones have byte order marks."""
+_DOCNO = re.compile(r"<DOCNO(?:\s[^>]*)?>", re.IGNORECASE)
 _DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
 
 
@@ -60,30 +66,97 @@ def read_robust04(source: Source, *, contents: bool = False) -> Iterator[Record]
         yield malformed(source, "holds no record for the loader robust04; is this the right file?")
 
 
-def doc_blocks(source: Source, encoding: str = "utf-8") -> Iterator[tuple[int, str | FormatError]]:
-    """Yield the text from each ``<DOC>`` line to its ``</DOC>``, with the number of its first line."""
+def doc_blocks(
+    source: Source, encoding: str = "utf-8", *, marks: re.Pattern[bytes] = _MARKS
+) -> Iterator[tuple[int, str | FormatError]]:
+    """Yield the text from each ``<DOC>`` to its ``</DOC>``, wherever they stand, with the number of its first line.
+
+    Memory holds one document. Comments and other tags may stand between documents; text there is an error.
+
+    Args:
+        source: the file.
+        encoding: of the documents.
+        marks: its first group is set where a document begins, its second where one ends.
+    """
     block: list[bytes] = []
-    began = 0
-    for number, line in enumerate(source.stream, 1):
-        head = line.lstrip()[:5].upper()
-        if head in {b"<DOC>", b"<DOC "}:
-            if block:
-                yield began, malformed(source, "a <DOC> without </DOC>", line=began)
-            block, began = [], number
+    line, began, gap = 1, 0, _Gap(source)
+    for before, mark, kind in _pieces(source, marks):
         if began:
-            block.append(line)
-        if began and line.rstrip()[-6:].upper() == b"</DOC>":
-            yield began, _decoded(source, b"".join(block), began, encoding)
+            block.append(before)
+        elif problem := gap.problem(before, line, is_over=kind != _MORE):
+            yield problem.line or line, problem
+        line += _line_ends(before)
+        if kind == _BEGIN:
+            if began:
+                yield began, malformed(source, "a <DOC> without </DOC>", line=began)
+            block, began = [mark], line
+        elif kind == _END and began:
+            yield began, _decoded(source, b"".join([*block, mark]), began, encoding)
             block, began = [], 0
-    if block:
+        elif kind == _END:
+            yield line, malformed(source, "a </DOC> without <DOC>", line=line)
+        line += _line_ends(mark)
+    if began:
         yield began, malformed(source, "the file ends inside a <DOC>: it is truncated", line=began)
 
 
+def _pieces(source: Source, marks: re.Pattern[bytes]) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield the file in pieces: bytes without a mark, the mark behind them if there is one, and its kind."""
+    held = bytearray()
+    while True:
+        while (found := marks.search(held)) is not None:
+            kind = found.lastindex or _MORE
+            begin, end = found.span()
+            del found  # a match keeps its bytes from being resized
+            yield bytes(held[:begin]), bytes(held[begin:end]), kind
+            del held[:end]
+        passed = max(0, len(held) - _LONGEST_MARK)
+        chunk = source.stream.read(BUFFER_BYTES)
+        yield bytes(held[:passed] if chunk else held), b"", _MORE if chunk else _OVER
+        if not chunk:
+            return
+        del held[:passed]
+        held += chunk
+
+
+class _Gap:
+    """What stands between documents: nothing but space, comments and tags."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._held = b""
+        self._line = 0
+        self._is_bad = False
+
+    def problem(self, piece: bytes, line: int, *, is_over: bool) -> FormatError | None:
+        """Return the error for the first text of the gap, once; the piece is its next, from that line on."""
+        self._line = self._line or line
+        self._held += piece
+        if not is_over and len(self._held) < _LONGEST_GAP:
+            return None
+        held, begins, was_bad = self._held, self._line, self._is_bad
+        passed = _NO_TEXT.match(held).end()  # type: ignore[union-attr]  # it matches nothing, too
+        self._held, self._line, self._is_bad = b"", 0, not is_over and (was_bad or passed < len(held))
+        if was_bad or passed == len(held):
+            return None
+        at_line = begins + _line_ends(held[:passed])
+        found = shown(held[passed:].splitlines()[0])
+        reason = f"text outside of a <DOC>: {found}; is a tag missing, or is this another format?"
+        return malformed(self._source, reason, line=at_line)
+
+
+def _line_ends(raw: bytes) -> int:
+    """Count the ends of lines: LF, CR LF, or CR alone."""
+    return raw.count(b"\n") + raw.count(b"\r") - raw.count(b"\r\n")
+
+
 def _decoded(source: Source, raw: bytes, line: int, encoding: str = "utf-8") -> str | FormatError:
+    """Return a document with LF as its lines' end, where it is CR LF or, without any LF, CR alone."""
     try:
-        return raw.decode(encoding)
+        text = raw.decode(encoding)
+        return text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
     except UnicodeDecodeError as error:
-        at_line = line + raw.count(b"\n", 0, error.start)
+        at_line = line + _line_ends(raw[: error.start])
         return malformed(source, f"not UTF-8: byte 0x{raw[error.start]:02x}", line=at_line)
 
 
@@ -93,10 +166,14 @@ def _read_sgml(source: Source, encoding: str = "utf-8", *, contents: bool = Fals
             yield block
             continue
         doc_id = next(iter(elements(block, "DOCNO") or _DOC_ID.findall(block)), "")
-        if doc_id:
+        if len(marks := [one.start() for one in _DOCNO.finditer(block)]) > 1:
+            at_line = number + _line_ends(block[: marks[1]].encode())
+            yield malformed(source, f"a second <DOCNO> in the <DOC> of {doc_id!r}; is </DOC> missing?", line=at_line)
+        elif doc_id:
             text = "\n".join(elements(block, *_TEXT_TAGS))
             metadata = {CONTENTS: "\n".join(elements(block, *_CONTENTS_TAGS))} if contents else {}
-            yield Document(doc_id, text, " ".join(elements(block, *_TITLE_TAGS)), metadata)
+            document = Document(doc_id, text, " ".join(elements(block, *_TITLE_TAGS)), metadata)
+            yield checked(source, document, number)
         else:
             yield malformed(source, "a <DOC> without <DOCNO>", line=number)
 
@@ -105,7 +182,7 @@ def _read_html(source: Source) -> Iterator[Record]:
     raw = source.stream.read()
     text = _decoded(source, raw, 1)
     stem = PurePath(source.name.rpartition("!")[2]).stem
-    yield text if isinstance(text, FormatError) else Document(stem, strip_tags(text).strip())
+    yield text if isinstance(text, FormatError) else checked(source, Document(stem, strip_tags(text).strip()), 1)
 
 
 def _read_times(source: Source, *, contents: bool = False) -> Iterator[Record]:
@@ -123,7 +200,7 @@ def _read_times(source: Source, *, contents: bool = False) -> Iterator[Record]:
     headline = _texts(article.findall(".//hl1"))
     title = " ".join(headline) or " ".join(_texts(article.findall("./head/title")))
     metadata = {CONTENTS: "\n".join([*headline, *abstract, *body])} if contents else {}
-    yield Document(number.attrib["id-string"], "\n".join([*abstract, *body]), title, metadata)
+    yield checked(source, Document(number.attrib["id-string"], "\n".join([*abstract, *body]), title, metadata), 1)
 
 
 def _texts(found: Iterable[ET.Element]) -> list[str]:
@@ -139,7 +216,8 @@ def _read_post(source: Source, *, contents: bool = False) -> Iterator[Record]:
             metadata = {"url": record["article_url"]} if record.get("article_url") else {}
             if contents:
                 metadata[CONTENTS] = "\n".join([title, *_post_texts(record["contents"], kickers=True)])
-            yield Document(record["id"], "\n".join(_post_texts(record["contents"])), title, metadata)
+            document = Document(record["id"], "\n".join(_post_texts(record["contents"])), title, metadata)
+            yield checked(source, document, number)
         else:
             yield malformed(source, "expected id and a list of contents (Washington Post)", line=number)
 

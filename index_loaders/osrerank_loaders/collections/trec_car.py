@@ -10,7 +10,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.formats.sources import Source, malformed
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record
+from osrerank_loaders.collections.base import Loader, Record, checked
 
 PAGES, OUTLINES, PARAGRAPHS = "pages", "outlines", "paragraphs"
 _KINDS = (PAGES, OUTLINES, PARAGRAPHS)
@@ -25,7 +25,7 @@ def read_paragraphs(source: Source) -> Iterator[Record]:
     """Read paragraphs; the text is bodies and link anchors, joined without separators (Anserini's form)."""
     for number, item in enumerate(read_items(source, kinds=(PARAGRAPHS,)), 1):
         try:
-            yield paragraph(item)
+            yield checked(source, paragraph(item))
         except (TypeError, ValueError, IndexError, AttributeError):
             yield malformed(source, f"item {number} is not a paragraph [0, id, bodies]; is this the paragraph corpus?")
 
@@ -48,7 +48,7 @@ def read_pages(source: Source) -> Iterator[Record]:
     for number, item in enumerate(read_items(source, kinds=(PAGES,)), 1):
         try:
             name, page_id, skeleton = item[1], item[2].decode(), item[3]
-            yield Document(page_id, "\n".join(_texts(skeleton)), name)
+            yield checked(source, Document(page_id, "\n".join(_texts(skeleton)), name))
         except (TypeError, ValueError, IndexError, AttributeError):
             yield malformed(source, f"item {number} is no page [tag, name, id, skeleton]; is this a page file?")
 

@@ -11,11 +11,11 @@ from opensearchpy.exceptions import OpenSearchWarning, RequestError
 
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
 from osrerank.formats.sources import STDIN, Meter, files_of, open_sources
-from osrerank.retrieval.requests import is_embedded
+from osrerank.retrieval.requests import engine_of, is_embedded
 from osrerank_loaders.collections.base import Loader, Record, read_records
 from osrerank_loaders.load.bulk import Batch, BulkOptions, Outcome, Rejection, send_all
 from osrerank_loaders.load.duplicates import name_duplicates
-from osrerank_loaders.load.encoding import repaired
+from osrerank_loaders.load.encoding import Repair
 from osrerank_loaders.load.fingerprint import fingerprints
 from osrerank_loaders.load.mapping import IndexOptions, fixed_options, index_body, settings_when_loaded
 from osrerank_loaders.load.reading import Reading
@@ -56,7 +56,7 @@ class Summary:
         read: records of the collection.
         indexed: its documents in the index.
         skipped: bad records.
-        failed: documents that OpenSearch refused.
+        failed: documents that the engine refused.
         duplicates: records whose id another record had before.
         resumed_from: records that an earlier run had loaded.
         took_s: wall time of this run.
@@ -98,7 +98,7 @@ def load(
     Raises:
         LoaderError: the index exists and is not of the same load, or the server did not answer.
         CorpusFormatError: one bad record too many; the records before it are in the index.
-        BulkIndexError: OpenSearch refused more documents than are tolerated.
+        BulkIndexError: the engine refused more documents than are tolerated.
     """
     return _Load(client, index, loader, paths, options=options or LoadOptions(), report=report).run()
 
@@ -116,11 +116,14 @@ class _Load:
         options: LoadOptions,
         report: Report,
     ) -> None:
+        self._engine = engine_of(client)
+        self._patience = dataclasses.replace(options.bulk.patience, server=self._engine)
+        options = dataclasses.replace(options, bulk=dataclasses.replace(options.bulk, patience=self._patience))
         self._client, self._index, self._loader, self._options, self._report = client, index, loader, options, report
-        self._patience = options.bulk.patience
         self._files = files_of(paths, loader.files)
         self._fingerprints = fingerprints(self._files)
         self._meter = Meter()
+        self._repair = Repair()
         self._present: list[str] = []
         self._warned: list[str] = []
         self._failed = 0
@@ -153,7 +156,7 @@ class _Load:
     def _records(self, meter: Meter | None = None) -> Iterator[Record]:
         sources = open_sources(self._files, self._loader.files, meter, taken=self._fingerprints.taken)
         records = read_records(self._loader, sources, contents=self._options.index.contents)
-        return map(repaired, records) if self._options.repair_encoding else records
+        return map(self._repair, records) if self._options.repair_encoding else records
 
     def _begin(self) -> LoadState:
         """Create the index, or return the state of its load."""
@@ -213,15 +216,16 @@ class _Load:
         self._refused += outcome.rejected[: max(0, _FIRST - len(self._refused))]
         self._present += outcome.present[: max(0, _FIRST - len(self._present))]
         if len(outcome.rejected) == len(batch.entries) > 1:
-            raise self._bulk_error(f"OpenSearch refused all {len(batch.entries)} documents of a request")
+            raise self._bulk_error(f"{self._engine} refused all {len(batch.entries)} documents of a request")
 
     def _checked(self, reading: Reading, resumed_from: int) -> Summary:
         """Compare the index's count with the records read; explain a difference."""
         self._patience.call(lambda: self._client.indices.refresh(index=self._index))
         indexed = self._count()
         duplicates = reading.read - reading.skipped - self._failed - indexed
-        problems = [str(error) for error in reading.errors]
-        problems += [f"OpenSearch refused {refusal.doc_id!r}: {refusal.reason}" for refusal in self._refused]
+        problems = [note] if (note := self._repair.note) else []
+        problems += [str(error) for error in reading.errors]
+        problems += [f"{self._engine} refused {refusal.doc_id!r}: {refusal.reason}" for refusal in self._refused]
         if duplicates < 0:
             raise LoaderError(
                 f"index {self._index} holds {-duplicates} documents more than the collection; "
@@ -230,7 +234,7 @@ class _Load:
         if duplicates:
             problems.append(self._duplicates(duplicates))
         if self._failed and self._failed + reading.skipped > self._options.skip_bad:
-            raise self._bulk_error(f"OpenSearch refused {self._failed} documents")
+            raise self._bulk_error(f"{self._engine} refused {self._failed} documents")
         if duplicates + self._failed + reading.skipped > self._options.skip_bad:
             raise CorpusFormatError(f"{problems[-1]}; to accept this, give --skip-bad")
         return Summary(

@@ -25,12 +25,14 @@ class Patience:
         longest_s: the longest pause.
         give_up_s: how long one call is retried before it counts as failed.
         timeout_s: how long one attempt may take.
+        server: its name in messages.
     """
 
     first_s: float = 0.2
     longest_s: float = 5.0
     give_up_s: float = 300.0
     timeout_s: float = 90.0
+    server: str = "OpenSearch"
 
     def call(self, attempt: Callable[[], T]) -> T:
         """Return the result of the attempt, once it succeeds.
@@ -48,7 +50,7 @@ class Patience:
                     raise
                 wait(str(error.error))
 
-    def waits(self, server: str = "OpenSearch") -> Callable[[str], None]:
+    def waits(self, server: str = "") -> Callable[[str], None]:
         """Return a function that sleeps longer each time it is called, and raises once the time is up."""
         pause_s, give_up_at = self.first_s, time.monotonic() + self.give_up_s
 
@@ -56,7 +58,7 @@ class Patience:
             nonlocal pause_s
             if time.monotonic() + pause_s > give_up_at:
                 raise LoaderError(
-                    f"{server} has not answered for {self.give_up_s:g} s ({reason}); "
+                    f"{server or self.server} has not answered for {self.give_up_s:g} s ({reason}); "
                     "what has been done is kept: give the same command again to go on"
                 )
             time.sleep(pause_s * random.uniform(1, 1.5))  # noqa: S311 - spreads retries, guards nothing

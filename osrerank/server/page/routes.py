@@ -24,6 +24,7 @@ from pydantic import BaseModel, Field
 from osrerank.client import Client
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, ScoringError, WorkerError
 from osrerank.options.rerank import NO_STAGES, PIPELINES, Rerank, RerankOptions
+from osrerank.retrieval.requests import engine_of
 from osrerank.retrieval.text_fields import USUAL
 from osrerank.scoring.registry import HTTP
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
@@ -164,7 +165,7 @@ class Comparison:
         try:
             response = self._response(query, index, depth, options)
         except TransportError as error:
-            raise refusal(error, index) from error
+            raise refusal(error, index, engine_of(self.client)) from error
         asked = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
         fields = response["rerank"].get("fields") or USUAL
         return compare(response, asked, fields, self.judgments.of(query), self._blend(response, index, options))
@@ -203,8 +204,8 @@ def _obstacle(reranker: RerankService, pipeline: str) -> str:
     return ""
 
 
-def refusal(error: TransportError, index: str = "") -> Refused:
-    """Return an error of OpenSearch or the connection as a sentence for people, without addresses or credentials."""
+def refusal(error: TransportError, index: str = "", engine: str = "OpenSearch") -> Refused:
+    """Return an error of the engine or the connection as a sentence for people, without addresses or credentials."""
     if isinstance(error, ConnectionTimeout):
         return Refused(504, "OpenSearch did not answer in time: try again, or look at its load")
     if isinstance(error, Unreachable):
@@ -213,7 +214,7 @@ def refusal(error: TransportError, index: str = "") -> Refused:
         return Refused(502, "OpenSearch does not let this server read that: check the credentials in --url")
     if isinstance(error, NotFoundError) and index:
         return Refused(404, f"there is no index {index}: choose another one")
-    return Refused(502, f"OpenSearch answered {error.status_code}: {str(error.error)[:200]}")
+    return Refused(502, f"{engine} answered {error.status_code}: {str(error.error)[:200]}")
 
 
 router = APIRouter(
@@ -235,7 +236,7 @@ async def config(http: HttpRequest) -> PageConfig:
     try:
         indexes = await _in_thread(http, comparison.named_indexes)
     except TransportError as error:
-        problem = str(refusal(error))
+        problem = str(refusal(error, engine=engine_of(comparison.client)))
     judgments = comparison.judgments
     return PageConfig(
         version=http.app.version,

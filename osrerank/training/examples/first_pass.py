@@ -1,6 +1,5 @@
 """Training data by searching: BM25's top documents of each query, labelled by judgments or by whose question it is."""
 
-import json
 import random
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from osrerank.client import Client, connect
 from osrerank.errors import FormatError
+from osrerank.formats.lines import json_file
 from osrerank.training.examples.lists import Example, Text, titled
 from osrerank.types import Qrels, Query
 
@@ -145,7 +145,7 @@ def _asked(
 def _questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str, Any]]]]:
     """Return the paragraphs, and each question with the number of its paragraph."""
     try:
-        articles = json.loads(path.read_bytes())["data"]
+        articles = json_file(path)["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
         contexts = [str(paragraph["context"]) for paragraph in paragraphs]
         asked = [

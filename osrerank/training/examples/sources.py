@@ -13,7 +13,7 @@ from osrerank.errors import ConfigError
 from osrerank.formats.files import bad_line
 from osrerank.formats.lines import numbered_lines, numbered_objects
 from osrerank.formats.topics import numbered_queries, read_queries
-from osrerank.formats.trec import read_qrels
+from osrerank.formats.trec import RunLine, read_qrels, run_lines
 from osrerank.training.examples.lists import Example, Text, read_examples, titled
 from osrerank.training.examples.texts import Texts
 
@@ -152,7 +152,7 @@ def run(
     """
     judgments = read_qrels(qrels).judgments
     for query_id, lines in _grouped(path):
-        number, ranked = lines[0][0], [columns[2 if len(columns) > 3 else 1] for _number, columns in lines[:depth]]
+        number, ranked = lines[0].number, [line.doc_id for line in lines[:depth]]
         judged = {doc_id for doc_id, grade in judgments.get(query_id, {}).items() if grade >= relevant}
         missed = sorted(judged.difference(ranked))
         doc_ids = [*ranked, *missed] if inject else ranked
@@ -226,21 +226,17 @@ def _pair(columns: list[str], path: Path, number: int) -> tuple[str, str, str, i
     return query_id, query, text, int(label)
 
 
-def _grouped(path: Path) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
+def _grouped(path: Path) -> Iterator[tuple[str, list[RunLine]]]:
     """Yield each query's lines of a run.
 
     Raises:
         FormatError: a line is malformed, or a query's lines are scattered.
     """
-    rows = ((number, line.split()) for number, line in numbered_lines(path) if line.strip())
     seen: set[str] = set()
-    for query_id, group in itertools.groupby(rows, key=lambda row: row[1][0]):
+    for query_id, group in itertools.groupby(run_lines(path), key=lambda line: line.query_id):
         lines = list(group)
-        for number, columns in lines:
-            if len(columns) not in {3, 6}:
-                raise bad_line(path, number, f"expected TREC's 6 columns or MS MARCO's 3, found {len(columns)}")
         if query_id in seen:
-            raise bad_line(path, lines[0][0], f"query {query_id} was there before; sort the run by query and rank")
+            raise lines[0].refused(f"query {query_id} was there before; sort the run by query and rank")
         seen.add(query_id)
         yield query_id, lines
 

@@ -1,5 +1,6 @@
 """Texts of a collection by id, read from the file on demand: a collection need not fit into memory."""
 
+import codecs
 import json
 import logging
 import threading
@@ -10,11 +11,12 @@ from pathlib import Path
 from osrerank.errors import FormatError, LoaderError
 from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdTable, Row
+from osrerank.formats.lines import CR_ALONE
+from osrerank.formats.sources import HEAD_BYTES, PACKED, refusal_of
 from osrerank.training.examples.lists import Text, titled
 
 logger = logging.getLogger(__name__)
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 KEPT_BYTES = 256 << 20
 """From this size on, a file's places are kept beside it; those of a smaller one are found anew in a second or two."""
 KEPT_SUFFIX = ".ids.sqlite"
@@ -39,14 +41,17 @@ class Texts:
     """
 
     def __init__(self, path: Path, *, kept_bytes: int = KEPT_BYTES) -> None:
-        if path.suffix == ".gz":
-            raise FormatError(f"{path}: unpack it first; its lines are looked up by place", file=str(path))
         if not path.stat().st_size:
             raise FormatError(f"{path} is empty", file=str(path))
         self._path = path
         self._reading = threading.Lock()
         self._file = path.open("rb")
         weakref.finalize(self, self._file.close)
+        head = self._file.read(HEAD_BYTES)
+        if head.startswith(PACKED):
+            raise FormatError(f"{path}: unpack it first; its lines are looked up by place", file=str(path))
+        if (refused := refusal_of(str(path), head)) is not None:
+            raise refused
         self._places = self._found(kept=path.stat().st_size >= kept_bytes)
 
     def __contains__(self, text_id: str) -> bool:
@@ -75,7 +80,7 @@ class Texts:
             raise KeyError(text_id)
         with self._reading:
             self._file.seek(int(row.value))
-            line = self._file.readline().removeprefix(BYTE_ORDER_MARK)
+            line = self._file.readline().removeprefix(codecs.BOM_UTF8)
         value = _value(line, self._path, row.number)
         if _id_of(line, value, self._path, row.number) != text_id:
             reason = f"the text is not that of {text_id} any more; delete {self._path.name}{KEPT_SUFFIX}"
@@ -111,7 +116,9 @@ class Texts:
         with self._path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    content = line.removeprefix(BYTE_ORDER_MARK)
+                    content = line.removeprefix(codecs.BOM_UTF8)
+                    if number == 1 and b"\r" in content.strip() and not content.endswith(b"\n"):
+                        raise bad_line(self._path, number, CR_ALONE)
                     value = _value(content, self._path, number)
                     yield Row(_id_of(content, value, self._path, number), number, place)
                 place += len(line)

@@ -1,6 +1,8 @@
+import contextlib
 import math
 from pathlib import Path
 
+import ir_measures
 import pytest
 
 from osrerank.errors import EvaluationError
@@ -121,3 +123,46 @@ def test_msmarco_counts_a_document_at_the_rank_that_three_columns_give_it(tmp_pa
     path.write_text("q\td\t5\nr\te\t11\n")
     judged = Qrels({"q": {"d": 1}, "r": {"e": 1}})
     assert msmarco_mrr(judged, read_run(path)) == {"q": 0.2, "r": 0.0}
+
+
+SPELLINGS = ("2", "PLAIN-2", "301-4", "q2", "2b", "002")
+
+
+def measurable() -> list[str]:
+    """Return every measure of ir-measures that the installed providers compute, under a name that can be parsed."""
+    names = set(ir_measures.measures.registry)
+    forms = [form.format(name) for name in sorted(names) for form in ("{}", "{}@10", "{}(rel=1)", "{}(recall=0.5)")]
+    found = []
+    for form in [*forms, "nDCG(dcg='exp-log2')@10", "nDCG(judged_only=True)@10"]:
+        with contextlib.suppress(EvaluationError, ValueError):
+            ir_measures.evaluator(list(parse_measures([form]).values()), {"1": {"a": 1}})
+            found.append(form)
+    return found
+
+
+def test_no_measure_depends_on_how_query_ids_are_spelt() -> None:
+    names, values = measurable(), set()
+    assert {"ERR@10", "nDCG(dcg='exp-log2')@10", "Compat", "infAP"} <= set(names)
+    documents = tuple(ScoredDocument(doc_id, -rank) for rank, doc_id in enumerate("bzac"))
+    for query_id in SPELLINGS:
+        judged = Qrels({query_id: {"a": 2, "b": 1, "c": 0}, f"{query_id}-1": {"a": 1}})
+        run = Run({query_id: documents, f"{query_id}-1": documents[:2]}, name="r")
+        per_query = evaluate(judged, run, names).per_query
+        values.add(repr([[of[query_id], of[f"{query_id}-1"]] for of in per_query.values()]))
+    assert len(values) == 1
+    assert evaluate(QRELS, run_of(q1="cba"), ["ERR@10"]).overall["ERR@10"] == pytest.approx(
+        1 / 16 / 2 + 15 / 16 * 3 / 16 / 3, abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["BPM", "BPM@10", "BPM(max_rel=2)", "BPM(max_rel=2)@10", "ERR"])
+def test_a_measure_that_lacks_something_is_refused_in_one_sentence(name: str) -> None:
+    with pytest.raises(EvaluationError, match=f"measure.*{name[:3]}") as refusal:
+        evaluate(QRELS, run_of(q1="a"), [name])
+    assert "object" not in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_grades_beyond_gdevals_are_refused_in_one_sentence() -> None:
+    with pytest.raises(EvaluationError, match="cannot measure ERR@10: it takes grades up to 4, the judgments have 5"):
+        evaluate(Qrels({"1": {"a": 5}}), run_of(q1="a"), ["ERR@10", "AP"])

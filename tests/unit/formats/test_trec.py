@@ -60,7 +60,11 @@ def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path: Path) -> None:
         ("q Q0 a 1 0.5 t\n\nq Q0 a 2 0.4 t\n", "line 3: query q has document a twice"),
         ("q a one\n", "line 1: the rank 'one' is not a whole number"),
         ("q a 0\n", "line 1: rank 0 is below 1"),
-        ("q a 1\nq b 1\n", "two documents of query q have the same rank"),
+        ("q a 1\nr a 1\nq b 1\n", "line 3: two documents of query q have the same rank"),
+        ("q Q0 a 1 1_0 t\n", "line 1: the score '1_0' is not a number"),
+        ("q a \u0661\n", "line 1: the rank '\u0661' is not a whole number"),
+        ("q Q0 a 1 0.5 t\nq Q0 b", "line 2: expected `query_id Q0 doc_id rank score tag`.*, found 3 columns"),
+        ("# first\nq a 1\nq Q0 b 1 0.5 t\n", "line 3: expected `query_id doc_id rank`.*, found 6 columns"),
         (b"q Q0 a 1 0.5 t\nq Q0 caf\xe9 2 0.4 t\n", "line 2: not UTF-8"),
     ],
 )
@@ -80,11 +84,25 @@ def test_bad_run_is_refused_with_file_and_line(tmp_path: Path, text: str | bytes
         ("q 0 a 1 1\n", "line 1: expected `query_id 0 doc_id relevance`, found 5 columns"),
         ("q 0 a 1.5\n", "line 1: the relevance '1.5' is not a whole number"),
         ("q 0 a 1\nq 0 a 0\n", "line 2: query q judges document a twice"),
+        ("q 0 a 1\nq 0 b 4294967297\n", "line 2: the relevance 4294967297 does not fit in 32 bits"),
+        ("q 0 a -99999999999999999999\n", "line 1: the relevance -99999999999999999999 does not fit in 32 bits"),
+        ("q 0 a 1_0\n", "line 1: the relevance '1_0' is not a whole number"),
+        ("q 0 a \u0661\n", "line 1: the relevance '\u0661' is not a whole number"),
     ],
 )
 def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read_qrels(written(tmp_path / "qrels", text))
+
+
+def test_comments_are_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    read_qrels(written(tmp_path / "qrels", "# judged by hand\n#1 0 a 1\nq 0 a 1\n"))
+    assert caplog.messages == [f"{tmp_path / 'qrels'}: 2 lines begin with '#' and were left out as comments"]
+
+
+def test_a_run_is_not_written_with_a_query_id_that_begins_a_comment(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="a query id is '#1': a line of a run that begins with '#' is a comment"):
+        write_run(tmp_path / "run", Run({"#1": (ScoredDocument("a", 1.0),)}))
 
 
 def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:

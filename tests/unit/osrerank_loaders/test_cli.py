@@ -74,3 +74,11 @@ def test_ones_own_collection_gets_the_engines_similarity_without_a_warning(tmp_p
     assert "asks for BM25 at k1=1.5" in indexed("jsonl", corpus, "--index", "asked", "--k1", "1.5")
     assert "asks for BM25 at k1=0.82" in indexed("msmarco-passage", passages, "--index", "published")
     assert "1 documents in the index" in indexed("jsonl", corpus, "--index", "own")  # the same load again
+
+
+def test_a_refusal_names_the_engine_that_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text(f'{{"id": "{"x" * 600}", "text": "y"}}\n')
+    place = ["--index", "i", "--url", f"embedded:{tmp_path / 'engine'}"]
+    code, error = run(capsys, "index", "jsonl", str(tmp_path / "corpus.jsonl"), *place)
+    assert code == 1
+    assert error.startswith("Error: the embedded engine refused 1 documents; the first is ")

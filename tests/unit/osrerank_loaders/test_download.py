@@ -25,7 +25,9 @@ HURRIED = Patience(first_s=0.001, longest_s=0.01, give_up_s=1, timeout_s=5)
 class FileServer:
     """Serves ``content``; each of the first ``drops`` answers ends after a part; ``ranges`` may be ignored."""
 
-    def __init__(self, content: bytes = CONTENT, *, drops: int = 0, ranges: bool = True, status: int = 0) -> None:
+    def __init__(
+        self, content: bytes = CONTENT, *, drops: int = 0, ranges: bool = True, status: int = 0, kind: str = ""
+    ) -> None:
         self.asked: list[str] = []
         self.tag = ""
         outer = self
@@ -38,6 +40,8 @@ class FileServer:
                 rest = content[begin:]
                 self.send_response(status or (206 if is_part else 200))
                 self.send_header("Content-Length", str(len(rest)))
+                if kind:
+                    self.send_header("Content-Type", kind)
                 self.end_headers()
                 self.wfile.write(rest[: len(rest) // 3] if len(outer.asked) <= drops else rest)
 
@@ -132,6 +136,22 @@ def test_a_shorter_file_is_given_up(serve: Serve, tmp_path: Path) -> None:
     hurried = Patience(first_s=0.001, longest_s=0.01, give_up_s=0.1)
     with pytest.raises(LoaderError, match=r"has not answered for 0.1 s .*same command again"):
         fetch(serve(CONTENT[:1000]).file(), tmp_path, patience=hurried)
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"), [(b"<html>login</html>", ""), (b"Please log in here", "text/html; charset=x")]
+)
+def test_a_page_in_place_of_the_file_is_said_at_once(serve: Serve, tmp_path: Path, page: bytes, kind: str) -> None:
+    server = serve(page, ranges=False, kind=kind)
+    with pytest.raises(LoaderError, match=r"answers with 18 bytes of HTML where 3\.0 MB are expected, such as a login"):
+        fetch(server.file(), tmp_path, patience=HURRIED)
+    with pytest.raises(LoaderError, match=r"answers with 18 bytes of HTML where collection\.gz is expected"):
+        fetch(replace(server.file(), bytes=None, md5=None), tmp_path, patience=HURRIED)
+    assert server.asked == ["bytes=0-", "size", "bytes=0-"]
+
+
+def test_a_file_that_is_served_as_html_and_is_none_is_fetched(serve: Serve, tmp_path: Path) -> None:
+    assert fetch(serve(kind="text/html").file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
 
 
 def test_a_missing_file_is_not_asked_for_again(serve: Serve, tmp_path: Path) -> None:

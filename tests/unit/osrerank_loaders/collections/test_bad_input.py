@@ -47,6 +47,9 @@ BAD_LINES = [
     ("jsonl", b'{"id": "1", "text": null}\n', "text and title must be strings"),
     ("jsonl", b'{"id": "1", "text": "\xff"}\n', "not UTF-8: byte 0xff"),
     ("beir", b"\x00\x01\n", "not a JSON object"),
+    ("jsonl", b'{"id": "two words", "text": "x"}\n', "the id 'two words' must be one word"),
+    ("msmarco-passage", b"1 2\tx\n", "the id '1 2' must be one word"),
+    ("msmarco-document", b"D 1\tu\tt\tx\n", "the id 'D 1' must be one word"),
 ]
 
 

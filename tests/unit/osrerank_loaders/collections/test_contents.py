@@ -7,7 +7,7 @@ import pytest
 from osrerank.errors import FormatError
 from osrerank.types import Document
 from osrerank_loaders.collections.registry import LOADERS
-from osrerank_loaders.load.encoding import repaired
+from osrerank_loaders.load.encoding import Repair
 from osrerank_loaders.load.mapping import IndexOptions, fixed_options, index_body
 from tests.unit.osrerank_loaders.collections.test_readers import (
     DOC_V2,
@@ -95,7 +95,7 @@ def test_bad_records_stay_errors_and_a_field_of_that_name_is_refused(read: Read)
 
 def test_the_repair_of_the_encoding_includes_it() -> None:
     twice = "caf\u00e9".encode().decode("latin-1")
-    record = repaired(Document("1", twice, twice, {"contents": f"{twice} {twice}"}))
+    record = Repair()(Document("1", twice, twice, {"contents": f"{twice} {twice}"}))
     assert record == Document("1", "caf\u00e9", "caf\u00e9", {"contents": "caf\u00e9 caf\u00e9"})
 
 

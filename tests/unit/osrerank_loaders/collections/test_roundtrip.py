@@ -14,9 +14,9 @@ from osrerank_loaders.collections.msmarco_passage import read_passages
 from osrerank_loaders.collections.trec_car import read_paragraphs
 from osrerank_loaders.load.bulk import entry
 
-IDS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n{"), min_size=1, max_size=8)
+IDS = st.text(st.characters(codec="utf-8", exclude_characters=" \t\n\r\f\v{"), min_size=1, max_size=8)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=50)
-LINES = st.text(st.characters(codec="utf-8", exclude_characters="\t\n"), max_size=50)
+LINES = st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r"), max_size=50)
 
 
 def source(content: bytes) -> Source:
