@@ -136,6 +136,7 @@ def test_one_of_several_files_is_named(tmp_path: Path) -> None:
         locate(str(source / "vocab.txt"))
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the process of the line ends, this one does not
 @pytest.mark.parametrize("is_bare", [False, True])
 def test_the_line_of_the_refusal_writes_a_file_that_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bare: bool
@@ -267,6 +268,47 @@ def test_a_google_checkpoint_has_the_logits_of_the_network_that_it_was_written_f
     directory = usable(tmp_path / "google").directory
     assert read_json(directory / "config.json")["architectures"] == ["BertForSequenceClassification"]
     np.testing.assert_allclose(logits(directory), checkpoints.expected(checkpoints.network(), QUERY, TEXT), atol=1e-5)
+
+
+def of_2019(folder: Path, network: Any, *, shards: int = 1, name: str = "pytorch_model.bin") -> Path:
+    """Write a state dict, in one or several files, with the keys that a config had in 2019."""
+    as_state_dict(folder, network, name=name)
+    checkpoints.write_config(folder, checkpoints.bert_config(network))
+    if shards > 1:
+        state = [*torch.load(folder / name, weights_only=True).items()]
+        (folder / name).unlink()
+        files = [f"pytorch_model-{number:05d}-of-{shards:05d}.bin" for number in range(1, shards + 1)]
+        for number, file in enumerate(files):
+            torch.save(dict(state[number::shards]), folder / file)
+        where = {key: files[place % shards] for place, (key, _) in enumerate(state)}
+        checkpoints.write_config(folder, {"weight_map": where}, "pytorch_model.bin.index.json")
+    return folder
+
+
+RELEASED: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
+    "Google's layout, with Adam's slots": ("classifier", lambda folder, _: Path(shutil.copytree(GOOGLE, folder))),
+    "a config of 2019": ("classifier", of_2019),
+    "three shards": ("classifier", lambda folder, made: of_2019(folder, made, shards=3)),
+    "Birch's dict": ("next-sentence", lambda folder, made: as_birch(folder, made, is_old=True) / "saved.msmarco_mb_1"),
+    "Birch's module": ("next-sentence", lambda folder, made: as_birch(folder, made, is_bare=True)),
+}
+
+
+@pytest.mark.parametrize("form", RELEASED)
+def test_a_released_form_is_exported_and_scores_in_both_backends_as_its_network(tmp_path: Path, form: str) -> None:
+    from osrerank.cli import main
+
+    pytest.importorskip("onnx")
+    head, write = RELEASED[form]
+    network, made = checkpoints.network(head), tmp_path / "made"
+    options = ["--head", head] if head == "next-sentence" else []
+    source = write(tmp_path / "source", network)
+    main(["export", str(source), str(made), "--no-self-check", "--keep-weights", *options])
+    first, second = checkpoints.expected(network, QUERY, TEXT)
+    for backend in ("onnx", "torch"):
+        found = load_scorer(str(made), backend=backend).score(QUERY, [TEXT], [(0,)])
+        assert found.values[0] == pytest.approx(second if options else second - first, abs=1e-5)
+        assert found.log_odds[0] == pytest.approx(second - first, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["mono", "duo"])
