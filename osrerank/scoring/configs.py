@@ -25,15 +25,9 @@ _MODERN_BERT = {
     "hidden_activation": "gelu",
     "max_position_embeddings": 8192,
     "norm_eps": 1e-5,
-    "norm_bias": False,
     "pad_token_id": 50283,
-    "local_attention": 128,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "classifier_pooling": "cls",
-    "classifier_bias": False,
-    "classifier_activation": "gelu",
 }
+"""The others are in `osrerank.scoring.networks.modern_bert.shape`, by the version of transformers."""
 _ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 _DEBERTA = {
     "vocab_size": 128100,

@@ -119,6 +119,8 @@ class _Unpickler(pickle.Unpickler):
         if saved[0] == "module":  # with its source, which is not read
             return saved[1]
         _, kind, key, *_ = saved
+        if kind not in TYPES.values():
+            raise pickle.UnpicklingError("a storage has no type of number")
         self.kinds[key] = kind
         return Storage(key, kind)
 
