@@ -41,7 +41,7 @@ def pickled_files(directory: Path) -> list[Path]:
             raise ModelLoadError(f"{index} has no weight_map", path=str(index))
         return [directory / name for name in sorted(set(map(str, shards.values())))]
     usual = [directory / name for name in PICKLES if (directory / name).exists()]
-    others = sorted(file for file in directory.iterdir() if file.suffix in SUFFIXES or is_pickled(file))
+    others = sorted(file for file in directory.glob("*") if file.suffix in SUFFIXES or is_pickled(file))
     if not usual and len(others) > 1:
         names = ", ".join(file.name for file in others)
         reason = f"{directory} has several files of PyTorch weights ({names}); name the one, such as {others[0]}"
