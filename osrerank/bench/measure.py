@@ -14,7 +14,7 @@ from osrerank.bench.workload import Task, pairs
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.basic import ndcg
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model_files import CONFIG_FILE, read_json
+from osrerank.scoring.model_files import read_config
 from osrerank.types import Qrels
 
 TOP = 10
@@ -107,7 +107,7 @@ def lengths_of(builder: InputBuilder, tasks: Sequence[Task]) -> list[int]:
 def _parts(one: Ours, lengths: Sequence[int], seconds: Sequence[float]) -> dict[str, Any]:
     """Return shares of the threads' time in all rounds, and the share of the peak that was reached."""
     spent, total = one.spent, sum(seconds) * one.threads
-    config = read_json(one.directory / CONFIG_FILE)
+    config = read_config(one.directory)
     per_s = operations(config, lengths) / statistics.median(seconds)
     try:
         peak = measured_peak(one.precision, one.threads)

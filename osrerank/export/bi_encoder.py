@@ -7,7 +7,7 @@ from typing import Any
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import Calibration, ModelCard, Pooling
-from osrerank.scoring.model_files import CONFIG_FILE, MOST_TOKENS, TOKENIZER_FILE, read_json, weight_files
+from osrerank.scoring.model_files import CONFIG_FILE, MOST_TOKENS, TOKENIZER_FILE, read_config, read_json, weight_files
 
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -98,7 +98,7 @@ def read_bi_encoder(
     if not weight_files(transformer):
         fix = "save the model with safe_serialization=True"
         raise ModelLoadError(f"{transformer} has no *.safetensors; {fix}", path=str(transformer))
-    config = read_json(transformer / CONFIG_FILE)
+    config = read_config(transformer)
     _check_architecture(transformer / CONFIG_FILE, config)
     prompts = _optional(directory / PROMPTS_FILE).get("prompts") or {}
     limits = [_optional(transformer / file).get(name) for file, name in LENGTHS.items()]

@@ -82,7 +82,7 @@ def read_judged(scorer: LocalScorer, candidates: Path, qrels: Qrels) -> Iterator
         first_pass = np.array([document.get("score") or 0.0 for document in one.documents], dtype=np.float64)
         best = first_pass.max(initial=0)
         yield Judged(
-            (scores.values.astype(np.float64) - before.offset) / before.scale,
+            (scores.log_odds.astype(np.float64) - before.offset) / before.scale,
             first_pass / best if best > 0 else np.zeros_like(first_pass),
             [document["id"] for document in one.documents],
             dict(qrels.judgments.get(one.query.query_id, {})),

@@ -27,6 +27,7 @@ from osrerank.scoring.model_files import (
     WEIGHTS_FILE,
     modular,
     read_card,
+    read_config,
     read_json,
     tokenizer_file,
     weight_files,
@@ -207,7 +208,7 @@ def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Pat
 @contextmanager
 def _with_segments(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
     """Yield the source; for a duo model that needs a third segment, a copy that has it."""
-    config = read_json(source / CONFIG_FILE) if (source / CONFIG_FILE).exists() else {}
+    config = read_config(source) if (source / CONFIG_FILE).exists() else {}
     if options.kind != "duo" or config.get("type_vocab_size") != 2:
         yield source
         return

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from osrerank._optional import require
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_json, weight_files
+from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config, weight_files
 
 TABLE = "token_type_embeddings"
 ThirdRow = Literal["zeros", "copy"]
@@ -49,7 +49,7 @@ def write_with_third_row(source: Path, folder: Path, start: ThirdRow) -> None:
         ModelLoadError: the checkpoint has no token type table of two rows.
     """
     safetensors: Any = require("safetensors.torch", extra="torch")
-    config = read_json(source / CONFIG_FILE)
+    config = read_config(source)
     (folder / CONFIG_FILE).write_text(json.dumps({**config, "type_vocab_size": 3}, indent=2), encoding="utf-8")
     for file in source.glob(f"{TOKENIZER_FILE.removesuffix('.json')}*.json"):
         shutil.copyfile(file, folder / file.name)

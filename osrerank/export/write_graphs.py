@@ -19,7 +19,7 @@ from osrerank.export.modern_bert_graph import build_modern_bert
 from osrerank.export.quantise import Recipe, quantise
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
-from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_json
+from osrerank.scoring.model_files import TOKENIZER_FILE, read_config
 from osrerank.scoring.networks.modern_bert import shape as modern_shape
 
 OPSET = 17
@@ -84,7 +84,7 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
     """Build the graph of a BERT or ModernBERT; trace other families, and where the graph must take padding."""
     from osrerank.scoring.torch_scorer import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
 
-    config = read_json(source / CONFIG_FILE)
+    config = read_config(source)
     if card.is_bi_encoder:
         if padded or not can_build(config):
             reason = f"{source}: a bi-encoder's graph is of a BERT with GELU, without padding; leave --padded out"

@@ -33,8 +33,8 @@ class LocalScorer:
 
     ``Scores.values`` are logits in float32, ``scale * raw + offset`` with the card's calibration (1 and 0 unless it has
     one), where raw is the logit of a one-logit head, z1 - z0 of two logits (the log-odds, in the order of log-
-    softmax[1]), logit 1 of a next-sentence head, or a cosine. A duo model's are those of p_ij.
-    ``Scores.inferences`` counts tuples.
+    softmax[1]), logit 1 of a next-sentence head, or a cosine. A duo model's are those of p_ij. ``Scores.log_odds`` are
+    the same, but of a next-sentence head z1 - z0. ``Scores.inferences`` counts tuples.
 
     Args:
         directory: the model's, for its digest.
@@ -77,6 +77,7 @@ class LocalScorer:
         tokenizer = os.path.relpath(tokenizer_file(self._directory), self._directory)
         backend = self.backend
         policy = f"{self.card.layout}/{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
+        policy += "/log-odds" * self._has_odds  # part of what is cached
         return f"{digest(self._directory, [tokenizer, *files, *backend.files])}/{backend.precision}/{policy}"
 
     @property
@@ -97,6 +98,7 @@ class LocalScorer:
         texts = _Texts(self._builder, query, documents)
         held = max(1, WINDOW * WINDOW_TOKENS // max(WINDOW_TOKENS, self.card.max_tokens))
         values = np.full(len(tuples), np.nan, dtype=np.float32)
+        odds = values.copy() if self._has_odds else None
         failures: dict[int, str] = {}
         reached = 0
         while reached < len(tuples):
@@ -107,6 +109,8 @@ class LocalScorer:
                 logit = self._logit(outcome.outputs[at]) if at in outcome.outputs else math.nan
                 if math.isfinite(logit):
                     values[reached + at] = logit
+                    if odds is not None:
+                        odds[reached + at] = self._calibrated(_log_odds(outcome.outputs[at]))
                 else:
                     reason = f"the score {logit} of {self.model} is not a finite number"
                     failures[reached + at] = outcome.failures.get(at, reason)
@@ -115,7 +119,9 @@ class LocalScorer:
                 break
         truncated = texts.truncated(tuples[:reached])
         cut = texts.query.cut
-        return Scores(values, failures, reached, inferences=reached, truncated=truncated, query_truncated=cut)
+        return Scores(
+            values, failures, reached, odds=odds, inferences=reached, truncated=truncated, query_truncated=cut
+        )
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the logistic function of logits ``(n,)``, in float64: the values are calibrated already."""
@@ -149,8 +155,19 @@ class LocalScorer:
 
     def _logit(self, row: Row) -> float:
         """Return the calibrated logit of a head's outputs ``(labels,)``."""
-        raw = row[1] - row[0] if self.card.head == "logits2" else row[-1]
+        return self._calibrated(_log_odds(row) if self.card.head == "logits2" else row[-1])
+
+    @property
+    def _has_odds(self) -> bool:
+        return self.card.head == "next-sentence"
+
+    def _calibrated(self, raw: float) -> float:
         return float(self.card.calibration.scale * raw + self.card.calibration.offset)
+
+
+def _log_odds(row: Row) -> float:
+    """Return z1 - z0 of two logits."""
+    return float(row[1] - row[0])
 
 
 class _Texts:

@@ -7,7 +7,7 @@ from typing import Any
 
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import GRAPHS, WEIGHTS, read_json
+from osrerank.scoring.model_files import GRAPHS, WEIGHTS, is_pickled, read_json
 from osrerank.scoring.modular.description import has_own_head
 
 SHIPPED = Path(__file__).parent.parent / "models"
@@ -38,15 +38,19 @@ def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS)) -> Path:
     """Return the directory of a model; download it from the hub if it is neither a directory nor shipped.
 
     Args:
-        model: a directory, ``osrerank/NAME`` for a shipped model, or a hub id with an optional ``@revision``.
+        model: a directory, ``osrerank/NAME`` for a shipped model, or a hub id with an optional ``@revision``. A file
+            that torch.save wrote is returned as it is: its directory has the other files.
         forms: for a hub id: lists of file patterns; the first list that the repository has is downloaded.
 
     Raises:
         ModelLoadError: there is no such model, or the hub cannot be reached; the message says how to bring the files.
     """
     folder = Path(model).expanduser()
-    if folder.is_dir():
+    if folder.is_dir() or is_pickled(folder):
         return folder
+    if folder.is_file():
+        reason = f"{folder} is a file that torch.save did not write; name the directory that it is in"
+        raise ModelLoadError(reason, model=model, path=str(folder))
     if model.startswith(SHIPPED_PREFIX):
         return _shipped(model)
     matched = HUB_ID.match(model)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
+from osrerank.scoring.configs import filled
 from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE, CrossEncoder, read_cross_encoder
 
 CARD_FILE = "osrerank.json"
@@ -16,6 +18,8 @@ CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 WEIGHTS_FILE = "model.safetensors"
 PICKLES = ("pytorch_model.bin", "model.bin", "pytorch_model.pt", "model.pt", "model.pth")
+LEGACY_START = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
+"""How files of torch.save before 1.6 begin; later ones are zip archives."""
 ONNX_FILES = {
     "int8": ("onnx/model_int8.onnx", "onnx/model_quantized.onnx"),
     "fp32": ("onnx/model.onnx", "model.onnx"),
@@ -43,7 +47,7 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
     file = directory / CARD_FILE if (directory / CARD_FILE).exists() else directory / CONFIG_FILE
     content = read_json(file)
     try:
-        card = _from_card(content) if file.name == CARD_FILE else _from_config(content, directory)
+        card = _from_card(content) if file.name == CARD_FILE else _from_config(filled(content), directory)
         return ModelCard(**{**card, "name": name or card.get("name") or directory.name})
     except (TypeError, ValueError, AttributeError) as error:
         raise ModelLoadError(f"{file}: {error}", model=name or directory.name, path=str(file)) from error
@@ -66,6 +70,15 @@ def read_json(file: Path, *, kind: type = dict) -> Any:
     return content
 
 
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return a directory's ``config.json``, with transformers' defaults for what it leaves out.
+
+    Raises:
+        ModelLoadError: as `read_json`.
+    """
+    return filled(read_json(directory / CONFIG_FILE))
+
+
 def tokenizer_file(directory: Path) -> Path:
     """Return the file of a model's tokenizer: its own, or what ``tokenizer`` in its card names."""
     own, card = directory / TOKENIZER_FILE, directory / CARD_FILE
@@ -76,8 +89,21 @@ def tokenizer_file(directory: Path) -> Path:
 
 def padding_id(directory: Path) -> int:
     """Return the id of the padding token, from the directory's ``config.json`` where there is one."""
-    config = read_json(directory / CONFIG_FILE) if (directory / CONFIG_FILE).exists() else {}
+    config = read_config(directory) if (directory / CONFIG_FILE).exists() else {}
     return int(config.get("pad_token_id") or 0)
+
+
+def is_pickled(file: Path) -> bool:
+    """Return whether torch.save wrote a file, by its content."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        if opened.read(len(LEGACY_START)) == LEGACY_START:
+            return True
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any(name.endswith("/data.pkl") for name in archive.namelist())
 
 
 def digest(directory: Path, files: Iterable[str]) -> str:

@@ -44,6 +44,7 @@ def score_parts(
     texts = [parts[place][turn][0] for place, turn in order]
     scores = scorer.score(query, texts, [(at,) for at in range(len(texts))], deadline=deadline)
     logits: list[npt.NDArray[np.float32]] = [np.full(len(some), np.nan, dtype=np.float32) for some in parts]
+    odds = None if scores.odds is None else [some.copy() for some in logits]
     for at in scores.attempted:
         place, turn = order[at]
         if at not in scores.failures:
@@ -51,9 +52,11 @@ def score_parts(
                 message = f"model {scorer.model} gave a score that is not a number"
                 raise InferenceError(message, stage=stage, model=scorer.model)
             logits[place][turn] = scores.values[at]
+            if odds is not None:
+                odds[place][turn] = scores.log_odds[at]
     places = [[span for _, span in some] for some in parts]
     failures = {order[at]: why for at, why in scores.failures.items()}
-    return PassageScores(places, logits, failures, scores.identity, **scores.counts())
+    return PassageScores(places, logits, failures, scores.identity, odds, **scores.counts())
 
 
 def chunks_of(scorer: Scorer, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:

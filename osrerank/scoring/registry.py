@@ -159,7 +159,7 @@ def load_scorer(
     found = locate(model, forms=forms_of(backend))
     converted = usable(found)
     directory, own_name = converted.directory, Path(model).name if converted.sha256 else ""
-    card = read_card(directory, name=own_name if Path(model).expanduser().is_dir() else model)
+    card = read_card(directory, name=own_name if Path(model).expanduser().exists() else model)
     if kind is not None and card.kind != kind:
         reason = f"{directory} is a {card.kind} model; a {kind} one is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))

@@ -14,7 +14,7 @@ from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadErr
 from osrerank.scoring.backend import Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model_files import CONFIG_FILE, modular, padding_id, parameter_files, read_json
+from osrerank.scoring.model_files import modular, padding_id, parameter_files, read_config
 from osrerank.scoring.modular.head import Head
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _load_engine(
         compile_layers,
     )
 
-    config = read_json(directory / CONFIG_FILE)
+    config = read_config(directory)
     dtype, head = DTYPES[precision], head_of(directory)
     obstacle = load.obstacle(config, card, head)
     if obstacle:
@@ -218,7 +218,7 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
 def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
     from osrerank.scoring.networks.onnx_weights import read_graph_weights  # noqa: PLC0415 - imports torch
 
-    file, config = directory / graph, read_json(directory / CONFIG_FILE)
+    file, config = directory / graph, read_config(directory)
     if config.get("model_type") != "bert":
         fix = "bring the safetensors, or export the model again with --keep-weights"
         raise ModelLoadError(f"{file} is of a family whose weights are not read from a graph; {fix}", path=str(file))
@@ -232,7 +232,7 @@ def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
 def _bi_encoder(directory: Path, card: ModelCard) -> Any:
     from osrerank.scoring.networks.bi_encoder import BiEncoder  # noqa: PLC0415 - imports torch
 
-    weights, config = read_weights(directory), read_json(directory / CONFIG_FILE)
+    weights, config = read_weights(directory), read_config(directory)
     return BiEncoder(config, card.pooling).load_bert(weights)
 
 

@@ -63,7 +63,7 @@ class MonoStage:
         places = [place for place in scores.attempted if place not in scores.failures]
         if not places:
             raise nothing_scored(self.scorer, scores.failures, stage=self.name)
-        logits = scores.values[places]
+        logits = scores.log_odds[places]
         if not np.isfinite(logits).all():
             doc_id = readable[places[int(np.flatnonzero(~np.isfinite(logits))[0])]].doc_id
             raise InferenceError(

@@ -133,7 +133,13 @@ class PassageStage:
         there = [span for span in spans if span is not None]
         return bool(there) and leaves_out(bodies, there)
 
-    def _judge(self, candidate: Candidate, spans: Sequence[Span | None], logits: npt.NDArray[np.float32]) -> Judged:
+    def _judge(
+        self,
+        candidate: Candidate,
+        spans: Sequence[Span | None],
+        _values: npt.NDArray[np.float32],
+        logits: npt.NDArray[np.float32],
+    ) -> Judged:
         there = np.flatnonzero(~np.isnan(logits))
         probabilities = self.scorer.probabilities(logits[there])
         put_together = AGGREGATIONS[self.options.aggregation]
@@ -196,7 +202,7 @@ def score_by_passages(
     found = score_slices(
         scorer, query, candidates, stage.passages_of, stage=stage.name, deadline=deadline, text_of=stage.text_of
     )
-    values = np.array([_best(logits) for logits in found.logits], dtype=np.float32)
+    values = np.array([_best(logits) for logits in found.log_odds], dtype=np.float32)
     reached = len(documents) if found.attempted == found.asked else min(found.reached, len(documents) - 1)
     return Scores(values, found.failed, reached, found.identity, **found.counts())
 

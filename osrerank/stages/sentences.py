@@ -103,12 +103,19 @@ class SentenceStage:
             for first, last in inside
         ]
 
-    def _judge(self, candidate: Candidate, spans: Sequence[Span | None], logits: npt.NDArray[np.float32]) -> Judged:
+    def _judge(
+        self,
+        candidate: Candidate,
+        spans: Sequence[Span | None],
+        logits: npt.NDArray[np.float32],
+        log_odds: npt.NDArray[np.float32],
+    ) -> Judged:
         there = np.flatnonzero(~np.isnan(logits))
-        order = there[np.argsort(-logits[there], kind="stable")]
-        best = logits[order[: max(KEPT, len(self.options.weights))]]
-        probabilities = self.scorer.probabilities(best)
-        values = best.astype(np.float64) if self.options.scores == "logit" else probabilities
+        order, by_odds = (there[np.argsort(-scores[there], kind="stable")] for scores in (logits, log_odds))
+        most = max(KEPT, len(self.options.weights))
+        best, probabilities = logits[order[:most]], self.scorer.probabilities(log_odds[by_odds[:most]])
+        is_logit = self.options.scores == "logit"
+        values = best.astype(np.float64) if is_logit else probabilities
         first_pass = np.array([candidate.trace[0].score])
         key = float(interpolate(first_pass, values[None, :], self.options.a, self.options.weights)[0])
         parts = {}
@@ -118,4 +125,6 @@ class SentenceStage:
             parts[f"probability{number}"] = float(probabilities[place])
         # softsign: unlike the logistic function it does not round large sums to 1
         unit = (1 + key / (1 + abs(key))) / 2
-        return Judged(candidate, score=key, unit=unit, parts=parts, passage=spans[int(order[0])])
+        return Judged(
+            candidate, score=key, unit=unit, parts=parts, passage=spans[int((order if is_logit else by_odds)[0])]
+        )

@@ -13,8 +13,8 @@ PartsOf = Callable[[Candidate], Sequence[Part]]
 """Candidate -> its parts, at least one."""
 TextOf = Callable[[Candidate], str | LongText]
 """Candidate -> its text, whose parts are cut only where their states are not known."""
-Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32]], Judged]
-"""Candidate, places and logits of its parts (NaN where there is none) -> what is made of them."""
+Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], Judged]
+"""Candidate, places, logits and log-odds of its parts (NaN where there is none) -> what is made of them."""
 LeavesOut = Callable[[Candidate, Sequence[Span | None]], bool]
 """Candidate, places of its parts -> whether they lack some of its text."""
 
@@ -55,7 +55,7 @@ def rank_by_slices(
         scores = score_slices(
             scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline, text_of=text_of
         )
-        judged = [judge(present[at], scores.places[at], scores.logits[at]) for at in scores.scored]
+        judged = [judge(present[at], scores.places[at], scores.logits[at], scores.log_odds[at]) for at in scores.scored]
         shortened = sum(leaves_out(present[at], scores.places[at]) for at in scores.scored) if leaves_out else 0
         failures = {present[place].doc_id: reason for place, reason in scores.failed.items()}
         attempt = Attempt(block, present, judged, scores.reached, failures)

@@ -9,6 +9,7 @@ the first one measures, writes and decides when time is over.
 import atexit
 import logging
 import math
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,8 @@ from torch import Tensor, distributed
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, EvaluationError
+from osrerank.scoring.networks.engine import choose_precision
+from osrerank.scoring.registry import AUTO
 from osrerank.training.checkpoint import Checkpoints, State
 from osrerank.training.curve import CURVE_FILE, Curve
 from osrerank.training.examples.batches import Lot, Step, prefetched
@@ -39,6 +42,8 @@ SEED_SPACE = 1_000_003
 SAVE_EVERY_S = 120.0
 LONGEST_WAIT = timedelta(hours=12)
 """How long processes wait for the first one, which measures and mines by itself."""
+HAVE_FP16 = ("cuda",)
+"""Devices whose steps in fp16 do not overflow at once."""
 MOST_PARTS = 16
 """Parts of a loss."""
 
@@ -83,17 +88,22 @@ class Machine:
     """The device, the precision and the processes of a training, as Accelerate finds them.
 
     Args:
-        precision: of the matrix products.
+        precision: of the matrix products; ``mixed`` for the device's own.
 
     Raises:
-        ConfigError: this process already computes in another precision.
+        ConfigError: this process already computes in another precision, the device has no fp16, or the processes that
+            were started do not know of each other.
     """
 
     def __init__(self, precision: str) -> None:
         accelerate: Any = require("accelerate", extra="torch")
-        self.precision = precision
+        # Accelerate joins processes on the CPU only where it is told of it.
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        is_cpu = found is None or bool(accelerate.utils.parse_flag_from_env("ACCELERATE_USE_CPU"))
+        self.precision = precision = _precision(precision, "cpu" if found is None or is_cpu else found.type)
         try:
             self.accelerator = accelerate.Accelerator(
+                cpu=is_cpu,
                 mixed_precision="bf16" if precision == "bf16" else "no",  # fp16's scale must outlive this process: ours
                 kwargs_handlers=[accelerate.InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
             )
@@ -103,6 +113,11 @@ class Machine:
         self.processes, self.number = int(self.accelerator.num_processes), int(self.accelerator.process_index)
         if self.processes > 1:
             atexit.register(_leave_group)
+        started = int(os.environ.get("WORLD_SIZE") or 1)
+        if started != self.processes:
+            reason = f"{started} processes were started (WORLD_SIZE), and Accelerate joined {self.processes}"
+            fix = "each would train a model of its own: start them with torchrun or accelerate launch, or start one"
+            raise ConfigError(f"{reason}; {fix}", setting="WORLD_SIZE", source="environment")
         self.device: torch.device = self.accelerator.device
         self.budget_tokens = BUDGET_TOKENS.get(self.device.type, BUDGET_TOKENS["cpu"])
 
@@ -168,6 +183,20 @@ class Machine:
         distributed.all_reduce(shared)
         names = sorted(parts) or [f"part {place}" for place in range(MOST_PARTS)]
         return dict(zip(names, shared.tolist(), strict=False))
+
+
+def _precision(wanted: str, device: str) -> str:
+    """Return the precision that a kind of device computes in.
+
+    Raises:
+        ConfigError: it is fp16, and the device is none of CUDA's.
+    """
+    if wanted == "mixed":
+        return choose_precision(AUTO, torch.device(device)) if device == "cuda" else "bf16"
+    if wanted == "fp16" and device not in HAVE_FP16:
+        reason = f"fp16 needs CUDA, and this training is on the {device}; set precision=bf16, or mixed"
+        raise ConfigError(reason, setting="recipe.precision", source="argument")
+    return wanted
 
 
 def _leave_group() -> None:

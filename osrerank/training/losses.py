@@ -19,8 +19,8 @@ SMALLEST_LOGIT = -100.0
 
 
 def raw_scores(logits: Tensor, head: Head) -> Tensor:
-    """Return one score per sequence ``(n,)``, higher is better: z1 - z0 of two logits, else the last logit."""
-    return logits[:, 1] - logits[:, 0] if head == "logits2" else logits[:, -1]
+    """Return one score per sequence ``(n,)``, higher is better: the log-odds z1 - z0 of two logits, else the logit."""
+    return logits[:, 1] - logits[:, 0] if head in ("logits2", "next-sentence") else logits[:, -1]
 
 
 def two_logits(logits: Tensor) -> Tensor:

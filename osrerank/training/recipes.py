@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError
 DecayFrom = Literal["start", "warmup"]
 Loss = Literal["pointwise", "listwise"]
 Draw = Literal["balanced", "list", "top", "all"]
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "bf16", "fp16", "mixed"]
 ThirdRow = Literal["zeros", "frozen", "copy"]
 
 
@@ -47,8 +47,9 @@ class Recipe:
         freeze: "embeddings" keeps the three tables as they are; empty trains everything.
         shuffle: size of the shuffle buffer, in examples.
         seed: of all random choices.
-        precision: of the matrix products; weights stay fp32. With "fp16" the loss is scaled, so that small gradients
-            are not lost, and a step whose gradients overflow is left out.
+        precision: of the matrix products; weights stay fp32. "mixed" is bf16 on the CPU and on GPUs that have it, else
+            fp16. With "fp16", which needs CUDA, the loss is scaled, so that small gradients are not lost, and a step
+            whose gradients overflow is left out.
         compiled: whether torch.compile compiles the network, which takes a minute or two at the start.
         budget_tokens: padded tokens of a forward pass; a step that has more takes several.
         measure: chooses the best weights.

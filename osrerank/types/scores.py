@@ -106,16 +106,43 @@ class Scores(Counts):
         failures: index of a tuple -> why it could not be scored.
         reached: how many leading tuples were attempted for sure before the deadline.
         identity: identity of the model that scored (`Scorer.identity`) where it may change between calls; else empty.
+        odds: log-odds of relevance ``(n,)`` where they are not the values: of a next-sentence head, whose value is the
+            second of two logits.
     """
 
     values: npt.NDArray[np.float32]
     failures: Mapping[int, str] = field(default_factory=dict)
     reached: int = -1
     identity: str = ""
+    odds: npt.NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         if self.reached < 0:
             object.__setattr__(self, "reached", len(self.values))
+
+    @property
+    def log_odds(self) -> npt.NDArray[np.float32]:
+        """What `Scorer.probabilities` maps to probabilities ``(n,)``: the values, unless there are others."""
+        return self.values if self.odds is None else self.odds
+
+    @staticmethod
+    def joined_odds(
+        parts: Sequence["Scores | str | None"], places: Sequence[Sequence[int]], size: int
+    ) -> npt.NDArray[np.float32] | None:
+        """Return the odds of several calls' tuples as those of one; None where no call has others than its values.
+
+        Args:
+            parts: the calls' scores, or what came instead.
+            places: which tuples each part has.
+            size: how many there are.
+        """
+        if all(not isinstance(part, Scores) or part.odds is None for part in parts):
+            return None
+        joined = np.full(size, np.nan, dtype=np.float32)
+        for part, where in zip(parts, places, strict=True):
+            if isinstance(part, Scores):
+                joined[list(where)] = part.log_odds
+        return joined
 
     @property
     def attempted(self) -> list[int]:
@@ -195,7 +222,7 @@ class Scorer(Protocol):
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Map logits ``(n,)`` to calibrated probabilities ``(n,)``, never decreasing in the logit."""
+        """Map `Scores.log_odds` ``(n,)`` to calibrated probabilities ``(n,)``, never decreasing in them."""
 
     def close(self) -> None:
         """Release the model; further calls are errors."""

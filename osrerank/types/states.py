@@ -33,12 +33,19 @@ class PassageScores(Counts):
         logits: of each document float32 ``(n,)``; NaN for passages that failed or were not attempted.
         failures: document and passage -> why it could not be scored.
         identity: as of `osrerank.types.Scores`.
+        odds: likewise, of each document ``(n,)``.
     """
 
     places: Sequence[Sequence[Span | None]]
     logits: Sequence[npt.NDArray[np.float32]]
     failures: Mapping[tuple[int, int], str] = field(default_factory=dict)
     identity: str = ""
+    odds: Sequence[npt.NDArray[np.float32]] | None = None
+
+    @property
+    def log_odds(self) -> Sequence[npt.NDArray[np.float32]]:
+        """As of `osrerank.types.Scores`, of each document ``(n,)``."""
+        return self.logits if self.odds is None else self.odds
 
     @property
     def asked(self) -> int:

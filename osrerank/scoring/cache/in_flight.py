@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from osrerank._platform import renew_after_fork
+from osrerank.scoring.cache.local import Kept
 from osrerank.types import Deadline
 
 
@@ -12,14 +13,14 @@ class PendingScore:
 
     def __init__(self) -> None:
         self._done = threading.Event()
-        self._value: float | None = None
+        self._value: Kept | None = None
 
-    def complete(self, value: float | None) -> None:
+    def complete(self, value: Kept | None) -> None:
         """Set the score; None when it could not be computed."""
         self._value = value
         self._done.set()
 
-    def wait(self, deadline: Deadline) -> float | None:
+    def wait(self, deadline: Deadline) -> Kept | None:
         """Return the score; None when it failed or is late."""
         return self._value if deadline.wait(self._done) else None
 
@@ -50,7 +51,7 @@ class InFlight:
                     own.append(key)
         return own, others
 
-    def complete(self, keys: Iterable[bytes], scores: Mapping[bytes, float]) -> None:
+    def complete(self, keys: Iterable[bytes], scores: Mapping[bytes, Kept]) -> None:
         """Hand the scores of claimed keys to the threads that wait for them; a key without a score failed."""
         with self._lock:
             done = [(self._pending.pop(key), scores.get(key)) for key in keys]

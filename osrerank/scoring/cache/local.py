@@ -9,13 +9,17 @@ LOCAL_ENTRY_BYTES = 250
 """What a score takes, key and all, measured in tests/bench/test_cache.py."""
 
 
+Kept = float | tuple[float, float]
+"""A score, or a score and its log-odds where these are others (`osrerank.types.Scores.odds`)."""
+
+
 class Store(Protocol):
     """Scores that other processes may share."""
 
-    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float]]:
+    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
         """Return the scores that there are, by key: all of them, and those that must be written again to stay."""
 
-    def write(self, scores: Mapping[bytes, float]) -> None:
+    def write(self, scores: Mapping[bytes, Kept]) -> None:
         """Keep scores."""
 
     def close(self) -> None:
@@ -25,10 +29,10 @@ class Store(Protocol):
 class NoStore:
     """Where scores are not shared."""
 
-    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float]]:  # noqa: ARG002 - its contract
+    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:  # noqa: ARG002 - its contract
         return {}, {}
 
-    def write(self, scores: Mapping[bytes, float]) -> None:
+    def write(self, scores: Mapping[bytes, Kept]) -> None:
         pass
 
     def close(self) -> None:
@@ -44,10 +48,10 @@ class LocalStore:
 
     def __init__(self, most_bytes: float) -> None:
         self._most = int(most_bytes / LOCAL_ENTRY_BYTES)
-        self._scores: OrderedDict[bytes, float] = OrderedDict()
+        self._scores: OrderedDict[bytes, Kept] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, keys: Sequence[bytes]) -> dict[bytes, float]:
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
         """Return the scores that there are, by key."""
         with self._lock:
             found = {key: self._scores[key] for key in keys if key in self._scores}
@@ -55,7 +59,7 @@ class LocalStore:
                 self._scores.move_to_end(key)
         return found
 
-    def write(self, scores: Mapping[bytes, float]) -> None:
+    def write(self, scores: Mapping[bytes, Kept]) -> None:
         """Keep scores, and drop those that were not used for longest."""
         if self._most == 0:
             return

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from prometheus_client import Counter as Count
 
 from osrerank.scoring.cache.in_flight import InFlight
-from osrerank.scoring.cache.local import LocalStore, NoStore, Store
+from osrerank.scoring.cache.local import Kept, LocalStore, NoStore, Store
 from osrerank.scoring.wrapper import Wrapper
 from osrerank.settings import Settings, keys_of
 from osrerank.types import (
@@ -81,7 +81,7 @@ class CachedScorer(Wrapper):
         absent = list(dict.fromkeys(key for key in keys if key not in known))
         if not absent:
             self._remote.write(fading)
-            return Scores(_values(keys, known), cached=len(keys), identity=identity)
+            return Scores(_values(keys, known), cached=len(keys), identity=identity, odds=_odds(keys, known))
         own, others = self._in_flight.claim(absent)
         fresh = _Fresh({})
         try:
@@ -161,7 +161,7 @@ class CachedScorer(Wrapper):
         """Close the connections to Redis, and leave the scorer as it is."""
         self._remote.close()
 
-    def _read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float]]:
+    def _read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
         """Return the cached scores by key, and those that must be rewritten to stay."""
         near = self._local.read(keys)
         asked = list(dict.fromkeys(key for key in keys if key not in near))
@@ -188,7 +188,11 @@ class CachedScorer(Wrapper):
             return _Fresh({})
         asked = [tuples[place_of[key]] for key in ordered]
         answer = self._scorer.score(query, documents, asked, **given)
-        scores = {key: float(value) for key, value in zip(ordered, answer.values, strict=True) if np.isfinite(value)}
+        scores: dict[bytes, Kept] = {
+            key: float(value) if answer.odds is None else (float(value), float(odds))
+            for key, value, odds in zip(ordered, answer.values, answer.log_odds, strict=True)
+            if np.isfinite(value)
+        }
         failures = {ordered[index]: reason for index, reason in answer.failures.items()}
         return _Fresh(scores, failures, (answer,), answer.identity)
 
@@ -198,7 +202,7 @@ class _Fresh:
 
     def __init__(
         self,
-        scores: Mapping[bytes, float],
+        scores: Mapping[bytes, Kept],
         failures: Mapping[bytes, str] | None = None,
         answers: tuple[Scores, ...] = (),
         identity: str = "",
@@ -213,14 +217,16 @@ class _Fresh:
         scores, failures = {**self.scores, **other.scores}, {**self.failures, **other.failures}
         return _Fresh(scores, failures, (*self.answers, *other.answers), self.identity)
 
-    def with_cached(self, keys: Sequence[bytes], known: Mapping[bytes, float], identity: str) -> Scores:
+    def with_cached(self, keys: Sequence[bytes], known: Mapping[bytes, Kept], identity: str) -> Scores:
         """Return the answer for all keys."""
-        values = _values(keys, {**known, **self.scores})
+        scores = {**known, **self.scores}
+        values, odds = _values(keys, scores), _odds(keys, scores)
         failures = {place: self.failures[key] for place, key in enumerate(keys) if key in self.failures}
         open_places = (place for place in np.flatnonzero(np.isnan(values)).tolist() if place not in failures)
         counts = Counts.total(self.answers)
         counts["cached"] += _spared(keys, known, self.scores)
-        return Scores(values, failures, reached=next(open_places, len(keys)), identity=identity, **counts)
+        reached = next(open_places, len(keys))
+        return Scores(values, failures, reached=reached, identity=identity, odds=odds, **counts)
 
 
 def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> list[bytes]:
@@ -241,11 +247,20 @@ def _hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _spared(keys: Sequence[bytes], known: Mapping[bytes, float], fresh: Mapping[bytes, float]) -> int:
+def _spared(keys: Sequence[bytes], known: Mapping[bytes, Kept], fresh: Mapping[bytes, Kept]) -> int:
     """Return how many tuples got a score that was known, or was computed for an equal tuple of the same call."""
     return sum(key in known for key in keys) + sum(count - 1 for key, count in Counter(keys).items() if key in fresh)
 
 
-def _values(keys: Sequence[bytes], scores: Mapping[bytes, float]) -> npt.NDArray[np.float32]:
+def _values(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[np.float32]:
     """Return the scores ``(n,)``, NaN where there is none."""
-    return np.array([scores.get(key, np.nan) for key in keys], dtype=np.float32)
+    found = (scores.get(key, np.nan) for key in keys)
+    return np.array([one[0] if isinstance(one, tuple) else one for one in found], dtype=np.float32)
+
+
+def _odds(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[np.float32] | None:
+    """Return the log-odds ``(n,)``; None where they are the scores."""
+    found = [scores.get(key, np.nan) for key in keys]
+    if not any(isinstance(one, tuple) for one in found):
+        return None
+    return np.array([one[1] if isinstance(one, tuple) else one for one in found], dtype=np.float32)

@@ -7,6 +7,7 @@ eviction policy of the server, which a broker must not have.
 """
 
 import logging
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from osrerank._pause import Pause
 from osrerank._redis import open_redis
+from osrerank.scoring.cache.local import Kept
 from osrerank.scoring.cache.signing import SIGNATURE_BYTES, EntrySigner
 
 PREFIX = b"osrerank:scores:2:"
@@ -27,6 +29,7 @@ REST_S = 10.0
 REMOTE_ENTRY_BYTES = 110
 """What a score takes, key and all, measured in tests/bench/test_cache.py."""
 VALUE = struct.Struct("<f")
+PAIR = struct.Struct("<ff")
 TURN = """
 local count = redis.call('HLEN', KEYS[1])
 if count == 0 then return 0 end
@@ -76,7 +79,7 @@ class RemoteStore:
         self._rest_s = rest_s
         self._calls, self._writes = (Pause(rest_s, self._report) for _ in range(2))
 
-    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float]]:
+    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
         """Return the scores that there are, by key: all of them, and those that must be written again to stay."""
         if not keys:
             return {}, {}
@@ -90,12 +93,12 @@ class RemoteStore:
         fading = {key: value for key, value in old.items() if key not in young}
         return {**young, **fading}, fading
 
-    def write(self, scores: Mapping[bytes, float]) -> None:
+    def write(self, scores: Mapping[bytes, Kept]) -> None:
         """Keep scores."""
         if not scores:
             return
         pipeline = self._redis.pipeline(transaction=False)
-        pipeline.hset(YOUNG, mapping={key: self._signer.seal(key, VALUE.pack(value)) for key, value in scores.items()})
+        pipeline.hset(YOUNG, mapping={key: self._signer.seal(key, _packed(value)) for key, value in scores.items()})
         pipeline.eval(TURN, 2, YOUNG, OLD, self._most, self._ttl_s * 1000)
         self._writes.attempt(lambda: self._calls.attempt(lambda: self._execute(pipeline), None), None)
 
@@ -141,19 +144,24 @@ def _fits(answer: object, size: int) -> bool:
     )
 
 
-def _decoded(keys: Sequence[bytes], found: Sequence[object], signer: EntrySigner) -> dict[bytes, float]:
+def _packed(value: Kept) -> bytes:
+    return PAIR.pack(*value) if isinstance(value, tuple) else VALUE.pack(value)
+
+
+def _decoded(keys: Sequence[bytes], found: Sequence[object], signer: EntrySigner) -> dict[bytes, Kept]:
     """Return the scores among the values found that are signed as they must be, counting what is no score."""
-    scores = {}
+    scores: dict[bytes, Kept] = {}
+    forms = {form.size + added: form for form in (VALUE, PAIR) for added in (0, SIGNATURE_BYTES)}
     for key, value in zip(keys, found, strict=True):
         if value is None:
             continue
-        if isinstance(value, bytes) and len(value) in (VALUE.size, VALUE.size + SIGNATURE_BYTES):
-            opened = signer.open(key, value, VALUE.size)
+        if isinstance(value, bytes) and (form := forms.get(len(value))) is not None:
+            opened = signer.open(key, value, form.size)
             if opened is None:
                 continue
-            (score,) = VALUE.unpack(opened)
-            if score - score == 0:  # finite
-                scores[key] = score
+            score, *odds = form.unpack(opened)
+            if math.isfinite(sum((score, *odds))):
+                scores[key] = (score, odds[0]) if odds else score
                 continue
         ERRORS.inc()
     return scores

@@ -68,21 +68,21 @@ class Converted(NamedTuple):
         _write_json(self.directory / PASSED_FILE, {"passed": check})
 
 
-def usable(directory: Path, head: Head = "") -> Converted:
+def usable(source: Path, head: Head = "") -> Converted:
     """Return a model's directory as it is, or converted where weights are pickled or TensorFlow's, or pieces in a list.
 
     Args:
-        directory: the model's.
+        source: the model's directory, or the file of pickled weights in it.
         head: what its head is, where its files do not say; a given one is written into the converted config.
 
     Raises:
         ModelLoadError: the checkpoint cannot be read.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
-    if not head and not needs_conversion(directory):
-        return Converted(directory)
-    files = _files(directory)
-    sha256 = digest(directory, [file.name for file in files])
+    if not head and not needs_conversion(source):
+        return Converted(source)
+    files = _files(source)
+    sha256 = digest(_folder(source), [file.name for file in files])
     target = cache_folder() / "-".join(filter(None, (sha256, head)))
     if target.exists():
         return Converted(target, sha256)
@@ -91,18 +91,20 @@ def usable(directory: Path, head: Head = "") -> Converted:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as parent:
         made = Path(parent) / "model"
         made.mkdir()
-        _write(directory, made, head, sha256)
+        _write(source, made, head, sha256)
         try:
             made.rename(target)
         except OSError:  # another process was faster
             if not target.exists():
                 raise
-    logger.warning("[converted] %s was converted once, to %s", directory, target)
+    logger.warning("[converted] %s was converted once, to %s", source, target)
     return Converted(target, sha256)
 
 
 def needs_conversion(directory: Path) -> bool:
-    """Return whether a checkpoint has a form that is not read as it is."""
+    """Return whether a checkpoint has a form that is not read as it is; a file of pickled weights has."""
+    if directory.is_file():
+        return True
     if (directory / CARD_FILE).exists() or any(directory.rglob("*.onnx")):
         return False
     if tensorflow.is_tensorflow(directory):
@@ -123,7 +125,8 @@ def cache_folder() -> Path:
 def _write(source: Path, target: Path, head: Head, sha256: str) -> None:
     safetensors: Any = require("safetensors.torch", extra="torch")
     weights, config = _read(source)
-    config = {**config, **_described(source, config, weights, head)}
+    described = _described(source, config, weights, head)
+    config, source = {**config, **described}, _folder(source)
     if (source / TOKENIZER_FILE).exists():
         shutil.copyfile(source / TOKENIZER_FILE, target / TOKENIZER_FILE)
     else:
@@ -142,7 +145,7 @@ def _read(directory: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         torch: Any = require("torch", extra="torch")
         arrays, config = tensorflow.read_tensorflow(directory)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}, config
-    config = read_json(directory / CONFIG_FILE)
+    config = read_json(_folder(directory) / CONFIG_FILE)
     if weight_files(directory):
         safetensors: Any = require("safetensors.torch", extra="torch")
         files = [directory / file for file in weight_files(directory)]
@@ -161,8 +164,9 @@ def _described(source: Path, config: Mapping[str, Any], weights: Mapping[str, An
     kind = str(config.get("model_type") or ("bert" if any(name.startswith("bert.") for name in weights) else ""))
     family = FAMILIES.get(kind)
     if family is None:
-        reason = f"{source / CONFIG_FILE} names neither architectures nor a model_type of {', '.join(FAMILIES)}"
-        raise ModelLoadError(f"{reason}; add what the model was saved as", path=str(source / CONFIG_FILE))
+        file = _folder(source) / CONFIG_FILE
+        reason = f"{file} names neither architectures nor a model_type of {', '.join(FAMILIES)}"
+        raise ModelLoadError(f"{reason}; add what the model was saved as", path=str(file))
     found = next((name for name in CLASSIFIERS if name in weights), "")
     labels = len(weights[found]) if found else 0
     kinds = {"": _architecture(family, weights, labels), "next-sentence": "ForNextSentencePrediction"}
@@ -189,14 +193,19 @@ def _architecture(family: str, weights: Mapping[str, Any], labels: int) -> str:
     return "ForMaskedLM" if predicts else "Model"
 
 
-def _files(directory: Path) -> list[Path]:
+def _folder(source: Path) -> Path:
+    return source.parent if source.is_file() else source
+
+
+def _files(source: Path) -> list[Path]:
     """Return all files that a conversion depends on."""
+    directory = _folder(source)
     names = [CONFIG_FILE, tensorflow.CONFIG, TOKENIZER_FILE, VOCABULARY_FILE, SETTINGS_FILE, SPECIALS_FILE, INDEX]
     found = [directory / name for name in names if (directory / name).exists()]
-    if tensorflow.is_tensorflow(directory):
+    if tensorflow.is_tensorflow(source):
         prefix = tensorflow.checkpoint_of(directory)
         return [*found, *sorted(prefix.parent.glob(f"{prefix.name}.*"))]
-    weights = [directory / name for name in weight_files(directory)] or pickled_files(directory)
+    weights = [directory / name for name in weight_files(source)] or pickled_files(source)
     missing = next((file for file in weights if not file.exists()), None)
     if missing is not None:
         raise ModelLoadError(f"{missing} is missing; {INDEX} names it", path=str(missing))

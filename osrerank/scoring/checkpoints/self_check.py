@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.checkpoints.vocabulary import is_cased
-from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_json
+from osrerank.scoring.model_files import TOKENIZER_FILE, read_config
 from osrerank.types import Scorer
 
 SAMPLE = Path(__file__).parents[2] / "data" / "squad"
@@ -81,7 +81,7 @@ def self_check(scorer: Scorer, directory: Path, card: ModelCard, *, sha256: str 
         sha256: of the checkpoint's files.
     """
     tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_FILE))
-    config = read_json(directory / CONFIG_FILE)
+    config = read_config(directory)
     margins = np.array([_margin(scorer, card, example) for example in examples()])
     right, margin = int(np.count_nonzero(margins > 0)), float(np.median(margins))
     unknown = _unknown(tokenizer)

@@ -100,7 +100,9 @@ def gather(size: int, chunks: Sequence[Chunk], answers: Sequence[Scores | str | 
             values[chunk.places] = answer.values
             failures |= {chunk.places[index]: reason for index, reason in answer.failures.items()}
     found = [answer for answer in answers if isinstance(answer, Scores)]
-    return Scores(values, failures, reached=_leading(values, failures), identity=identity, **Counts.total(found))
+    odds = Scores.joined_odds(answers, [chunk.places for chunk in chunks], size)
+    reached = _leading(values, failures)
+    return Scores(values, failures, reached=reached, identity=identity, odds=odds, **Counts.total(found))
 
 
 def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:

@@ -266,6 +266,7 @@ def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]
     if not found:
         raise next(one for one in scores if isinstance(one, InferenceError))
     values: list[npt.NDArray[np.float32]] = []
+    places: list[range] = []
     failures: dict[int, str] = {}
     start = 0
     for one, part in zip(scores, parts, strict=True):
@@ -273,8 +274,10 @@ def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]
         values.append(one.values if isinstance(one, Scores) else np.full(size, np.nan, dtype=np.float32))
         failed = one.failures if isinstance(one, Scores) else dict.fromkeys(range(size), str(one))
         failures |= {start + at: why for at, why in failed.items()}
+        places.append(range(start, start + size))
         start += size
-    return Scores(np.concatenate(values), failures, **Counts.total(found))
+    odds = Scores.joined_odds([one if isinstance(one, Scores) else None for one in scores], places, start)
+    return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(found))
 
 
 def judgement(scorer: Scorer, scores: Scores) -> Judgement:
@@ -289,11 +292,11 @@ def judgement(scorer: Scorer, scores: Scores) -> Judgement:
         why = next(iter(scores.failures.values()))
         raise InferenceError(f"no document could be scored: {why}", model=scorer.model)
     unscored = [place for place in range(count) if place in scores.failures]
-    logits = scores.values[scored].astype(np.float64)
+    logits = scores.log_odds[scored].astype(np.float64)
     ranks = np.argsort(-logits, kind="stable")
     order = (*(scored[rank] for rank in ranks), *unscored)
     ranked = [float(logit) for logit in logits[ranks]]
-    chances = [float(chance) for chance in scorer.probabilities(scores.values[scored])[ranks]]
+    chances = [float(chance) for chance in scorer.probabilities(scores.log_odds[scored])[ranks]]
     keys = [*ranked, *(-math.inf for _ in unscored)]
     return Judgement(
         order=order,

@@ -1,6 +1,7 @@
 """Models to train: from a checkpoint to a network with the wanted head, and back to a directory."""
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from osrerank.scoring.model_files import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     read_card,
-    read_json,
+    read_config,
     tokenizer_file,
 )
 from osrerank.scoring.networks.bi_encoder import BiEncoder
@@ -38,7 +39,12 @@ SIGMA = 0.02
 """Standard deviation of BERT's new weights, truncated at two of it."""
 FRESH = ("classifier.", "score.", "pooler.", "cls.", "lm_head.")
 """Prefixes, after the encoder's own, of weights that a checkpoint may lack: heads are trained."""
+TWO_LABELS = {"logits2": "classifier.", "next-sentence": "cls.seq_relationship."}
+"""Heads of BERT with two logits of the pooled [CLS], of which the second means relevant: prefixes of their weights."""
 TYPE_TABLE = "embeddings.token_type_embeddings.weight"
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str
     """
     torch.manual_seed(recipe.seed)
     card = _card(source, recipe, kind, name or source.name)
-    config = read_json(source / CONFIG_FILE)
+    config = read_config(source)
     if card.is_bi_encoder:
         network: nn.Module = _bi_encoder(source, config, card)
     else:
@@ -124,7 +130,10 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
         known = known if known and known.layout == layout and known.kind == kind else None
         head = recipe.head or (known.head if known else "logits2")
     base = known or ModelCard(name=name, head="logits2")
-    config = read_json(source / CONFIG_FILE)
+    config = read_config(source)
+    if head == "next-sentence" and config.get("model_type") != "bert":
+        reason = f"{source} is a {config.get('model_type')}, and next-sentence is BERT's head: set head=logits2"
+        raise ConfigError(reason, setting="recipe.head", source="argument")
     room = int(config.get("max_position_embeddings", 512))
     try:
         return replace(
@@ -165,7 +174,7 @@ def _query_tokens(known: ModelCard | None, recipe: Recipe) -> int:
 def _is_reranker(source: Path) -> bool:
     if (source / CARD_FILE).exists():
         return True
-    architecture = next(iter(read_json(source / CONFIG_FILE).get("architectures") or [""]))
+    architecture = next(iter(read_config(source).get("architectures") or [""]))
     return str(architecture).endswith(("ForSequenceClassification", "BertForNextSentencePrediction"))
 
 
@@ -196,10 +205,26 @@ def _classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifi
         config["type_vocab_size"] = max(3, int(config.get("type_vocab_size", 2)))
         weights = {name: _three_rows(name, tensor, recipe) for name, tensor in weights.items()}
     network = build_network(architecture_of(card), config)
+    weights = _with_head(weights, card, source)
     put_weights(network, weights, source)
     if card.kind == "duo" and recipe.third_row == "frozen":
         dict(network.base_model.named_parameters())[TYPE_TABLE].register_hook(_without_third_row)
     return Classifier(network), config_of(network)
+
+
+def _with_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> dict[str, Tensor]:
+    """Return a reranker's weights with its trained head under the name that the card's head has, where both are alike.
+
+    A trained head that cannot be kept is named in a warning.
+    """
+    trained = read_card(source).head if _is_reranker(source) else card.head
+    if trained == card.head:
+        return weights
+    if {trained, card.head} == set(TWO_LABELS) and read_config(source).get("model_type") == "bert":
+        old, new = TWO_LABELS[trained], TWO_LABELS[card.head]
+        return {name.replace(old, new, 1) if name.startswith(old) else name: one for name, one in weights.items()}
+    logger.warning("the trained head of %s is left: it is %s, and %s is the recipe's", source, trained, card.head)
+    return weights
 
 
 def read_checkpoint(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -212,7 +237,7 @@ def read_checkpoint(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not weights:
         reason = f"{source} has no *.safetensors to start from, nor a graph that osrerank exported"
         raise ModelLoadError(reason, path=str(source))
-    return dict(read_json(source / CONFIG_FILE)), weights
+    return read_config(source), weights
 
 
 def build_network(architecture: str, config: Mapping[str, Any]) -> Any:

@@ -32,7 +32,7 @@ def run(processes: int, command: list[str], folder: Path = ROOT) -> str:
     done = subprocess.run(
         [sys.executable, *(launch if processes > 1 else []), *command],
         cwd=folder,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=240,
@@ -46,6 +46,28 @@ def trained(examples: Path, output: Path, processes: int, *options: str, recipe:
     data = ["--data", f"examples={examples}", "--dev", f"examples={examples}"]
     start = ["--init-from", str(CLASSIFIER), "--output", str(output), "--recipe", recipe]
     return run(processes, ["-m", "osrerank", "train", "mono", *start, *data, *options])
+
+
+SHARE = """
+from pathlib import Path
+
+import torch
+
+from osrerank.training import loop
+
+machine = loop.Machine("mixed")
+weight = torch.nn.Parameter(torch.zeros(2))
+(weight * torch.tensor([1.0, 10.0]) * (machine.number + 1)).sum().backward()
+machine.add_up([weight])
+Path(f"shared.{machine.number}").write_text(f"{machine.precision} {machine.device.type} {weight.grad.tolist()}")
+"""
+
+
+def test_processes_without_cuda_share_their_gradients(tmp_path: Path) -> None:
+    (tmp_path / "share.py").write_text(SHARE, encoding="utf-8")
+    run(2, ["share.py"], tmp_path)
+    found = [(tmp_path / f"shared.{number}").read_text(encoding="utf-8") for number in (0, 1)]
+    assert found == ["bf16 cpu [3.0, 30.0]"] * 2
 
 
 LEAVE = """
@@ -89,8 +111,8 @@ def test_several_processes_train_the_model_that_one_trains(examples: Path, tmp_p
     assert not list(tmp_path.glob("*.training"))
 
 
-def test_a_process_without_a_share_trains_in_fp16_too(examples: Path, tmp_path: Path) -> None:
-    said = trained(examples, tmp_path / "half", 3, recipe=RECIPE.replace("fp32", "fp16"))
+def test_a_process_without_a_share_trains_in_mixed_precision_too(examples: Path, tmp_path: Path) -> None:
+    said = trained(examples, tmp_path / "half", 3, recipe=RECIPE.replace("fp32", "mixed"))
     assert "step 6 of 6" in said
     assert all(np.isfinite(numbers(tmp_path / "half", "loss")))
 

@@ -3,7 +3,9 @@
 import json
 import os
 import pickle
+import shlex
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import numpy as np
 import pytest
 
 from osrerank.errors import ModelLoadError
+from osrerank.scoring.checkpoints import pickled
 from osrerank.scoring.checkpoints.convert import Head, cache_folder, usable
+from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card, read_json
 from osrerank.scoring.registry import load_scorer
 
@@ -66,6 +70,18 @@ def as_state_dict(folder: Path, network: Any, *, prefix: str = "", nested: str =
     return folder
 
 
+def as_birch(folder: Path, network: Any, *, is_bare: bool = False, is_old: bool = False) -> Path:
+    """Write a network as Birch's archive has it: pickled whole, beside Google's config."""
+    folder.mkdir()
+    content = network if is_bare else {"epoch": 3, "arch": "bert", "model": network, "scores": [["map"], [0.3]]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch, at its own old format
+        torch.save(content, folder / "saved.msmarco_mb_1", _use_new_zipfile_serialization=not is_old)
+    checkpoints.write_vocabulary(folder)
+    checkpoints.write_config(folder, checkpoints.bert_config(network))
+    return folder
+
+
 FORMS: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
     "a pickle and a vocabulary": ("classifier", saved),
     "several pickles": ("classifier", lambda folder, made: saved(folder, made, max_shard_size="20KB")),
@@ -80,6 +96,13 @@ FORMS: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
         lambda folder, made: without(saved(folder, made), "architectures"),
     ),
     "a state dict": ("next-sentence", as_state_dict),
+    "Birch's archive": ("next-sentence", as_birch),
+    "Birch's archive, of an old torch": ("next-sentence", lambda folder, made: as_birch(folder, made, is_old=True)),
+    "a bare module": ("next-sentence", lambda folder, made: as_birch(folder, made, is_bare=True)),
+    "a bare module, of an old torch": (
+        "next-sentence",
+        lambda folder, made: as_birch(folder, made, is_bare=True, is_old=True),
+    ),
     "a training's state dict": (
         "next-sentence",
         lambda folder, made: as_state_dict(folder, made, prefix="module.", nested="state_dict"),
@@ -99,6 +122,34 @@ def test_the_logits_are_those_of_the_old_form(tmp_path: Path, form: str) -> None
     assert read_card(converted.directory).head == ("logits2" if head == "classifier" else "next-sentence")
     again = usable(source)
     assert (again.directory, again.is_checked) == (converted.directory, False)
+
+
+def test_one_of_several_files_is_named(tmp_path: Path) -> None:
+    source = as_birch(tmp_path / "source", checkpoints.network("next-sentence"))
+    other = checkpoints.network("next-sentence", seed=2)
+    torch.save(other, source / "saved.mb_1")
+    with pytest.raises(ModelLoadError, match=r"\(saved.mb_1, saved.msmarco_mb_1\); name the one, such as .*saved.mb_1"):
+        usable(source)
+    found = usable(locate(str(source / "saved.mb_1"))).directory
+    np.testing.assert_allclose(logits(found), checkpoints.expected(other, QUERY, TEXT), atol=1e-5)
+    with pytest.raises(ModelLoadError, match=r"vocab.txt is a file that torch.save did not write; name the directory"):
+        locate(str(source / "vocab.txt"))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the process of the line ends, this one does not
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_the_line_of_the_refusal_writes_a_file_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bare: bool
+) -> None:
+    source = as_birch(tmp_path / "source", checkpoints.network("next-sentence"), is_bare=is_bare)
+    before = (source / "saved.msmarco_mb_1").read_bytes()
+    monkeypatch.setattr(pickled, "read_whole", lambda _: None)
+    with pytest.raises(ModelLoadError, match="if you trust whoever made") as refused:
+        usable(source)
+    words = shlex.split(str(refused.value).partition("python ")[2])
+    exec(words[1], {})
+    assert usable(source / "saved.msmarco_mb_1.weights.pt").sha256
+    assert (source / "saved.msmarco_mb_1").read_bytes() == before
 
 
 def test_old_names_of_norms(tmp_path: Path) -> None:
@@ -217,6 +268,47 @@ def test_a_google_checkpoint_has_the_logits_of_the_network_that_it_was_written_f
     directory = usable(tmp_path / "google").directory
     assert read_json(directory / "config.json")["architectures"] == ["BertForSequenceClassification"]
     np.testing.assert_allclose(logits(directory), checkpoints.expected(checkpoints.network(), QUERY, TEXT), atol=1e-5)
+
+
+def of_2019(folder: Path, network: Any, *, shards: int = 1, name: str = "pytorch_model.bin") -> Path:
+    """Write a state dict, in one or several files, with the keys that a config had in 2019."""
+    as_state_dict(folder, network, name=name)
+    checkpoints.write_config(folder, checkpoints.bert_config(network))
+    if shards > 1:
+        state = [*torch.load(folder / name, weights_only=True).items()]
+        (folder / name).unlink()
+        files = [f"pytorch_model-{number:05d}-of-{shards:05d}.bin" for number in range(1, shards + 1)]
+        for number, file in enumerate(files):
+            torch.save(dict(state[number::shards]), folder / file)
+        where = {key: files[place % shards] for place, (key, _) in enumerate(state)}
+        checkpoints.write_config(folder, {"weight_map": where}, "pytorch_model.bin.index.json")
+    return folder
+
+
+RELEASED: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
+    "Google's layout, with Adam's slots": ("classifier", lambda folder, _: Path(shutil.copytree(GOOGLE, folder))),
+    "a config of 2019": ("classifier", of_2019),
+    "three shards": ("classifier", lambda folder, made: of_2019(folder, made, shards=3)),
+    "Birch's dict": ("next-sentence", lambda folder, made: as_birch(folder, made, is_old=True) / "saved.msmarco_mb_1"),
+    "Birch's module": ("next-sentence", lambda folder, made: as_birch(folder, made, is_bare=True)),
+}
+
+
+@pytest.mark.parametrize("form", RELEASED)
+def test_a_released_form_is_exported_and_scores_in_both_backends_as_its_network(tmp_path: Path, form: str) -> None:
+    from osrerank.cli import main
+
+    pytest.importorskip("onnx")
+    head, write = RELEASED[form]
+    network, made = checkpoints.network(head), tmp_path / "made"
+    options = ["--head", head] if head == "next-sentence" else []
+    source = write(tmp_path / "source", network)
+    main(["export", str(source), str(made), "--no-self-check", "--keep-weights", *options])
+    first, second = checkpoints.expected(network, QUERY, TEXT)
+    for backend in ("onnx", "torch"):
+        found = load_scorer(str(made), backend=backend).score(QUERY, [TEXT], [(0,)])
+        assert found.values[0] == pytest.approx(second if options else second - first, abs=1e-5)
+        assert found.log_odds[0] == pytest.approx(second - first, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["mono", "duo"])

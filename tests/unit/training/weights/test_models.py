@@ -100,6 +100,21 @@ def test_a_next_sentence_head(tmp_path: Path) -> None:
     assert scores(made, "torch").shape == (4,)
 
 
+@pytest.mark.parametrize(("first", "then"), [("logits2", "next-sentence"), ("next-sentence", "logits2")])
+def test_a_trained_head_of_two_labels_is_kept_by_the_other_name(tmp_path: Path, first: str, then: str) -> None:
+    load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, head=first)).save(tmp_path)
+    heads = {"logits2": "classifier", "next-sentence": "cls.seq_relationship"}
+    trained = load_file(tmp_path / "model.safetensors")[f"{heads[first]}.weight"]
+    found = load_trainee(tmp_path, Recipe.of({"head": then}, "birch"))
+    assert found.card.head == then
+    assert torch.equal(found.network.network.get_submodule(heads[then]).weight, trained)
+
+
+def test_a_trained_head_that_is_left_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2"))
+    assert "is left: it is logit1, and logits2 is the recipe's" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -1,0 +1,136 @@
+"""A next-sentence head: Birch sums its second logit, and a probability is the softmax of both."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osrerank.evaluation.tune import Evidence
+from osrerank.options.passages import Passages
+from osrerank.options.sentences import Sentences
+from osrerank.scoring.cache.local import LocalStore, NoStore
+from osrerank.scoring.cache.scorer import CachedScorer
+from osrerank.scoring.cache.signing import EntrySigner
+from osrerank.scoring.cache.store import _decoded, _packed
+from osrerank.scoring.card import ModelCard, logistic
+from osrerank.scoring.inputs import InputBuilder, Tokens
+from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.remote.chunks import divide, gather
+from osrerank.scoring.remote.messages import Reply
+from osrerank.server.api.service import judgement
+from osrerank.stages.mono import MonoStage
+from osrerank.stages.passages import PassageStage, score_by_passages
+from osrerank.stages.sentences import SentenceStage
+from osrerank.testing import FunctionScorer
+from osrerank.thresholds.cut import at_least
+from osrerank.types import Candidate, Scores
+from tests.rankings import ranking_of
+
+DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
+LOGITS = {"low": (-3.0, -1.0), "wing": (2.0, 1.0), "heat": (0.5, 0.25)}
+"""z0 and z1 by the last word of a text."""
+TWO_SENTENCES = "Here it is low. Then comes heat."
+
+
+class Both(FunctionScorer):
+    """A scorer with a next-sentence head."""
+
+    def score(self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], **given: Any) -> Scores:
+        ends = [LOGITS[documents[index].split()[-1].rstrip(".")] for (index,) in tuples]
+        values, odds = ([z1 for _, z1 in ends], [z1 - z0 for z0, z1 in ends])
+        return Scores(np.array(values, np.float32), inferences=len(ends), odds=np.array(odds, np.float32))
+
+
+BOTH = Both(lambda _query, _text: 0.0)
+
+
+def softmax(word: str) -> float:
+    z0, z1 = np.exp(LOGITS[word])
+    return float(z1 / (z0 + z1))
+
+
+def parts_of(candidate: Candidate) -> dict[str, float]:
+    return dict(candidate.trace[-1].parts)
+
+
+class Backend:
+    precision, files, budget_tokens, packed, threads, parallel = "fp32", (), 64, False, 1, False
+
+    def run(self, sequences: Sequence[Tokens]) -> np.ndarray:
+        return np.array([(2.0, 1.25)] * len(sequences), dtype=np.float32)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_next_sentence_model_gives_its_second_logit_and_the_log_odds_of_both() -> None:
+    card = ModelCard("birch", "next-sentence")
+    scorer = LocalScorer(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), Backend())
+    found = scorer.score("low", ["wing"], [(0,)])
+    assert (found.values.tolist(), found.log_odds.tolist()) == ([1.25], [-0.75])
+    scorer.close()
+
+
+@pytest.mark.parametrize("scores", ["logit", "probability"])
+def test_the_best_sentences_are_those_of_what_is_summed(scores: str) -> None:
+    stage = SentenceStage(BOTH, Sentences(a=0.0, weights=(1.0, 0.5), scores=scores))
+    (found,) = stage.rerank(ranking_of([TWO_SENTENCES])).candidates
+    expected = [0.25, -1.0] if scores == "logit" else [softmax("low"), softmax("heat")]
+    assert found.score == pytest.approx(expected[0] + 0.5 * expected[1], abs=1e-6)
+    span = found.trace[-1].passage
+    assert span is not None
+    assert TWO_SENTENCES[span.start : span.end].rstrip(".").split()[-1] == ("heat" if scores == "logit" else "low")
+
+
+@pytest.mark.parametrize("scores", ["logit", "probability"])
+def test_both_are_in_the_evidence_that_is_tuned(scores: str) -> None:
+    (found,) = SentenceStage(BOTH, Sentences(a=0.5)).rerank(ranking_of([TWO_SENTENCES])).candidates
+    marks = {"first_pass": {"score": 1.0, "rank": 1}, "stages": {"sentences": parts_of(found)}, "doc_id": "a"}
+    record: Any = type("Record", (), {"query_id": "1", "fields": {"candidates": [marks]}})()
+    expected = [0.25, -1.0] if scores == "logit" else [softmax("low"), softmax("heat")]
+    assert Evidence.of(record, scores=scores).best[0, :2] == pytest.approx(expected, abs=1e-6)
+
+
+def test_documents_are_ordered_and_cut_by_the_softmax_of_both_labels() -> None:
+    found = MonoStage(BOTH).rerank(ranking_of(["wing", "low", "heat"])).candidates
+    assert [one.text for one in found] == ["low", "heat", "wing"]
+    assert [parts_of(one)["probability"] for one in found] == pytest.approx([softmax(one.text) for one in found])
+    assert [one.text for one in at_least(found, 0.4)] == ["low", "heat"]
+    scores = BOTH.score("q", ["wing", "low"], [(0,), (1,)])
+    assert judgement(BOTH, scores).probabilities == pytest.approx([softmax("wing"), softmax("low")])
+
+
+def test_passage_means_are_of_the_softmax_of_both_labels() -> None:
+    options = Passages(words=1, stride=1, aggregation="kmaxavgp", k=2, least_words=0)
+    (found,) = PassageStage(BOTH, options).rerank(ranking_of(["low wing heat"])).candidates
+    assert parts_of(found)["probability"] == pytest.approx((softmax("low") + softmax("heat")) / 2)
+    best = score_by_passages(BOTH, "q", ["low wing heat"], options).values
+    assert logistic(best) == pytest.approx([softmax("low")])
+
+
+def test_a_cache_keeps_both() -> None:
+    cached = CachedScorer(BOTH, NoStore(), LocalStore(1e6))
+    for _ in range(2):
+        found = cached.score("q", ["low", "wing"], [(0,), (1,)])
+        assert (found.values.tolist(), found.log_odds.tolist()) == ([-1.0, 1.0], [2.0, -1.0])
+    assert found.cached == 2
+
+
+def test_redis_keeps_both_signed_or_not() -> None:
+    for signer in (EntrySigner(), EntrySigner([b"k" * 32])):
+        kept = {b"a": 0.5, b"b": (0.5, -2.0)}
+        values = [signer.seal(key, _packed(value)) for key, value in kept.items()]
+        assert _decoded([*kept], values, signer) == kept
+
+
+def test_workers_send_both() -> None:
+    texts = ["low", "wing", "heat"]
+    chunks = divide(texts, [(0,), (1,), (2,)], 1, most=2)
+    replies = [
+        Reply("1", "w", "m", BOTH.score("q", [texts[at] for at in chunk.documents], chunk.tuples([(0,), (1,), (2,)])))
+        for chunk in chunks
+    ]
+    found = gather(3, chunks, [Reply.decode(reply.encode()).scores for reply in replies], "m")
+    assert (found.values.tolist(), found.log_odds.tolist()) == ([-1.0, 1.0, 0.25], [2.0, -1.0, -0.25])
