@@ -26,8 +26,6 @@ class Recipe:
 
     Attributes:
         reduce_range: weights in 7 bits, so that CPUs without VNNI cannot saturate their 16-bit sums.
-        weights: integer type of the weights.
-        embeddings: ``rows`` gives each word its own scale, ``table`` all words one (ONNX Runtime's), ``fp32`` none.
         outliers: how many channels of a product's input are looked at for being far larger than the others.
         outlying: what is done where they are: ``apart`` keeps these channels in fp32, ``smooth`` moves the spread of
             all channels into the weights (`osrerank.export.smoothing`), which is faster; "" smooths a
@@ -36,8 +34,6 @@ class Recipe:
     """
 
     reduce_range: bool = True
-    weights: Literal["int8", "uint8"] = "int8"
-    embeddings: Literal["rows", "table", "fp32"] = "rows"
     outliers: int = 4
     outlying: Literal["", "apart", "smooth"] = ""
     outlier_gain: float = 1.25
@@ -58,7 +54,6 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences
     recipe = recipe or Recipe()
     onnx = require("onnx", extra="onnx")
     quantization: Any = require("onnxruntime.quantization", extra="onnx")
-    operators = ["MatMul", "Gather"] if recipe.embeddings == "table" else ["MatMul"]
     graph = onnx.load(source)
     # Shapes are inferred either way; without this mark the quantiser advises on the root logger to do that first.
     graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
@@ -66,16 +61,15 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences
         smooth(graph, sequences, recipe.outliers, recipe.outlier_gain)
     elif sequences and recipe.outliers:
         separate_outliers(graph, sequences, recipe.outliers, recipe.outlier_gain)
-    if recipe.embeddings == "rows":
-        quantise_tables(graph)
+    quantise_tables(graph)
     quantization.quantize_dynamic(
         graph,
         target,
-        op_types_to_quantize=operators,
+        op_types_to_quantize=["MatMul"],
         nodes_to_exclude=_kept(graph),
         per_channel=True,
         reduce_range=recipe.reduce_range,
-        weight_type=quantization.QuantType.QInt8 if recipe.weights == "int8" else quantization.QuantType.QUInt8,
+        weight_type=quantization.QuantType.QInt8,
         # ONNX's shape inference does not see through ONNX Runtime's own operators.
         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
     )

@@ -7,7 +7,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import column_lines, id_problem, json_lines, shown, whole
+from osrerank.formats.lines import column_lines, id_problem, json_lines, shown, text_lines, whole
 from osrerank.formats.markup import strip_tags
 from osrerank.formats.sources import Patterns, Source, malformed, open_paths, readable
 from osrerank.types import Query
