@@ -1,4 +1,4 @@
-"""A pause after a failure: what failed just now is left alone for a while."""
+"""Pause after a failure: something that has just failed is not called again for a while."""
 
 import threading
 import time
@@ -9,12 +9,12 @@ Answer = TypeVar("Answer")
 
 
 class Pause:
-    """Says whether something failed just now, and calls it where it did not. Safe to use from many threads.
+    """Calls something unless it failed a short time ago. Safe to use from many threads.
 
     Args:
         rest_s: length of a pause, in seconds.
-        report: is given each failure, and whether it is the first; the others happened at the same time.
-        clock: gives seconds.
+        report: called with each failure, and whether it began the pause; other failures were concurrent with it.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -29,21 +29,21 @@ class Pause:
 
     @property
     def is_on(self) -> bool:
-        """Whether there was a failure just now."""
+        """Whether the latest failure was less than ``rest_s`` ago."""
         return self._clock() < self._until_s
 
     def attempt(self, call: Callable[[], Answer], otherwise: Answer) -> Answer:
-        """Return the call's result, or something else where it fails, or during a pause."""
+        """Return the call's result, or ``otherwise`` if it fails or during a pause."""
         if self.is_on:
             return otherwise
         try:
             return call()
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong there, the search goes on
+        except Exception as error:  # noqa: BLE001 - the search goes on, whatever fails there
             self.begin(error)
             return otherwise
 
     def begin(self, error: Exception) -> None:
-        """Report a failure, and begin a pause, or begin it anew."""
+        """Report a failure, and start the pause, or restart it."""
         with self._lock:
             is_first = not self.is_on
             self._until_s = self._clock() + self._rest_s

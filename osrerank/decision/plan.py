@@ -1,4 +1,4 @@
-"""How many workers a load needs: measured rates and the queueing formula of Allen and Cunneen.
+"""Compute how many workers a load needs, from measured rates and the queueing formula of Allen and Cunneen.
 
 A worker is a process that answers one search at a time, in ``S`` seconds on average. Searches wait in one queue for
 the first of ``c`` workers that is free (G/G/c), first come, first served. With ``L`` searches a second, ``a = L S`` and
@@ -6,13 +6,13 @@ the load ``r = a / c``:
 
 - Erlang's C is the probability that a search waits in M/M/c: ``C = B / (1 - r (1 - B))``, with Erlang's B from
   ``B_0 = 1``, ``B_k = a B_(k-1) / (k + a B_(k-1))``.
-- Its mean wait there is ``C S / (c - a)``. Allen and Cunneen's approximation for G/G/c multiplies it by
-  ``(Ca^2 + Cs^2) / 2``, of the coefficients of variation of the times between searches and of service (Allen:
-  Probability, Statistics, and Queueing Theory, 2nd edition 1990, section 5.3).
-- The wait of those that wait is taken as exponential with the mean ``W / C``, as in M/M/c. So the wait's 95th
-  percentile is ``W / C ln(C / .05)``, or 0 where C is below .05.
-- The answer's 95th percentile is the larger one of ``S`` plus the wait's and ``S (1 + 1.645 Cs)``, that of a normal
-  service time without a wait, plus what first pass and transport take.
+- The mean wait in M/M/c is ``C S / (c - a)``. Allen and Cunneen's approximation for G/G/c, ``W``, multiplies it by
+  ``(Ca^2 + Cs^2) / 2``, with the coefficients of variation of the times between searches (Ca) and of the service times
+  (Cs) (Allen: Probability, Statistics, and Queueing Theory, 2nd edition 1990, section 5.3).
+- Searches that wait are assumed to wait an exponential time with the mean ``W / C``, as in M/M/c. So the 95th
+  percentile of the wait is ``W / C ln(C / .05)``, or 0 if C is below .05.
+- The 95th percentile of a response is the larger of two values, plus the time of the first pass and of transport:
+  ``S`` plus the 95th percentile of the wait; and ``S (1 + 1.645 Cs)``, that of a normal service time without a wait.
 """
 
 import math
@@ -37,24 +37,25 @@ from osrerank.types import Query, Scorer
 
 QUERY = "low blood pressure after bed rest"
 MOST_LOAD = 0.8
-"""Workers are planned to be busy for at most so much of the time."""
+"""Largest share of the time that a planned worker is busy."""
 TAIL, NORMAL_95 = 0.05, 1.645
 FILL, SIDE_INDEX_BYTES = 0.58, 300
-"""Share of the file that records take (100,000 of 300 to 600 bytes), and bytes that a side index takes more for each
-(docs/states.md)."""
+"""Share of the file that holds records (measured with 100,000 of 300 to 600 bytes), and the additional bytes of each
+record in a side index (docs/states.md)."""
 SEARCHES, LEAST_SEARCHES, BUDGET_S, ENCODED = 50, 5, 10.0, 16
-"""Searches that are timed, fewer where they take longer than that; documents that are encoded to see what it takes."""
+"""How many searches are timed, how many at least if they take longer than the budget, the budget, and how many
+documents are encoded to time that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of the workers.
+    """The load that the workers must serve.
 
     Attributes:
-        searches_per_s: on average.
-        p95_ms: limit of an answer's 95th percentile.
+        searches_per_s: mean number of searches a second.
+        p95_ms: upper limit of the responses' 95th percentile.
         burstiness: coefficient of variation of the times between searches; 1 for arrivals at random (Poisson).
-        first_pass_ms: what the engine and transport add to each answer.
+        first_pass_ms: time that the first pass and transport add to each response.
     """
 
     searches_per_s: float
@@ -68,11 +69,11 @@ class Rates:
     """How fast one worker is.
 
     Attributes:
-        search_s: mean seconds of a whole warm search: the query is new, the states of the documents are known.
+        search_s: mean seconds to score a search's candidates: the query is new, the documents' states are known.
         variation: coefficient of variation of these times.
-        scored_per_s: documents scored for a query that is encoded already; None where nothing was measured.
-        encoded_per_s: documents whose states are made; None where the model has none, as below.
-        record_bytes: what a document's states take in the file.
+        scored_per_s: documents scored a second, for a query that is encoded already; None if nothing was measured.
+        encoded_per_s: documents encoded a second; None if the model has no states.
+        record_bytes: bytes of a document's state in the file; None if the model has no states.
     """
 
     search_s: float
@@ -84,13 +85,13 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a number of workers gives.
+    """The predicted load and response time of a number of workers.
 
     Attributes:
-        workers: how many.
-        busy: share of the time that each is, in [0, 1).
-        wait_ms: mean wait of a search for a worker.
-        p95_ms: 95th percentile of an answer.
+        workers: number of workers.
+        busy: share of the time that each is busy, in [0, 1).
+        wait_ms: mean time that a search waits for a worker.
+        p95_ms: 95th percentile of the response time.
     """
 
     workers: int
@@ -113,10 +114,10 @@ def erlang_c(workers: int, offered: float) -> float:
 
 
 def predict(load: Load, rates: Rates, workers: int) -> Prediction:
-    """Return what a number of workers gives, by the formula of this module.
+    """Predict load and response time of a number of workers, by the formula of this module.
 
     Raises:
-        ConfigError: the load is more than they serve; the message says how many are needed.
+        ConfigError: they cannot serve the load; the message says how many can.
     """
     offered = load.searches_per_s * rates.search_s
     if offered >= workers:
@@ -131,10 +132,12 @@ def predict(load: Load, rates: Rates, workers: int) -> Prediction:
 
 
 def least_workers(load: Load, rates: Rates) -> int:
-    """Return the least number that keeps the limit and is at most four fifths busy; the p95 falls with the number.
+    """Return the smallest number of workers that keeps the p95 limit and is at most 80% busy.
+
+    Bisection finds it, because the p95 falls as the number grows.
 
     Raises:
-        ConfigError: no number keeps it.
+        ConfigError: no number keeps the limit.
     """
     alone_ms = load.first_pass_ms + 1000 * rates.search_s * (1 + NORMAL_95 * rates.variation)
     if alone_ms > load.p95_ms:
@@ -146,7 +149,7 @@ def least_workers(load: Load, rates: Rates) -> int:
 
 
 def storage(documents: int, rates: Rates) -> dict[str, float] | None:
-    """Return the bytes that documents' states take in a file and in a side index; None where the model has none."""
+    """Return the bytes of documents' states in a file and in a side index; None if the model has no states."""
     if rates.record_bytes is None:
         return None
     return {"file": documents * rates.record_bytes, "side_index": documents * (rates.record_bytes + SIDE_INDEX_BYTES)}
@@ -156,7 +159,7 @@ def texts_of(client: Client, index: str, most: int) -> list[str]:
     """Return texts of an index's documents, as the model reads them.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: no document has text.
     """
     options = client.options_of(index)
     hits = list(islice(documents_of(client, index, options.fields or ()), most))
@@ -167,7 +170,7 @@ def texts_of(client: Client, index: str, most: int) -> list[str]:
 
 
 def measure(settings: Settings, documents: Sequence[str]) -> Rates:
-    """Measure the settings' model in this process, with states that are kept for the measurement alone.
+    """Measure the configured model in this process, with a temporary store of states.
 
     Raises:
         OsrerankError: the model cannot be loaded, or does not score.
@@ -183,7 +186,7 @@ def measure(settings: Settings, documents: Sequence[str]) -> Rates:
             while len(searches) < LEAST_SEARCHES or (len(searches) < SEARCHES and time.monotonic() < until_s):
                 query = f"{QUERY} {len(searches)}"
                 searches.append(_seconds(scorer, query, documents))
-                again.append(_seconds(scorer, query, documents))  # its encoding is known
+                again.append(_seconds(scorer, query, documents))  # the query's vector is cached now
             rates = Rates(fmean(searches), pstdev(searches) / fmean(searches), len(documents) / fmean(again))
             if states is None:
                 return rates

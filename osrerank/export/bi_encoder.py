@@ -1,4 +1,4 @@
-"""A bi-encoder's directory in sentence-transformers' layout (Reimers, Gurevych 2019, arXiv 1908.10084)."""
+"""Read a bi-encoder's directory in sentence-transformers' layout (Reimers, Gurevych 2019, arXiv 1908.10084)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,30 +12,31 @@ from osrerank.scoring.model_files import CONFIG_FILE, MOST_TOKENS, TOKENIZER_FIL
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
 LENGTHS = {"sentence_bert_config.json": "max_seq_length", "tokenizer_config.json": "model_max_length"}
-"""Files of the transformer, and what they call the most tokens of a text: older versions of the library, newer ones."""
+"""File -> its field for the most tokens of a text; older versions of the library write the first, newer the second."""
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 POOLINGS: Mapping[str, Pooling] = {"cls": "cls", "mean": "mean"}
 MODES: Mapping[str, Pooling] = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 MODEL_TYPE = "CrossEncoder"
-"""What `PROMPTS_FILE` names as ``model_type`` of a model that is no bi-encoder."""
+"""The ``model_type`` in `PROMPTS_FILE` of a cross-encoder; any other model is a bi-encoder."""
 UNCALIBRATED = Calibration(20.0, -15.0)
-"""Puts the logits of the usual cosines, .6 to .9, on both sides of 0; no probability is meant by it."""
+"""Spreads the logits of usual cosines, .6 to .9, around 0; their probabilities mean nothing until they are fitted."""
 FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1, "mean": 0.05}
-"""Of a cosine: what the best first-pass score adds, of bge-small-en-v1.5 and e5-small-v2 (docs/research/joined.md)."""
+"""What the best first-pass score adds to a cosine; measured for bge-small-en-v1.5 and e5-small-v2 in
+docs/research/joined.md."""
 
 
 @dataclass(frozen=True, slots=True)
 class BiEncoder:
-    """What a bi-encoder's files say of it.
+    """A bi-encoder as its files describe it.
 
     Attributes:
         directory: where ``config.json``, ``tokenizer.json`` and the safetensors are.
         config: ``config.json``.
-        pooling: how a text's vector is made of its states.
-        query_prefix: stands before queries.
-        document_prefix: stands before documents.
-        max_tokens: most tokens of a text, specials among them.
+        pooling: how a text's hidden states become its vector.
+        query_prefix: precedes every query.
+        document_prefix: precedes every document.
+        max_tokens: most tokens of a text, special tokens included.
     """
 
     directory: Path
@@ -47,14 +48,14 @@ class BiEncoder:
 
 
 def is_bi_encoder(directory: Path) -> bool:
-    """Return whether sentence-transformers saved a bi-encoder in a directory."""
+    """Return whether a directory contains a bi-encoder that sentence-transformers saved."""
     if not (directory / MODULES_FILE).exists():
         return False
     return _optional(directory / PROMPTS_FILE).get("model_type") != MODEL_TYPE
 
 
 def card_of(model: BiEncoder, name: str) -> ModelCard:
-    """Return the card of a bi-encoder that is not calibrated."""
+    """Return a bi-encoder's card, with a provisional calibration."""
     return ModelCard(
         name=name,
         head="cosine",
@@ -77,17 +78,17 @@ def read_bi_encoder(
     query_prefix: str | None = None,
     document_prefix: str | None = None,
 ) -> BiEncoder:
-    """Read a bi-encoder's files; what is given here replaces what they say.
+    """Read a bi-encoder's files; arguments override what they say.
 
     Args:
         directory: the model's, with ``modules.json`` where sentence-transformers saved it.
-        pooling: needed where the files do not name it.
-        query_prefix: where they do not name it, there is none.
+        pooling: ``cls`` or ``mean``; needed if the files do not name it.
+        query_prefix: None for the files' prefix; if they name none, it is empty.
         document_prefix: likewise.
 
     Raises:
-        ModelLoadError: a file is missing or cannot be read, the model is not a BERT, or it has a module that changes
-            the vectors otherwise.
+        ModelLoadError: a file is missing or cannot be read, the model is not a BERT, or it has a module besides
+            transformer, pooling and normalisation.
     """
     modules = _modules(directory)
     transformer = directory / modules.get("Transformer", "")
@@ -115,7 +116,7 @@ def read_bi_encoder(
 
 
 def _modules(directory: Path) -> dict[str, str]:
-    """Return each module's folder by its kind, empty where the directory has no ``modules.json``."""
+    """Return kind of module -> its folder; empty if the directory has no ``modules.json``."""
     file = directory / MODULES_FILE
     if not file.exists():
         return {}
@@ -160,7 +161,7 @@ def _pooling(directory: Path, modules: Mapping[str, str]) -> Pooling:
 
 
 def _check_prompts(directory: Path, modules: Mapping[str, str], found: BiEncoder) -> None:
-    """Refuse prefixes that are read and then left out of the mean."""
+    """Refuse prefixes whose tokens are left out of the mean: the graph averages all tokens."""
     file = directory / modules.get("Pooling", "") / CONFIG_FILE
     is_left_out = "Pooling" in modules and _optional(file).get("include_prompt") is False
     if is_left_out and found.pooling == "mean" and (found.query_prefix or found.document_prefix):

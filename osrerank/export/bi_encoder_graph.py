@@ -1,4 +1,4 @@
-"""Build a BERT bi-encoder as an ONNX graph that gives the vectors of texts of one length."""
+"""Build the ONNX graph of a BERT bi-encoder, without padding: all texts of a batch have one length."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +13,11 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
     """Return the graph that encodes texts, as an ``onnx.ModelProto`` in fp32.
 
     Its input is ``input_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. Its output ``vector`` is
-    float32 ``(n, hidden)``, of norm 1. Where texts' vectors are their [CLS] states, the last layer computes nothing
-    else. It is tested against `osrerank.scoring.networks.bi_encoder`.
+    float32 ``(n, hidden)``, of norm 1. With [CLS] pooling, the last layer computes only the [CLS] row. The graph is
+    tested against `osrerank.scoring.networks.bi_encoder`.
 
     Args:
-        weights: by their transformers names, with or without the prefix ``bert.``.
+        weights: name in transformers -> array; the prefix ``bert.`` is optional.
         config: the model's ``config.json``; see `osrerank.export.graph.can_build`.
         card: a bi-encoder's.
 
@@ -29,7 +29,7 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
 
 class _Encoder(BertGraph):
     def build(self) -> Any:
-        """Return `build_encoder`'s graph."""
+        """Return the graph that `build_encoder` describes."""
         states = self._embedded(self._positions(), self._one_segment())
         for layer in range(self._layers):
             states = self._layer(states, layer, only_first=layer == self._layers - 1 and self._card.pooling == "cls")

@@ -1,4 +1,4 @@
-"""Fit what a card says of scores: the map to probabilities, and the first pass's weight, on judged candidates."""
+"""Fit a model card's calibration and first-pass weight on judged candidates."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from osrerank.types import Qrels
 
 STEPS = 50
 RIDGE = 1e-9
-"""Keeps Newton's step finite if a development set is separable."""
+"""Added to the Hessian's diagonal: keeps Newton's step finite if the development set is separable."""
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""Logits that the best first-pass score may add."""
+"""Weights of the first pass that are tried: logits that the best first-pass score adds."""
 FOLDS = 5
 
 Floats = npt.NDArray[np.float64]
@@ -26,13 +26,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A query's candidates with a model's scores and their judgments.
+    """A query's candidates, with a model's scores and the judgments.
 
     Attributes:
         raw: the model's raw scores ``(n,)``; NaN for those that could not be scored.
-        first_pass: first-pass scores over the query's best ``(n,)``; zeros where there are none.
-        doc_ids: of the candidates, n.
-        relevance: of all judged documents, by id; a document without a judgment is not relevant.
+        first_pass: first-pass scores divided by the query's best ``(n,)``; zeros if the best is not above 0.
+        doc_ids: the n candidates' ids.
+        relevance: id of each judged document -> its relevance; a document without a judgment counts as not relevant.
     """
 
     raw: Floats
@@ -46,7 +46,7 @@ class Judged:
         return np.array([self.relevance.get(doc_id, 0) > 0 for doc_id in self.doc_ids], dtype=bool)
 
     def ndcg(self, calibration: Calibration, weight: float) -> float:
-        """Return nDCG@10 of the order by logits, with the first pass's score times a weight added."""
+        """Return nDCG@10 of the order by logit plus weight times first-pass score."""
         raw = np.where(np.isnan(self.raw), -np.inf, self.raw)
         order = np.argsort(-(calibration.scale * raw + weight * self.first_pass), kind="stable")
         return ndcg([self.doc_ids[place] for place in order], self.relevance)
@@ -59,8 +59,8 @@ class FirstPassWeight:
     Attributes:
         weight: logits that the best first-pass score adds.
         mean: nDCG@10 with it, the mean over the queries.
-        held_out: likewise, each fold's queries ordered with the weight that is best on the other folds.
-        first_pass: nDCG@10 of the candidates as they came.
+        held_out: the same by cross-validation: each fold's queries are ranked with the other folds' best weight.
+        first_pass: nDCG@10 of the candidates' original order.
     """
 
     weight: float
@@ -70,7 +70,7 @@ class FirstPassWeight:
 
 
 def read_judged(scorer: LocalScorer, candidates: Path, qrels: Qrels) -> Iterator[Judged]:
-    """Yield each query of a candidate file, with the scores of a mono model.
+    """Score each query's candidates in a file with a mono model, and yield them with their judgments.
 
     Raises:
         FormatError: as `candidate_lists`.
@@ -126,15 +126,15 @@ def choose_weight(judged: Sequence[Judged], calibration: Calibration) -> FirstPa
 def fit_calibration(raw: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:
     """Return the scale and offset of greatest likelihood, so that a logit's sigmoid is a probability (Platt 1999).
 
-    It is logistic regression on one variable by Newton's method. The targets are Platt's, (n+ + 1) / (n+ + 2) and
-    1 / (n- + 2): a small or separable set gives no infinite scale.
+    This is logistic regression on one variable by Newton's method. The targets are Platt's, (n+ + 1) / (n+ + 2) and
+    1 / (n- + 2), so that the scale stays finite even on a small or separable set.
 
     Args:
         raw: raw scores ``(n,)``.
         is_relevant: judgments ``(n,)``.
 
     Raises:
-        EvaluationError: one of the two classes is empty, or relevant pairs do not score higher.
+        EvaluationError: no pair or every pair is relevant, or relevant pairs do not score higher.
     """
     positives, negatives = int(is_relevant.sum()), int((~is_relevant).sum())
     if not positives or not negatives:

@@ -1,4 +1,4 @@
-"""From a Hugging Face directory to an osrerank model directory: ONNX graph, tokenizer, card."""
+"""Export a Hugging Face checkpoint as an osrerank model directory: ONNX graph, tokenizer, card."""
 
 import json
 import logging
@@ -39,27 +39,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What to make of a checkpoint.
+    """What `export_model` makes from a checkpoint.
 
     Attributes:
         name: the model's name in its card; the output directory's when empty.
-        kind: ``duo`` makes a model that compares two documents: a classifier gets a third segment where it has two.
-        third_segment: what that segment's embedding is: ``zeros``, as the released duoBERT computes it, or a ``copy``
-            of the document's (`osrerank.export.third_segment`).
-        pooling: of a bi-encoder: ``cls`` or ``mean``; None for what the files say.
-        query_prefix: stands before every query of a bi-encoder; None for what the files say.
-        document_prefix: likewise before every document.
-        precision: ``fp32`` or ``int8``; empty for int8 of a bi-encoder that others saved, else fp32.
-        recipe: how int8 is made.
-        first_pass_weight: logits that the best first-pass score adds in a blend; None for the source's own, or what is
-            chosen by a development set.
+        kind: ``mono``, or ``duo`` for a model that compares two documents. A classifier with two segment embeddings
+            then gets a third.
+        third_segment: the third segment's embedding: ``zeros``, as in the released duoBERT, or a ``copy`` of the
+            document's (`osrerank.export.third_segment`).
+        pooling: bi-encoder only: ``cls`` or ``mean``; None for what the files say.
+        query_prefix: precedes every query of a bi-encoder; None for what the files say.
+        document_prefix: precedes every document of a bi-encoder; None for what the files say.
+        precision: ``fp32`` or ``int8``; empty for int8 if sentence-transformers saved the bi-encoder, else for fp32.
+        recipe: how the graph is quantised.
+        first_pass_weight: logits that the query's best first-pass score adds in a blend. None chooses it by the
+            development set, if there is one, else keeps the source's.
         padded: whether the graph takes padded batches, for other programs; otherwise BERTs and ModernBERTs get the
             faster graphs of `osrerank.export.graph` and `osrerank.export.modern_bert_graph`.
         keep_weights: whether to copy the safetensors, for the torch backend.
         head: what the head is, where the source's files do not say: ``logit1``, ``logits2`` or ``next-sentence``.
-        self_check: whether a cross-encoder that osrerank did not make must put paragraphs that
-            answer a question before random ones, as a trained one does (`osrerank.scoring.checkpoints.self_check`).
-        provenance: for the card.
+        self_check: whether a cross-encoder that osrerank did not train must rank paragraphs that answer a question
+            above random ones (`osrerank.scoring.checkpoints.self_check`).
+        provenance: the card's; empty for the source's.
     """
 
     name: str = ""
@@ -86,22 +87,22 @@ def export_model(
     judged: tuple[Path, Path] | None = None,
     report: Callable[[str], None] = logger.info,
 ) -> ModelCard:
-    """Write an osrerank model directory; it appears whole or not at all.
+    """Write an osrerank model directory, completely or not at all.
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors; a bi-encoder that
-            sentence-transformers saved; another form that is converted first (`osrerank.scoring.checkpoints`); or a
-            model whose weights are in a graph that osrerank exported.
+            sentence-transformers saved; an older format, which is converted first (`osrerank.scoring.checkpoints`); or
+            a model whose weights are in a graph that osrerank exported.
         output: the directory to make; it must not exist.
         options: what to make.
-        judged: candidates (JSON lines) and judgments (TREC) of a development set, by which the map to probabilities is
-            fitted and the first pass's weight is chosen.
-        report: gets what the self-check found, and how the weight was chosen.
+        judged: candidates (JSON lines) and judgments (TREC) of a development set, which fits the calibration and
+            chooses the first pass's weight.
+        report: called with the self-check's findings, and with the weight and its nDCG@10.
 
     Raises:
-        ConfigError: the output exists, or the options do not go together.
+        ConfigError: the output exists, or the options contradict each other.
         FormatError: the development set cannot be read.
-        EvaluationError: the development set calibrates nothing.
+        EvaluationError: the development set is too small, or its judgments contradict the scores.
         ModelLoadError: the source cannot be read as a model.
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
@@ -150,7 +151,7 @@ def write_card(directory: Path, card: ModelCard) -> None:
 
 
 def refuse_existing(output: Path) -> None:
-    """Refuse to overwrite.
+    """Raise an error if the output exists.
 
     Raises:
         ConfigError: the output exists.
@@ -180,13 +181,13 @@ def new_directory(output: Path) -> Iterator[Path]:
 def _check(options: ExportOptions, judged: tuple[Path, Path] | None) -> None:
     """Refuse options that contradict each other."""
     if options.kind == "duo" and judged is not None:
-        message = "a duo model is not calibrated on judged documents: it says which of two is better; leave them out"
+        message = "a duo model compares two documents, so it cannot be calibrated on judged documents; leave them out"
         raise ConfigError(message, setting="candidates", source="argument")
 
 
 @contextmanager
 def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield a copy of a bi-encoder that sentence-transformers saved, with a card."""
+    """Yield a temporary copy of a bi-encoder that sentence-transformers saved, with a card."""
     model = read_bi_encoder(
         source,
         pooling=options.pooling,
@@ -207,7 +208,7 @@ def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Pat
 
 @contextmanager
 def _with_segments(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield the source; for a duo model that needs a third segment, a copy that has it."""
+    """Yield the source or, for a duo model that lacks a third segment, a temporary copy that has one."""
     config = read_config(source) if (source / CONFIG_FILE).exists() else {}
     if options.kind != "duo" or config.get("type_vocab_size") != 2:
         yield source
@@ -232,13 +233,13 @@ def _card(source: Path, options: ExportOptions) -> ModelCard:
 
 
 def _compared(card: ModelCard, source: Path) -> ModelCard:
-    """Return a mono model's card as a duo model's.
+    """Return the card of the duo model that is made from a mono model.
 
     Raises:
         ModelLoadError: it is a bi-encoder.
     """
     if card.is_bi_encoder:
-        reason = f"{source} is a bi-encoder, which compares no documents; a duo model is made of a cross-encoder"
+        reason = f"{source} is a bi-encoder; a duo model can only be made from a cross-encoder"
         raise ModelLoadError(reason, model=card.name, path=str(source))
     rows = card.segment_rows + (card.segment_rows == 2)
     return replace(card, kind="duo", segment_rows=rows, calibration=Calibration(), first_pass_weight=0.0)
@@ -247,7 +248,7 @@ def _compared(card: ModelCard, source: Path) -> ModelCard:
 def _fitted(
     folder: Path, card: ModelCard, options: ExportOptions, candidates: Path, qrels: Path, report: Callable[[str], None]
 ) -> ModelCard:
-    """Return the card with the calibration, and unless it is given the first pass's weight, of a development set."""
+    """Return the card with calibration and first-pass weight from a development set; a weight that is given stays."""
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
         judged = list(read_judged(scorer, candidates, read_qrels(qrels)))
     calibration = fit_judged(judged)
@@ -260,7 +261,7 @@ def _fitted(
 
 
 def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> None:
-    """Copy the files beside the graph; the tokenizer without padding and truncation, which osrerank does itself."""
+    """Copy all files but the graph; the tokenizer without padding and truncation, which osrerank does itself."""
     tokenizer = read_json(tokenizer_file(source))
     tokenizer.update(padding=None, truncation=None)
     (folder / TOKENIZER_FILE).write_text(
@@ -278,7 +279,7 @@ def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> No
 
 
 def _write_weights(source: Path, folder: Path) -> None:
-    """Write the weights of a source that has them only in its graph."""
+    """Write as safetensors the weights of a source that has them only in its graph."""
     from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
 
     safetensors: Any = require("safetensors.torch", extra="torch")

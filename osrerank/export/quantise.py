@@ -1,4 +1,4 @@
-"""Turn an fp32 ONNX graph into an int8 one: its matrix products, and its large tables with a scale for each row."""
+"""Quantise an fp32 ONNX graph to int8: its matrix products, and its embedding tables with a scale for each row."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from osrerank.export.smoothing import smooth
 from osrerank.scoring.inputs import Tokens
 
 MIN_TABLE_ROWS = 512
-"""Smaller tables (segments) stay fp32. Words and positions have more rows, or as many."""
+"""Smaller tables (segments) stay fp32. Those of words and positions have at least this many rows."""
 READING = frozenset({"Gather", "Slice"})
-"""Operators that read rows of a table: by number, or the first so many."""
+"""Operators that read rows of a table: given rows, or the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,13 @@ class Recipe:
     """How a graph is quantised; the defaults are the shipped models', see ``docs/research/inference.md``.
 
     Attributes:
-        reduce_range: weights in 7 bits, so that CPUs without VNNI cannot saturate their 16-bit sums.
-        outliers: how many channels of a product's input are looked at for being far larger than the others.
-        outlying: what is done where they are: ``apart`` keeps these channels in fp32, ``smooth`` moves the spread of
-            all channels into the weights (`osrerank.export.smoothing`), which is faster; "" smooths a
-            cross-encoder's, and keeps a bi-encoder's apart.
-        outlier_gain: how many times as large; a higher one splits fewer products, which is faster for short inputs.
+        reduce_range: whether weights have 7 bits, so that 16-bit sums cannot overflow on CPUs without VNNI.
+        outliers: how many of the largest channels of a product's input may be outliers; 0 for none.
+        outlying: what is done with outlier channels. ``apart`` keeps them in fp32; ``smooth`` moves the spread of all
+            channels into the weights (`osrerank.export.smoothing`), which is faster; "" means ``smooth`` for
+            cross-encoders and ``apart`` for bi-encoders.
+        outlier_gain: by what factor the largest channels must exceed the others. A higher one treats fewer products,
+            which is faster for short inputs.
     """
 
     reduce_range: bool = True
@@ -40,13 +41,13 @@ class Recipe:
 
 
 def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences: Sequence[Tokens] = ()) -> None:
-    """Write the int8 form of an fp32 graph; activations have one scale a tensor.
+    """Write the int8 form of an fp32 graph; each activation tensor has one scale.
 
     Args:
         source: the fp32 graph.
         target: the file to write.
-        recipe: how.
-        sequences: show which channels are outliers; without them no channel is separated.
+        recipe: how the graph is quantised.
+        sequences: inputs that show which channels are outliers; without them none is treated as one.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
@@ -55,7 +56,7 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences
     onnx = require("onnx", extra="onnx")
     quantization: Any = require("onnxruntime.quantization", extra="onnx")
     graph = onnx.load(source)
-    # Shapes are inferred either way; without this mark the quantiser advises on the root logger to do that first.
+    # Shapes are inferred in any case; without this mark the quantiser logs a warning that they should be.
     graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
     if sequences and recipe.outliers and recipe.outlying == "smooth":
         smooth(graph, sequences, recipe.outliers, recipe.outlier_gain)
@@ -76,15 +77,15 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences
 
 
 def _kept(model: Any) -> list[str]:
-    """Return the names of the nodes of an fp32 ``onnx.ModelProto`` that stay as they are."""
+    """Return the names of the nodes that stay in fp32, given an fp32 ``onnx.ModelProto``."""
     products = {node.name for node in products_of(model)}
     kept = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
-    # Small ones of a single row, which the quantiser makes MatMuls of first.
+    # Gemm nodes multiply a single row; the quantiser turns each into a MatMul of this name first.
     return kept + [f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"]
 
 
 def quantise_tables(model: Any) -> None:
-    """Replace each large fp32 table whose rows are read by int8 rows and their scales, in an ``onnx.ModelProto``."""
+    """Replace each large fp32 embedding table in an ``onnx.ModelProto`` by int8 rows and their scales."""
     onnx = require("onnx", extra="onnx")
     graph = model.graph
     uses = Counter(name for node in graph.node for name in node.input)
@@ -115,7 +116,7 @@ def quantise_rows(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8],
 
 
 def _read_rows(make_node: Any, table: str, node: Any) -> list[Any]:
-    """Return nodes that read the rows which a node reads of a table, from its int8 form."""
+    """Return nodes that read the same rows as a node, from the table's int8 form."""
     rows = list(node.input[1:])
     return [
         make_node(node.op_type, [f"{table}.int8", *rows], [f"{table}.rows"]),

@@ -1,4 +1,4 @@
-"""Write a model's graphs: built for one length, or traced; in fp32, or quantised."""
+"""Write a model's ONNX graph: built without padding or traced from torch, in fp32 or int8."""
 
 import random
 import tempfile
@@ -24,24 +24,24 @@ from osrerank.scoring.networks.modern_bert import shape as modern_shape
 
 OPSET = 17
 EXAMPLES = {"words": 32, "marks": 16}
-"""Sequences that show which channels are outliers and how large the others become."""
+"""Kind of example -> how many sequences calibrate the quantisation; see `_examples`."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 
 
 def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: Recipe, padded: bool) -> None:
-    """Write what a card's ``onnx`` names.
+    """Write the graph that a card's ``onnx`` names.
 
     Args:
         source: the model's directory.
-        folder: the directory to be, with its tokenizer.
+        folder: the new model's directory, which has its tokenizer already.
         card: the model's.
         precision: ``fp32`` or ``int8``.
-        recipe: how int8 is made.
+        recipe: how the graph is quantised.
         padded: whether the graph takes padded batches.
 
     Raises:
-        ConfigError: a bi-encoder's graph is to take padded batches.
-        ModelLoadError: the weights cannot be read or are not the config's.
+        ConfigError: ``padded`` is set for a bi-encoder.
+        ModelLoadError: the weights cannot be read, or do not match the config.
     """
     target = folder / GRAPHS[precision]
     target.parent.mkdir()
@@ -55,14 +55,14 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
 
 
 def _recipe(recipe: Recipe, card: ModelCard) -> Recipe:
-    """Return the recipe with the layout's own way with outlying channels where it names none."""
+    """Return the recipe; if it does not say how to treat outlier channels, with the layout's default."""
     return replace(recipe, outlying=recipe.outlying or ("apart" if card.is_bi_encoder else "smooth"))
 
 
 def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
     """Yield sequences of random words from the vocabulary, then of its numbers and punctuation.
 
-    The size of activations hardly depends on the text; only texts of pure punctuation differ.
+    Real texts are not needed: the size of activations hardly depends on the text, except for pure punctuation.
     """
     builder = InputBuilder.load(folder, card)
     vocabulary = Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
@@ -81,13 +81,13 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Build the graph of a BERT or ModernBERT; trace other families, and where the graph must take padding."""
+    """Build the graph of a BERT or ModernBERT; trace it from torch for other families and for padded batches."""
     from osrerank.scoring.torch_scorer import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
     if card.is_bi_encoder:
         if padded or not can_build(config):
-            reason = f"{source}: a bi-encoder's graph is of a BERT with GELU, without padding; leave --padded out"
+            reason = f"{source}: a bi-encoder's graph is a BERT with GELU and takes no padding; leave --padded out"
             raise ConfigError(reason, setting="padded", source="argument")
         weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
         try:
@@ -107,7 +107,7 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
 
 
 def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return what builds a model's graph; None where it is traced."""
+    """Return the function that builds a model's graph; None if it must be traced."""
     if can_build(config):
         return build_graph
     is_modern = config.get("model_type") == modern_shape.MODEL_TYPE and not modern_shape.obstacle(config)
@@ -115,7 +115,7 @@ def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
 
 
 def write_onnx(network: Any, target: Path) -> None:
-    """Trace a module that takes `Batch`'s fields; numbers of rows and tokens stay variable."""
+    """Trace a torch module that takes `Batch`'s fields as an ONNX graph for any numbers of rows and tokens."""
     torch: Any = require("torch", extra="onnx")
     names = list(Batch.__slots__)
     rows = np.ones((2, 8), dtype=np.int64)

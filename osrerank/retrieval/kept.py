@@ -1,4 +1,4 @@
-"""What is read of indices' mappings, kept in this process for a minute."""
+"""A cache in this process, whose values expire after a minute: for what is read from indexes' mappings."""
 
 import threading
 import time
@@ -6,19 +6,19 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 KEPT_S = 60.0
-"""How long a mapping is believed without being read again."""
+"""How long a value is used before it is read again."""
 MOST_KEPT = 1_000
-"""Values that are kept; then all are forgotten."""
+"""How many values are kept; one more clears the cache."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
 class Kept(Generic[Key, Value]):
-    """Values that are believed for a while. Safe to use from many threads.
+    """A cache whose values expire. Safe to use from many threads.
 
     Args:
-        clock: gives seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -27,13 +27,13 @@ class Kept(Generic[Key, Value]):
         self._values: dict[Key, tuple[float, Value]] = {}
 
     def get(self, key: Key, *, most_s: float = KEPT_S) -> Value | None:
-        """Return a value that is younger than so many seconds; None where there is none."""
+        """Return the key's value if it is younger than ``most_s`` seconds, else None."""
         with self._lock:
             known = self._values.get(key)
         return known[1] if known is not None and self._clock() - known[0] < most_s else None
 
     def last(self, key: Key) -> Value | None:
-        """Return a value of any age; None where there is none."""
+        """Return the key's value of any age, or None."""
         with self._lock:
             return self._values[key][1] if key in self._values else None
 

@@ -49,30 +49,31 @@ def logistic(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """How a model reads texts and what its output means.
+    """How a model reads texts, and what its output means.
 
     Attributes:
         name: the model's name, for reports.
         kind: ``mono`` scores (query, document), ``duo`` compares (query, document, document).
-        head: what comes out: one logit; two logits, index 1 relevant; the logits of
-            BERT's next-sentence head, of which Birch's checkpoints use index 1 alone, without softmax; the cosine of
-            a bi-encoder's two vectors.
+        head: what the model computes. ``logit1``: one logit; ``logits2``: two, of which index 1 means relevant;
+            ``next-sentence``: BERT's two next-sentence logits, of which the score is index 1, without softmax, as in
+            Birch; ``cosine``: that of a bi-encoder's two vectors.
         layout: ``standard`` is ``[CLS] q [SEP] d [SEP]``, for duo ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``;
-            ``bi-encoder`` encodes ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` apart.
-        max_tokens: most tokens of a sequence, specials among them; of a bi-encoder, of each text.
-        max_query_tokens: most tokens of the query, with the two specials around it.
-        length_rule: ``paper`` fills ``max_tokens``, for duo with half of what the longest query leaves a document;
-            ``released`` does as the published codes: mono leaves one token unused, and duo's documents each get half of
-            what their query leaves.
-        segment_rows: rows of the token type table: two for mono, three for duo; 0 or 1 for models without segments.
-        calibration: raw score -> logit.
-        first_pass_weight: see `Advice`.
-        onnx: precision (``int8``, ``fp32``) -> file, relative to the directory.
-        pooling: of a bi-encoder: ``cls``: a text's vector is its [CLS] state; ``mean``: the mean of all its states.
+            ``bi-encoder`` encodes ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` separately.
+        max_tokens: most tokens of a sequence (for a bi-encoder, of each text), special tokens included.
+        max_query_tokens: most tokens of the query, [CLS] and [SEP] included.
+        length_rule: ``paper``: a mono model fills ``max_tokens``, and each of a duo model's documents gets half of what
+            the longest query leaves. ``released`` follows the published code: a mono model leaves one token unused,
+            and each of a duo model's documents gets half of what its own query leaves.
+        segment_rows: rows of the segment embeddings: two for mono, three for duo; 0 or 1 for models without segments.
+        calibration: maps a raw score to a logit.
+        first_pass_weight: logits that the query's best first-pass score adds in a linear blend; 0 for none.
+        onnx: precision (``int8``, ``fp32``) -> graph's file, relative to the directory.
+        pooling: bi-encoder only. ``cls``: a text's vector is the hidden state of [CLS]; ``mean``: the mean of all its
+            hidden states.
         provenance: base model, training data, recipe, licence, measures.
-        languages: see `Advice`.
-        query_prefix: stands before every query; in the layout ``standard``, ``max_query_tokens`` do not count it.
-        document_prefix: stands before every document of a bi-encoder.
+        languages: ISO 639 codes of the languages that the model reads; empty if they are not known.
+        query_prefix: precedes every query; in the layout ``standard``, ``max_query_tokens`` does not count it.
+        document_prefix: bi-encoder only; precedes every document.
     """
 
     name: str
@@ -112,12 +113,12 @@ class ModelCard:
 
     @property
     def advice(self) -> Advice:
-        """What the model recommends for ordering by its scores."""
+        """What the model recommends to those who rank by its scores."""
         return Advice(self.first_pass_weight, passages=self.is_bi_encoder, languages=self.languages)
 
     @property
     def is_bi_encoder(self) -> bool:
-        """Whether query and document are encoded apart."""
+        """Whether query and document are encoded separately."""
         return self.layout == "bi-encoder"
 
     def _check_duo(self) -> None:

@@ -16,27 +16,27 @@ from osrerank.scoring.inputs import Batch, Ids, Tokens, padded
 
 PREFERRED = ("int8", "fp32")
 QUERIES = 128
-"""Queries of a bi-encoder whose vectors are kept: a search may ask for one several times."""
+"""How many query vectors of a bi-encoder are cached; one search may need the same vector several times."""
 VECTOR = "vector"
-"""Output of a bi-encoder's graph."""
+"""Name of the output of a bi-encoder's graph."""
 
 
 def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
-    """Return the backend, as `osrerank.scoring.registry` asks for it."""
+    """Return the backend of a model directory; `osrerank.scoring.registry` calls this."""
     kind = EncoderBackend if card.is_bi_encoder else OnnxBackend
     return kind.load(directory, card, threads=compute.threads)
 
 
 class OnnxBackend:
-    """An ONNX Runtime session on the CPU: one pass at a time on each of as many threads as there are cores.
+    """A cross-encoder's ONNX Runtime session on the CPU: each thread computes one sequence at a time.
 
-    A pass has one sequence, so that no layer computes padding, and a score never depends on what else is being scored.
-    That is as fast as batches on all cores, see docs/performance.md.
+    So no layer computes padding, and a score never depends on what else is being scored. This is as fast as batches
+    that use all cores (docs/performance.md).
 
     Args:
-        session: the ``onnxruntime.InferenceSession``, with one thread for a run.
-        threads: passes at the same time.
-        card: the model's, for its name in errors.
+        session: the ``onnxruntime.InferenceSession``, which uses one thread for each run.
+        threads: how many sequences are computed at once.
+        card: the model's card; errors name the model.
         precision: the graph's.
         file: the graph, relative to the model's directory.
     """
@@ -61,7 +61,7 @@ class OnnxBackend:
         Args:
             directory: the model's.
             card: names the graphs.
-            threads: how many sequences are computed at once; 0 means the cores that this process may use.
+            threads: how many sequences are computed at once; 0 means the physical cores that this process may use.
 
         Raises:
             ModelLoadError: there is no graph, it cannot be read, or it is not a reranking model's.
@@ -89,14 +89,14 @@ class OnnxBackend:
 
 
 class EncoderBackend:
-    """An ONNX Runtime session on the CPU that encodes a bi-encoder's texts, each by itself.
+    """A bi-encoder's ONNX Runtime session on the CPU, which encodes each text by itself.
 
     So a vector never depends on what else is being encoded.
 
     Args:
         session: the ``onnxruntime.InferenceSession`` of `osrerank.export.bi_encoder_graph.build_encoder`.
-        threads: texts at the same time.
-        card: the model's, for its name in errors.
+        threads: how many texts are encoded at once.
+        card: the model's card; errors name the model.
         precision: the graph's.
         file: the graph, relative to the model's directory.
     """
@@ -122,7 +122,7 @@ class EncoderBackend:
         Args:
             directory: the model's.
             card: names the graph.
-            threads: how many texts are encoded at once; 0 means the cores that this process may use.
+            threads: how many texts are encoded at once; 0 means the physical cores that this process may use.
 
         Raises:
             ModelLoadError: there is no graph, or it cannot be read.
@@ -140,14 +140,14 @@ class EncoderBackend:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
     def query(self, ids: Ids) -> npt.NDArray[np.float32]:
-        """Return what `encoded` does; the last queries' vectors are kept."""
+        """Return a query's vector ``(1, hidden)``, of norm 1; the latest vectors are cached."""
         return self._query(ids.tobytes())
 
     def encoded(self, ids: Ids) -> npt.NDArray[np.float32]:
         """Return a text's vector ``(1, hidden)``, of norm 1.
 
         Args:
-            ids: of its tokens, specials among them.
+            ids: the text's token ids, special tokens included.
         """
         vector: npt.NDArray[np.float32] = self._session.run([VECTOR], {"input_ids": ids[None]})[0]
         return vector
@@ -191,7 +191,7 @@ def _open(file: Path, model: str) -> Any:
 
 
 def _check_signature(session: Any, file: Path, card: ModelCard) -> None:
-    """Refuse a graph whose inputs or output are not those of the card."""
+    """Refuse a graph whose inputs or output do not match the card."""
     unknown = {entry.name for entry in session.get_inputs()} - set(Batch.__slots__)
     if unknown:
         raise ModelLoadError(

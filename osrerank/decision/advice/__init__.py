@@ -1,1 +1,1 @@
-"""Whether reranking helps on an index, and with which depth and weight of the first pass, by judged queries."""
+"""Find out by judged queries whether reranking helps on an index, and which depth and first-pass weight are best."""

@@ -1,4 +1,4 @@
-"""Say whether reranking helps on an index: search judged queries, choose a setting, test it, recommend one."""
+"""Say whether reranking helps on an index: search judged queries, test the present setting, recommend the best one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Whether reranking helps on an index as it is set now, and with the best setting.
+    """Whether reranking helps on an index with its present options, and with the best ones.
 
     Attributes:
         index: name of the index.
-        measure: what is compared, by ir-measures' names.
-        options: options of the index as they are now.
-        current: these as a setting.
+        measure: name of the measure, as in ir-measures.
+        options: the index's present options.
+        current: the present options as a setting.
         found: hits of each judged query.
-        before: the first pass's values, in the order of the queries.
-        values: values of each setting, likewise.
-        verdict: the current setting against the first pass.
-        choice: the best setting, and its promise.
-        judged: share of the ten first hits that have a judgment, of the first pass and reranked.
+        before: the measure of each query for the first pass, in the order of ``found``.
+        values: setting -> the measure of each query, in the same order.
+        verdict: the present setting compared with the first pass.
+        choice: the best setting, and its promised value on unseen queries.
+        judged: share of the top ten hits that have a judgment: in the first pass, and reranked.
     """
 
     index: str
@@ -54,8 +54,8 @@ class Advice:
     def recommended(self) -> Mapping[str, Any]:
         """The options to write to a settings file.
 
-        They are those of the best setting where it helps, else those of the current one where that helps, else those of
-        the best one where it may help, and otherwise no reranking.
+        The best setting if it helps; else the present one if that helps; else the best one if it is undecided but
+        ahead of the first pass; else no reranking.
         """
         verdict = self.choice.verdict
         if verdict.outcome != "helps" and self.verdict.outcome == "helps":
@@ -82,18 +82,18 @@ def advise(
         index: its name.
         queries: query set, as `judged_queries` returns it.
         qrels: judgments.
-        measure: what is compared, by ir-measures' names; higher is better.
-        depths: depths to try beside the current one.
+        measure: name of the measure, as in ir-measures; higher is better.
+        depths: depths to try besides the present one.
         advance: called after each query.
 
     Raises:
-        ConfigError: the index reranks by sentences or by a pipeline of one's own.
-        EvaluationError: there are fewer than ten queries, none found anything, or there is no such measure.
+        ConfigError: the index reranks by sentences or by a custom pipeline.
+        EvaluationError: there are fewer than ten queries, no query has hits, or the measure is unknown.
     """
     current = present_setting(client, index)
     found = search_sample(client, index, queries, max(*depths, current.depth), advance=advance)
     if not any(one.candidates for one in found):
-        raise EvaluationError(f"none of the queries found anything in {index}: are they queries of this index?")
+        raise EvaluationError(f"no query has hits in {index}: are they queries for this index?")
     before, now = (measured(found, qrels, measure, setting) for setting in (None, current))
     verdict = judge(before, now)
     values = {setting: measured(found, qrels, measure, setting) for setting in settings_to_try(current, depths)}
@@ -112,18 +112,18 @@ def advise(
 
 
 def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
-    """Return the queries that have a relevant document by the judgments.
+    """Return the queries for which a document is judged relevant.
 
     Raises:
         EvaluationError: there are none.
     """
     judged = [one for one in queries if any(grade > 0 for grade in qrels.judgments.get(one.query_id, {}).values())]
     if not judged:
-        raise EvaluationError("no query has a relevant document by the judgments: are they of the same query set?")
+        raise EvaluationError("no query has a document judged relevant: are queries and judgments from the same set?")
     return judged
 
 
 def _judged_share(found: Sequence[Found], qrels: Qrels, setting: Setting | None) -> float:
-    """Return the share of the ten first hits of each query that have a judgment; 1 without hits."""
+    """Return the share of all queries' top ten hits that have a judgment; 1 without hits."""
     flags = [doc_id in qrels.judgments[one.query.query_id] for one in found for doc_id in one.order(setting)[:TOP]]
     return float(np.mean(flags)) if flags else 1.0

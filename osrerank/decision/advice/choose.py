@@ -20,13 +20,13 @@ SAMPLES, SEED = 1_000, 0
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The setting chosen, and what it promises on queries that were not seen.
+    """The chosen setting, and the value that it promises on unseen queries.
 
     Attributes:
-        setting: the best setting by all queries.
-        promised: mean of the measure over held-out queries, each ranked with the setting chosen without it.
+        setting: the setting with the highest mean over all queries.
+        promised: mean of the measure over held-out queries, each ranked with the setting that was chosen without it.
         low, high: ends of the promise's 95% confidence interval.
-        verdict: the held-out values against the first pass, by a randomisation test of the whole choice.
+        verdict: the held-out values compared with the first pass's, by a randomisation test of the whole choice.
         by_fold: the settings that were chosen without each fold.
     """
 
@@ -39,10 +39,10 @@ class Choice:
 
 
 def measured(found: Sequence[Found], qrels: Qrels, measure: str, setting: Setting | None) -> Floats:
-    """Return a measure's value of each query, ranked with a setting; None is the first pass.
+    """Return a measure's value for each query, ranked with a setting; None is the first pass.
 
     Raises:
-        EvaluationError: there is no such measure.
+        EvaluationError: the measure is unknown.
     """
     rankings = {one.query.query_id: _documents(one.order(setting)) for one in found}
     judged = Qrels({query_id: qrels.judgments[query_id] for query_id in rankings})
@@ -61,7 +61,7 @@ def choose(query_ids: Sequence[str], before: Floats, values: Mapping[Setting, Fl
     Args:
         query_ids: ids of the queries.
         before: the first pass's values ``(queries,)``.
-        values: values of each setting, likewise; in the order of preference at equal means.
+        values: setting -> its values ``(queries,)``; of settings with equal means, the earlier one is preferred.
 
     Raises:
         EvaluationError: there are too few queries.
@@ -85,16 +85,16 @@ def choose(query_ids: Sequence[str], before: Floats, values: Mapping[Setting, Fl
 
 
 def _counting_the_choice(verdict: Verdict, differences: Floats, folds: Sequence[npt.NDArray[np.intp]]) -> Verdict:
-    """Return the verdict of a randomisation test, which counts that the setting was chosen by the same queries.
+    """Return a randomisation test's verdict, which allows for the setting having been chosen on the same queries.
 
-    Held-out values are not independent of one another: each was in the training folds of the others. A t-test of them
-    finds a difference in more than one case in twenty where there is none (measured: 8%). So its statistic is compared
-    with those of a randomisation: first pass and reranked lists of a query are exchanged by chance, and the setting is
-    chosen again.
+    Held-out values are not independent of one another: each query was in the training folds of the others. So a t-test
+    at the 5% level finds differences that do not exist too often (measured: in 8% of cases). Its statistic is therefore
+    compared with that of random samples: in each, first pass and reranked list of a query are exchanged at random, and
+    the setting is chosen again.
 
     Args:
         verdict: verdict of a t-test of the held-out values.
-        differences: each setting's difference to the first pass ``(queries, settings)``.
+        differences: each setting's value minus the first pass's ``(queries, settings)``.
         folds: row numbers of each fold's queries.
     """
     count = len(differences)

@@ -1,4 +1,4 @@
-"""Show whether reranking helps: on a screen, as JSON, and as an HTML page in one file."""
+"""Report whether reranking helps: as lines for a screen, as JSON, and as an HTML page in one file."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -12,11 +12,11 @@ from osrerank.decision.page import heading, page, paragraph, rows
 from osrerank.types import Qrels
 
 EXAMPLES = 3
-"""Queries that are shown of those that gain most, and of those that lose most."""
+"""How many of the queries that gain most, and of those that lose most, are shown."""
 MARGIN = 0.1
-"""Difference in the share of judged hits from which on judgments favour one side."""
+"""If the shares of judged hits differ by more than this, the judgments favour the first pass."""
 HITS, SNIPPET = 5, 140
-"""Hits of a query that the page shows, and characters of each."""
+"""How many hits of a query the page shows, and how many characters of each."""
 SAYINGS: dict[Outcome, str] = {
     "helps": "reranking helps",
     "hurts": "reranking hurts",
@@ -25,7 +25,7 @@ SAYINGS: dict[Outcome, str] = {
 ANSWERS: dict[Outcome, str] = {
     "helps": "Yes: rerank=True as it is now is better than the first pass.",
     "hurts": "No: rerank=True as it is now is worse than the first pass.",
-    "undecided": "Open: these queries do not tell rerank=True as it is now from the first pass.",
+    "undecided": "Undecided: these queries do not show whether rerank=True as it is now is better than the first pass.",
 }
 TONES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
@@ -52,7 +52,7 @@ def _numbers(advice: Advice) -> Iterator[str]:
     before, after = advice.judged
     if before - after > MARGIN:
         yield (
-            f"judged are {before:.0%} of the first pass's ten first hits and {after:.0%} of the reranked ones; a hit "
+            f"{before:.0%} of the first pass's top ten hits are judged, and {after:.0%} of the reranked ones; a hit "
             "without a judgment counts as not relevant, so reranking may be better than it looks: judge more hits"
         )
 
@@ -95,7 +95,7 @@ def extreme_lines(advice: Advice) -> list[str]:
 
 
 def as_json(advice: Advice) -> dict[str, Any]:
-    """Return the advice as values that JSON knows."""
+    """Return the advice as a dictionary of JSON values."""
     gaining, losing = extremes(advice)
     return {
         "index": advice.index,
@@ -133,9 +133,9 @@ def html_page(advice: Advice, qrels: Qrels, settings: str) -> str:
     """Return the report as an HTML page.
 
     Args:
-        advice: what was found out.
-        qrels: judgments, to mark relevant hits.
-        settings: content of the settings file that goes with it.
+        advice: the advice to report.
+        qrels: judgments, which mark relevant hits.
+        settings: content of the recommended settings file.
     """
     title, *said = lines(advice)
     also = {"helps": "helps", "hurts": "hurts", "undecided": "is undecided"}[advice.choice.verdict.outcome]
@@ -150,7 +150,7 @@ def html_page(advice: Advice, qrels: Qrels, settings: str) -> str:
 
 
 def _table(advice: Advice) -> str:
-    """Return the table of the best blend of each depth, and of what is set now."""
+    """Return a table of the best blend for each depth, and of the present setting."""
     means = {one: float(values.mean()) for one, values in advice.values.items()}
     best: dict[tuple[int, int], Setting] = {}
     for setting in means:
@@ -162,12 +162,12 @@ def _table(advice: Advice) -> str:
         [f"{one}{names.get(one, '')}", f"{means[one]:.4f}", f"{means[one] - first:+.4f}"]
         for one in dict.fromkeys([advice.best, advice.current, *best.values()])
     ]
-    note = "The best of many settings looks better on its sample than it is; the promise above is of held-out queries."
-    return rows(("setting", f"{advice.measure} of the sample", "to the first pass"), cells) + paragraph(note, "quiet")
+    note = "The best of many settings looks better on its sample than it is; the promise above is for held-out queries."
+    return rows(("setting", f"{advice.measure} of the sample", "over first pass"), cells) + paragraph(note, "quiet")
 
 
 def _side_by_side(advice: Advice, row: int, qrels: Qrels) -> str:
-    """Return the first hits of a query by the first pass and by the best setting, beside each other."""
+    """Return a query's top hits from the first pass and from the best setting, side by side."""
     found, after = advice.found[row], advice.values[advice.best][row]
     judged = qrels.judgments.get(found.query.query_id, {})
     sides = _side("First pass", found, None, judged) + _side("Reranked", found, advice.best, judged)

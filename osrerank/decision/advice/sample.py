@@ -1,4 +1,4 @@
-"""Search each query once, so deep that the order of every smaller depth and every blend can be computed from it."""
+"""Search each query once, to the greatest depth, and compute from it the order of every other depth and blend."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,15 +20,15 @@ MONO = "mono"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The options of a search that are compared.
+    """A combination of search options that is compared with others.
 
     Attributes:
-        model: its name, as ``--model`` has it; the same in all settings.
-        passages: the option ``passages`` as a settings file has it; the same in all settings.
+        model: the model's name, as for ``--model``; the same in all settings.
+        passages: the option ``passages``, as in a settings file; the same in all settings.
         depth: candidates that are reranked.
         blend: ``replace``, ``linear``, ``weighted`` or ``rrf``.
         weight: weight of the first pass in the blend.
-        duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have some.
+        duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have it above 0.
     """
 
     model: str
@@ -52,13 +52,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The hits of a query with the scores of first pass and model.
+    """A query's hits, with the scores of the first pass and of the model.
 
     Attributes:
         query: the query.
-        candidates: hits in first-pass order, with the model's score behind the first pass's where it has one.
-        texts: text of each hit, as the model reads it.
-        with_pairs: ids in the order of the present setting where that compares pairs; otherwise empty.
+        candidates: hits in first-pass order; ``trace`` has the first pass's score, then the model's if there is one.
+        texts: id -> text of the hit, as the model reads it.
+        with_pairs: ids in the order of the present setting if that compares pairs; otherwise empty.
     """
 
     query: Query
@@ -67,7 +67,7 @@ class Found:
     with_pairs: tuple[str, ...] = ()
 
     def order(self, setting: Setting | None) -> list[str]:
-        """Return the ids in the order that a search with a setting has; None is the first pass."""
+        """Return the ids in the order that a search with this setting gives; None is the first pass."""
         if setting is None:
             return [one.doc_id for one in self.candidates]
         if setting.duo_depth:
@@ -84,7 +84,7 @@ class Found:
 
 
 def present_setting(client: Client, index: str) -> Setting:
-    """Return what a search of the index with ``rerank=True`` does now."""
+    """Return the setting that a search of the index with ``rerank=True`` has now."""
     options = client.options_of(index)
     blend = client.reranker.identity(replace(options, pipeline=MONO))["blend"]
     method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
@@ -95,7 +95,7 @@ def present_setting(client: Client, index: str) -> Setting:
 
 
 def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS) -> list[Setting]:
-    """Return the settings to compare, in the order of preference at equal quality: the lowest depth first."""
+    """Return the settings to compare, the lowest depth first: of equally good ones, an earlier one is preferred."""
     weights = dict.fromkeys((present.weight if present.blend == "linear" else 0.0, *WEIGHTS))
     blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
     tried = [
@@ -111,7 +111,7 @@ def search_sample(
 ) -> list[Found]:
     """Search each query with the options of the index, but to the given depth and without blend, limits and cuts.
 
-    Queries that find nothing are among those returned, without candidates.
+    Queries without hits are returned too, without candidates.
 
     Args:
         client: client of the index.
@@ -121,7 +121,7 @@ def search_sample(
         advance: called after each query.
 
     Raises:
-        ConfigError: the index reranks by sentences or by a pipeline of one's own.
+        ConfigError: the index reranks by sentences or by a custom pipeline.
     """
     options = client.options_of(index)
     alone = sampling_options(options, depth)
@@ -142,13 +142,13 @@ def search_sample(
 
 
 def sampling_options(options: Rerank, depth: int) -> Rerank:
-    """Return options under which a search shows the model's scores of as many candidates, and nothing else.
+    """Return options for a search that scores ``depth`` candidates with the first model and does nothing else.
 
     Raises:
-        ConfigError: the options rerank by sentences or by a pipeline of one's own.
+        ConfigError: the options rerank by sentences or by a custom pipeline.
     """
     if not isinstance(options.pipeline, str) or options.sentences is not None:
-        reason = "advise compares depths of one model: leave out sentences and a pipeline of your own"
+        reason = "advise compares depths of one model: remove the option sentences and your own pipeline"
         raise ConfigError(reason, setting="rerank", source="settings file")
     return replace(
         options,

@@ -1,7 +1,7 @@
-"""Helps, hurts, or undecided: a paired t-test, its confidence interval, and how many queries would decide.
+"""Decide whether reranking helps, by a paired t-test, and say how many queries would decide it.
 
-The number of queries is that of a two-sided test with a power of 80%, by the normal approximation; Sakai: Statistical
-reform in information retrieval?, SIGIR Forum 2014, has the reasoning.
+The number of queries is that of a two-sided test with a power of 80%, by the normal approximation (Sakai: Statistical
+reform in information retrieval?, SIGIR Forum 2014).
 """
 
 import math
@@ -25,19 +25,19 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether reranking helps by a sample of queries, with the numbers of the test.
+    """Whether reranking helps on a sample of queries, with the numbers of the test.
 
     Attributes:
-        outcome: helps or hurts where the p-value is below .05.
+        outcome: helps or hurts if the p-value is below .05, else undecided.
         queries: number of queries.
-        before, after: means of the measure, of the first pass and reranked.
+        before, after: mean of the measure: for the first pass, and reranked.
         difference: mean of after minus before.
         low, high: ends of the 95% confidence interval of the mean difference.
         p_value: two-tailed p-value of the test.
-        better, equal, worse: numbers of queries whose value rises, stays or falls.
-        more_queries: how many more would decide it with a power of 80%, if the difference is as measured; 0 where it is
-            decided, None where no number would do.
-        detectable: least difference that this many queries find with that power.
+        better, equal, worse: number of queries whose value rises, stays the same or falls.
+        more_queries: how many more queries would decide it with a power of 80%, if the difference is as measured; 0 if
+            it is decided, None if no number would suffice.
+        detectable: smallest difference that this many queries detect with that power.
     """
 
     outcome: Outcome
@@ -56,18 +56,18 @@ class Verdict:
 
 
 def judge(before: Floats, after: Floats) -> Verdict:
-    """Say by a paired t-test whether reranked lists are better or worse than the first pass.
+    """Test by a paired t-test whether reranked lists are better or worse than the first pass.
 
     Args:
-        before: values of a measure of the first pass, ``(queries,)``; higher is better.
-        after: values of the reranked lists, for the same queries.
+        before: the measure of each query for the first pass ``(queries,)``; higher is better.
+        after: the measure for the reranked lists, for the same queries.
 
     Raises:
         EvaluationError: there are fewer than ten queries.
     """
     if len(before) < LEAST_QUERIES:
         raise EvaluationError(
-            f"{len(before)} judged queries say nothing about others: at least {LEAST_QUERIES} are needed"
+            f"{len(before)} judged queries are too few to judge by: at least {LEAST_QUERIES} are needed"
         )
     differences = after - before
     p_value = paired_t_test(differences)
@@ -100,13 +100,13 @@ def interval(values: Floats) -> tuple[float, float]:
 
 
 def student(count: int) -> float:
-    """Return how many standard errors the 95% interval of a mean of this many values reaches to each side."""
+    """Return half the width of a mean's 95% confidence interval, in standard errors, for this many values."""
     stats = require("scipy.stats", extra="eval")
     return float(stats.t.ppf(1 - ALPHA / 2, count - 1))
 
 
 def more_queries(differences: Floats) -> int | None:
-    """Return how many more queries would decide, if mean and spread are as measured; None where a million would not."""
+    """Return how many more queries would decide, if mean and spread are as measured; None if more than a million."""
     mean, deviation = abs(float(differences.mean())), float(differences.std(ddof=1))
     if mean <= TOLERANCE:
         return None
@@ -115,6 +115,6 @@ def more_queries(differences: Floats) -> int | None:
 
 
 def _reach() -> float:
-    """Return how many standard errors a difference must have to be found in four of five cases."""
+    """Return how many standard errors a difference must have to be detected in four of five cases."""
     stats = require("scipy.stats", extra="eval")
     return float(stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(POWER))

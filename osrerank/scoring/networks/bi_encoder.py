@@ -1,7 +1,7 @@
 """A BERT bi-encoder on padded batches in PyTorch: the reference implementation.
 
-Query and document go through the layers apart, each as ``[CLS] text [SEP]`` with positions from 0 and every token type
-embedding row 0. The score of both is the cosine of their vectors (Reimers, Gurevych 2019, arXiv 1908.10084). The graph
+Query and document go through the layers separately, each as ``[CLS] text [SEP]`` with positions from 0 and segment 0.
+The score is the cosine of their vectors (Reimers, Gurevych 2019, arXiv 1908.10084). The graph
 (`osrerank.export.bi_encoder_graph`) and the packed network (`osrerank.scoring.networks.packed_bi_encoder`) are tested
 against it.
 """
@@ -17,7 +17,7 @@ from osrerank.scoring.card import Pooling
 from osrerank.scoring.networks.bert_weights import bert_names, encoder_weights, plain_names
 
 BLOCKED = -1e4
-"""Added to logits that must not count: its exp is 0 in float32 and float16, and it overflows in neither."""
+"""Added to attention logits of padding: its exp is 0 in float32 and float16, and it overflows in neither."""
 
 
 class BiEncoder(nn.Module):
@@ -25,7 +25,7 @@ class BiEncoder(nn.Module):
 
     Args:
         config: ``config.json``.
-        pooling: ``cls``: a text's vector is its [CLS] state; ``mean``: the mean of all its states.
+        pooling: ``cls``: a text's vector is the hidden state of [CLS]; ``mean``: the mean of all its hidden states.
     """
 
     def __init__(self, config: Mapping[str, Any], pooling: Pooling) -> None:
@@ -39,7 +39,7 @@ class BiEncoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
 
     def load_bert(self, weights: Mapping[str, Tensor]) -> Self:
-        """Take a ``BertModel``'s weights, and go into evaluation mode.
+        """Load a ``BertModel``'s weights, and switch to evaluation mode.
 
         Raises:
             KeyError: a weight is missing.
@@ -57,15 +57,14 @@ class BiEncoder(nn.Module):
         Args:
             input_ids: int64 ``(n, tokens)``: the query's tokens, then the document's.
             attention_mask: int64 ``(n, tokens)``, 0 on padding.
-            token_type_ids: int64 ``(n, tokens)``, 0 on the query's tokens, 1 on the document's; on padding as on the
-                last token.
+            token_type_ids: int64 ``(n, tokens)``: 0 for the query's tokens, 1 for the document's; ignored on padding.
         """
         inside = [(token_type_ids == part) & (attention_mask == 1) for part in range(2)]
         queries, documents = (self.encode(*_apart(input_ids, part)) for part in inside)
         return (documents * queries).sum(dim=1, keepdim=True)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return texts' vectors, of norm 1 ``(n, hidden)``.
+        """Return the vectors of texts ``(n, hidden)``, of norm 1.
 
         Args:
             input_ids: int64 ``(n, tokens)``.
@@ -102,7 +101,7 @@ class Layer(nn.Module):
         return normed
 
     def context(self, states: Tensor, attention_bias: Tensor) -> Tensor:
-        """Return the values that each token attends to, heads side by side ``(n, tokens, hidden)``."""
+        """Return the attention's output, heads concatenated ``(n, tokens, hidden)``."""
         rows, tokens, hidden = states.shape
         projected = self.projections(states).view(rows, tokens, 3, self.heads, self.width)
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each (n, heads, tokens, width)
@@ -118,7 +117,7 @@ def _mean(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def _apart(input_ids: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the tokens of one part of each sequence, moved to the left, and their mask ``(n, tokens)``."""
+    """Return the query's or document's tokens of each sequence, aligned left, and their mask ``(n, tokens)``."""
     lengths = inside.sum(dim=1)
     order = (~inside).long().argsort(dim=1, stable=True)[:, : int(lengths.max())]
     mask = torch.arange(order.shape[1], device=input_ids.device) < lengths.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""A BERT bi-encoder's forward pass on packed sequences."""
+"""A BERT bi-encoder's forward pass on packed sequences, which are stored end to end without padding."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,14 @@ from osrerank.scoring.networks.packing import Numbers, offsets, pack_by_segment
 
 
 class PackedBiEncoder(PackedNetwork):
-    """The cosines of queries and documents (`osrerank.scoring.networks.bi_encoder`): queries first, then documents.
+    """Computes the cosines of queries and documents; a packed batch has all queries first, then all documents.
+
+    `osrerank.scoring.networks.bi_encoder` is the reference implementation.
 
     Args:
-        encoder: the encoder.
-        attention: how rows look at columns.
-        pooling: how a text's vector is made of its states.
+        encoder: the BERT layers.
+        attention: computes the attention within each text.
+        pooling: how a text's hidden states become its vector.
     """
 
     def __init__(self, encoder: Encoder, attention: Attention, pooling: Pooling) -> None:

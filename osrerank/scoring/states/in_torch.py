@@ -1,4 +1,4 @@
-"""Encode texts for their records in torch, on a CUDA device where there is one: for building an index's states."""
+"""Compute document states in torch, on a CUDA device if there is one: for building the states of an index."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -18,22 +18,22 @@ from osrerank.scoring.torch_scorer import load_network
 from osrerank.types import Deadline
 
 BUDGET_TOKENS = {"cpu": 4096, "cuda": 65536}
-"""Of a batch, padding among them."""
+"""Most tokens of a batch, padding included, by device."""
 
 logger = logging.getLogger(__name__)
 
 
 class TorchMaker:
-    """Makes records with the model in torch; one thread at a time.
+    """Computes records with the model in torch; may be used by one thread at a time.
 
-    Its records are those of the model's graphs up to rounding: an int8 graph rounds more than 16 bits do.
+    The records equal those of the model's graph up to rounding: an int8 graph rounds more than 16 bits do.
 
     Args:
-        network: encodes.
-        builder: makes sequences from texts.
-        bits: of a stored number.
+        network: the bi-encoder.
+        builder: makes token sequences from texts.
+        bits: bits of each stored number.
         device: where the network is.
-        dtype: of its products; weights and vectors are fp32.
+        dtype: type of the matrix products; weights and vectors are fp32.
         pad_id: id of the padding token.
     """
 
@@ -52,13 +52,13 @@ class TorchMaker:
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, builder: InputBuilder, bits: Bits, dtype: str) -> "TorchMaker":
-        """Read the directory's safetensors, or the weights in its graphs where it has none.
+        """Read the directory's safetensors or, if it has none, the weights in its graph.
 
         Args:
             directory: the model's.
             card: a bi-encoder's.
-            builder: makes sequences from texts.
-            bits: of a stored number.
+            builder: makes token sequences from texts.
+            bits: bits of each stored number.
             dtype: as for `osrerank.scoring.torch_scorer.TorchBackend.load`.
 
         Raises:
@@ -87,7 +87,7 @@ class TorchMaker:
         return made
 
     def _batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
-        """Yield places of sequences of about one length, the longest first: what does not fit shows at once."""
+        """Yield indices of sequences of similar length, the longest first, so that too large a batch fails at once."""
         order = sorted(range(len(tokens)), key=lambda place: len(tokens[place].ids), reverse=True)
         while order:
             count = max(1, BUDGET_TOKENS[self._device.type] // len(tokens[order[0]].ids))

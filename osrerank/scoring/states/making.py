@@ -1,4 +1,4 @@
-"""Records of texts that have none, computed in this process."""
+"""Compute the records of texts in this process."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -15,15 +15,15 @@ from osrerank.scoring.states.record import Bits, Record
 from osrerank.types import Deadline
 
 ENCODED_AT_ONCE = 16
-"""Documents tokenised at a time, while those before them are being encoded."""
+"""Documents that are tokenised at a time, while the previous ones are being encoded."""
 
 
 class Made(NamedTuple):
-    """What was made of some texts.
+    """The records computed from some texts.
 
     Attributes:
-        records: by the text's place; those of texts that a deadline cut off are absent.
-        failures: place -> why there is none.
+        records: index of the text -> its record; texts that a deadline cut off have none.
+        failures: index of the text -> why it could not be encoded.
     """
 
     records: dict[int, Record]
@@ -31,10 +31,10 @@ class Made(NamedTuple):
 
 
 class Maker(Protocol):
-    """Makes records of texts; safe to use from many threads."""
+    """Computes records of texts; safe to use from many threads."""
 
     def make(self, texts: Sequence[str], deadline: Deadline) -> Made:
-        """Return the records of texts, as far as time allows.
+        """Return the records of as many texts as the deadline allows.
 
         Raises:
             OsrerankError: none can be made at all.
@@ -45,9 +45,9 @@ class LocalMaker:
     """Encodes texts with the model in this process.
 
     Args:
-        batcher: runs `Encoder`.
-        builder: makes sequences from texts.
-        bits: of a stored number.
+        batcher: runs an `Encoder`.
+        builder: makes token sequences from texts.
+        bits: bits of each stored number.
     """
 
     def __init__(self, batcher: Batcher, builder: InputBuilder, bits: Bits) -> None:
@@ -69,7 +69,7 @@ class LocalMaker:
 
 
 class Encoder:
-    """Texts in, a vector each: for a batcher."""
+    """A backend for a batcher, whose output for each sequence is its vector."""
 
     packed = True
     parallel = True

@@ -1,19 +1,19 @@
 """A document's record: its vector in a few hundred bytes.
 
-The bytes of a record, all numbers little-endian:
+The bytes of a record in order, all numbers little-endian:
 
-| bytes | what |
+| bytes | content |
 |---|---|
 | 4 | ``ORS1`` |
-| 1 | bits of a number: 32 or 8 |
+| 1 | bits of each number of the vector: 32 or 8 |
 | 1 | 0 |
-| 1 | 1 where the text was cut, else 0 |
+| 1 | 1 if the text was cut to the model's length, else 0 |
 | 1 | 0 |
 | 2 | hidden size |
 | 2 | 0 |
-| 2 | scale of the vector, fp16; none with 32 bits |
-| hidden, or 4 * hidden | the vector, 8 bits, or 32 |
-| 16 | BLAKE2b of the record's key and all bytes before, keyed where a secret is given |
+| 2 | scale of the vector, fp16; absent with 32 bits |
+| hidden or 4 * hidden | the vector, in 8 or 32 bits |
+| 16 | BLAKE2b of the record's key and all bytes before; keyed if there is a secret |
 """
 
 import hashlib
@@ -31,9 +31,9 @@ MAGIC = b"ORS1"
 HEADER = struct.Struct("<4sBBBxHH")
 DIGEST_BYTES = 16
 LARGEST = 127
-"""The largest number of 8 bits."""
+"""The largest integer in an 8-bit vector; the smallest is its negative."""
 PERSON = b"osrerank-states"
-"""Keeps a secret's digests apart from those that others make with it."""
+"""BLAKE2b's personalisation: other programs that use the same secret get other digests."""
 
 FLOAT16, FLOAT32, INT8 = (np.dtype(name) for name in ("<f2", "<f4", "i1"))
 
@@ -43,16 +43,16 @@ Floats = npt.NDArray[np.float32]
 EXACT: Bits = 32
 ROUNDED: Bits = 8
 PROFILES: dict[str, Bits] = {"exact": EXACT, "standard": ROUNDED}
-"""Bits of a stored number, by the names that the setting ``states_profile`` has."""
+"""Value of the setting ``states_profile`` -> bits of each stored number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A text's vector as it is kept.
+    """A text's vector in the form in which it is stored.
 
     Attributes:
         vector: ``(hidden,)``, float32 or int8.
-        scale: of the vector; 1 where it is float32.
+        scale: what an int8 vector is multiplied by; 1 for float32.
         cut: whether the text was longer than the model reads.
     """
 
@@ -62,12 +62,12 @@ class Record:
 
     @property
     def bits(self) -> Bits:
-        """Bits of a number in the vector."""
+        """Bits of each number of the vector."""
         return EXACT if self.vector.dtype == FLOAT32 else ROUNDED
 
     @classmethod
     def of(cls, vector: Floats, bits: Bits, *, cut: bool) -> Self:
-        """Return what is kept of a text's vector, float32 ``(hidden,)`` of norm 1."""
+        """Return the record of a text's vector, float32 ``(hidden,)`` of norm 1."""
         if bits == EXACT:
             return cls(vector, 1.0, cut)
         largest = np.abs(vector).max(initial=0)
@@ -77,9 +77,9 @@ class Record:
 
     @classmethod
     def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
-        """Return the record in some bytes; None where they are not what `write` gave for this key and this secret.
+        """Return the record that `write` made with this key and this secret; None for any other bytes.
 
-        Without a secret anybody can write a digest, so that nothing in the bytes is trusted.
+        Without a secret anybody can compute a digest, so all values are checked.
         """
         body = unsealed(content, key, secret)
         record, length = cls.parsed(body) if body is not None else (None, 0)
@@ -87,7 +87,7 @@ class Record:
 
     @classmethod
     def parsed(cls, body: memoryview) -> tuple[Self | None, int]:
-        """Return the record that some bytes begin with, without a digest, and its length; None where there is none."""
+        """Return the record, without digest, at the start of some bytes, and its length; None if there is no record."""
         nothing = None, 0
         if len(body) < HEADER.size:
             return nothing
@@ -108,27 +108,27 @@ class Record:
         return cls(vector, scale, bool(cut)), length
 
     def fits(self, hidden: int, bits: Bits) -> bool:
-        """Return whether the record has a vector of this size, in numbers of so many bits."""
+        """Return whether the record's vector has this size and this many bits for each number."""
         return self.bits == bits and len(self.vector) == hidden
 
     def write(self, key: bytes, secret: bytes = b"") -> bytes:
-        """Return the bytes that `read` reads.
+        """Return the record as bytes with a digest, for `read`.
 
         Args:
-            key: what the record is found by; under another key the bytes are no record.
-            secret: without it nobody can forge a record; at most 64 bytes.
+            key: the record's key; `read` refuses the bytes under any other.
+            secret: key of the digest, so that only its owner can make a record; at most 64 bytes.
         """
         return sealed(self.body(), key, secret)
 
     def body(self) -> bytes:
-        """Return the bytes that `parsed` reads."""
+        """Return the record as bytes without a digest, for `parsed`."""
         header = HEADER.pack(MAGIC, self.bits, 0, self.cut, len(self.vector), 0)
         scale = b"" if self.bits == EXACT else np.float16(self.scale).tobytes()
         return header + scale + self.vector.tobytes()
 
 
 def cosines(query: Floats, records: Sequence[Record]) -> Floats:
-    """Return the cosine of a query's vector ``(1, hidden)`` with that of each record, ``(n,)``."""
+    """Return the cosines ``(n,)`` of a query's vector ``(1, hidden)`` and each record's."""
     if not records:
         return np.zeros(0, dtype=np.float32)
     vectors: Floats = np.stack([record.vector for record in records]).astype(np.float32)
@@ -139,18 +139,18 @@ def cosines(query: Floats, records: Sequence[Record]) -> Floats:
 
 
 def sealed(body: bytes, key: bytes, secret: bytes) -> bytes:
-    """Return bytes with the digest that they are recognised by."""
+    """Return bytes followed by a digest of them and their key."""
     return body + _digest(body, key, secret)
 
 
 def unsealed(content: bytes, key: bytes, secret: bytes) -> memoryview | None:
-    """Return the bytes that `sealed` was given for this key and this secret; None where it was not."""
+    """Return the bytes before the digest; None if the digest is not that of this key and this secret."""
     body = memoryview(content)[:-DIGEST_BYTES]
     return body if hmac.compare_digest(_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
 
 
 def record_bytes(bits: Bits, hidden: int) -> int:
-    """Return how many bytes the record of a text takes, by the bits of a number and the model's width."""
+    """Return how many bytes a record takes, by the bits of each number and the model's hidden size."""
     return _body_bytes(bits, hidden) + DIGEST_BYTES
 
 
@@ -161,5 +161,5 @@ def _digest(body: bytes | memoryview, key: bytes, secret: bytes) -> bytes:
 
 
 def _body_bytes(bits: int, hidden: int) -> int:
-    """Return how long a record is without its digest."""
+    """Return how many bytes a record takes without its digest."""
     return HEADER.size + (hidden * FLOAT32.itemsize if bits == EXACT else FLOAT16.itemsize + hidden)

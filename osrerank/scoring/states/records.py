@@ -1,8 +1,8 @@
-"""A scorer's records: found in what a search brought and in a store, made known to both.
+"""Read and write a model's records: in a store, and in what a search has read beforehand, such as a side index.
 
-A record is found by the text before it is tokenised, and everything that its states depend on. A changed text has
-another key, so that a state never outlives its text; a known text is neither tokenised nor encoded. A model's
-calibration and BM25's weight are no part of it: new ones leave the records of old readable.
+A record's key is a digest of the raw text and everything else that its vector depends on. A changed text has another
+key, so no score comes from an old text. A text with a record is neither tokenised nor encoded. A model's calibration
+and BM25's weight are not part of the key, so records stay valid when these change.
 """
 
 import functools
@@ -22,21 +22,21 @@ from osrerank.types import LongText, RequestStates
 KEY_BYTES = 16
 LONG = b"by passages"
 PRECISIONS: dict[Bits, str] = {EXACT: "1.0/32", ROUNDED: "4.0/8"}
-"""Part of a record's key, by the bits of a number."""
+"""Bits of each number -> what stands for them in a record's key."""
 
 Kept = Record | LongRecord
-"""Of a text; of a long one."""
+"""The record of a text, or of a long text with its passages."""
 
 
 class Records:
-    """The records of a model's document side.
+    """Reads and writes the records of documents for one model.
 
     Args:
         directory: the model's.
         card: the model's.
         encoder: file of the graph that encodes texts, relative to the directory.
-        hidden: the model's width.
-        states: where records are kept, and the bits of a number.
+        hidden: the model's hidden size.
+        states: where records are kept, and the bits of each number.
     """
 
     def __init__(self, directory: Path, card: ModelCard, encoder: str, hidden: int, states: States) -> None:
@@ -47,7 +47,7 @@ class Records:
 
     @functools.cached_property
     def side(self) -> bytes:
-        """Identity of the model's document side and precision, 16 bytes: what records depend on besides the text."""
+        """Digest of all that records depend on besides the text: encoder, prefix, lengths, precision; 16 bytes."""
         return side_of(self._directory, self._card, self.bits, self._encoder)
 
     @property
@@ -56,32 +56,32 @@ class Records:
         return record_bytes(self.bits, self.hidden)
 
     def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
-        """Return the keys of texts' records."""
+        """Return the key of each text's record, 16 bytes each."""
         return record_keys(self.side, texts)
 
     def find(self, keys: Sequence[bytes], states: RequestStates | None) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
-        """Return the records that a search brought, and those that it lacks and the store has."""
+        """Return the records that the search has read already, and the other ones that the store has."""
         wanted = list(dict.fromkeys(keys))
         brought = self._read(wanted, states) if states is not None else {}
         left = [key for key in wanted if key not in brought]
         return brought, self._read(left, self.store) if self.store is not None else {}
 
     def shared(self, keys: Sequence[bytes], states: RequestStates | None) -> dict[bytes, Kept]:
-        """Return the records that a search brought or the store has; the search gets what it lacks."""
+        """Return the records that the search or the store has, and give the search those from the store."""
         brought, stored = self.find(keys, states)
         if states is not None:
             self._give(stored, states)
         return {**brought, **stored}
 
     def keep(self, records: Mapping[bytes, Kept], states: RequestStates | None) -> None:
-        """Give records to the search that needed them, and write them to the store while nobody waits."""
+        """Give new records to the search, and write them to the store in the background."""
         if states is not None:
             self._give(records, states)
         if self.store is not None and records:
             self._writes.submit(functools.partial(self.write, self.store, records))
 
     def write(self, store: StateStore, records: Mapping[bytes, Kept]) -> int:
-        """Write records to a store; return how many are kept."""
+        """Write records to a store, and return how many it took."""
         contents = self.contents(records)
         written = store.write(contents)
         if written:
@@ -89,21 +89,21 @@ class Records:
         return written
 
     def contents(self, records: Mapping[bytes, Kept]) -> dict[bytes, bytes]:
-        """Return records as they are kept."""
+        """Return records as the bytes to be stored."""
         return {key: record.write(key, self._secret) for key, record in records.items()}
 
     def read(self, contents: Mapping[bytes, bytes]) -> dict[bytes, Kept]:
-        """Return those of some bytes that are this model's records, by key."""
+        """Return the valid records of this model among stored bytes, by key."""
         read = {key: self._one(key, content) for key, content in contents.items()}
         return {key: record for key, record in read.items() if record and record.fits(self.hidden, self.bits)}
 
     def flush(self) -> None:
-        """Wait for what is being written."""
+        """Wait until all records are written."""
         self._writes.close()
 
     def close(self) -> None:
         self.flush()
-        if self.store is not None and self.store.name != "file":  # the file is open for all of this process
+        if self.store is not None and self.store.name != "file":  # the file is shared by the whole process
             self.store.close()
 
     def _one(self, key: bytes, content: bytes) -> Kept | None:
@@ -119,23 +119,23 @@ class Records:
         return records
 
     def _give(self, records: Mapping[bytes, Kept], states: RequestStates) -> None:
-        """Give records to a search that lacks them."""
+        """Give records to a search that does not have them yet."""
         if records:
             states.write(self.contents(records))
 
 
 def side_of(directory: Path, card: ModelCard, bits: Bits, encoder: str) -> bytes:
-    """Return the identity of a model's document side, 16 bytes.
+    """Return a digest of all that a model's records depend on besides the text, 16 bytes.
 
     Args:
         directory: the model's.
         card: the model's.
-        bits: of a stored number.
+        bits: bits of each stored number.
         encoder: file of the graph that encodes texts, relative to the directory.
     """
     parts = (
         *(_content(file) for file in (directory / encoder, tokenizer_file(directory))),
-        "0",  # no layer of the query's reads the document
+        "0",  # was the number of joined layers; kept, so that old records stay valid
         card.document_prefix,
         str(card.max_tokens),
         PRECISIONS[bits],
@@ -144,7 +144,7 @@ def side_of(directory: Path, card: ModelCard, bits: Bits, encoder: str) -> bytes
 
 
 def record_keys(side: bytes, texts: Iterable[str | LongText]) -> list[bytes]:
-    """Return the keys of texts, 16 bytes each; that of a long one depends on how it is cut, too."""
+    """Return the keys of texts, 16 bytes each; a long text's key also depends on how it is split into passages."""
     return [
         _hash(side + LONG + text.content) if isinstance(text, LongText) else _hash(side + _hash(_bytes(text)))
         for text in texts

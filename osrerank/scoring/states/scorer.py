@@ -1,7 +1,7 @@
-"""A bi-encoder and a store of its documents' vectors.
+"""Score with a bi-encoder, whose document vectors are kept in a store.
 
-A score is always computed from the record: a document without one is encoded and rounded first. So the first search and
-the second give the same bits, and the score cache stays valid.
+A score is always computed from the stored form, the record: a document without one is encoded and rounded first. So the
+first and the second search give bitwise equal scores, and the score cache stays valid.
 """
 
 import functools
@@ -34,7 +34,7 @@ from osrerank.scoring.states.store import STATES_OFF, StateStore
 from osrerank.types import NEVER, Deadline, LongText, PassageScores, RequestStates, Scores, Span
 
 MOST_LATE, MOST_LATE_CALLS = 256, 4
-"""Documents of a call that are encoded after its deadline, and such calls that may wait."""
+"""How many documents of a call may be encoded after its deadline, and how many such calls may be queued."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ class Remembered(NamedTuple):
     """What `BiEncoderScorer.remember` did.
 
     Attributes:
-        texts: that were asked for: documents, or their passages.
-        encoded: of those, how many had no record.
+        texts: how many documents, or passages of documents, were given.
+        encoded: how many of these had no record and were encoded.
     """
 
     texts: int
@@ -52,14 +52,14 @@ class Remembered(NamedTuple):
 
 
 class BiEncoderScorer(LocalScorer):
-    """A bi-encoder, which scores records; safe to use from several threads.
+    """A bi-encoder that scores documents by their records; safe to use from several threads.
 
     Args:
         directory: the model's, for its digest.
         card: what the outputs mean.
-        builder: makes sequences from texts.
+        builder: makes token sequences from texts.
         backend: encodes texts.
-        states: where records are kept, and the bits of a number.
+        states: where records are kept, and the bits of each number.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class BiEncoderScorer(LocalScorer):
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over without threads in a forked child: they stay with the parent."""
+        """Start new threads in a forked child, because the old ones stay with the parent."""
         self._executor = ThreadPoolExecutor(self._encoder.threads, thread_name_prefix="osrerank-query")
 
     @functools.cached_property
@@ -82,7 +82,7 @@ class BiEncoderScorer(LocalScorer):
         return f"{super().identity}/states/{PRECISIONS[self.records.bits]}"
 
     def made_in_torch(self, dtype: str) -> Self:
-        """Make records in torch from now on, on a CUDA device where there is one; return the scorer.
+        """Encode documents in torch from now on, on a CUDA device if there is one, and return this scorer.
 
         Args:
             dtype: as of `osrerank.scoring.registry.load_scorer`.
@@ -99,7 +99,7 @@ class BiEncoderScorer(LocalScorer):
 
     @property
     def store(self) -> StateStore | None:
-        """Where records are kept; None where they are not."""
+        """Where records are kept; None if they are not kept."""
         return self.records.store
 
     @property
@@ -196,7 +196,7 @@ class BiEncoderScorer(LocalScorer):
         return set(self.records.shared(keys, states))
 
     def cost_of(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
-        """Compute texts' records, which are not kept; return the seconds and the bytes that they took.
+        """Return the seconds that it takes to compute texts' records, and their bytes; the records are not kept.
 
         Raises:
             InferenceError: a text could not be encoded.
@@ -207,11 +207,11 @@ class BiEncoderScorer(LocalScorer):
         return took_s, sum(map(len, self.records.contents(made).values()))
 
     def remember(self, texts: Sequence[str | LongText], states: StateStore | None = None) -> Remembered:
-        """Compute and keep the records that are not there.
+        """Compute and store the missing records of texts.
 
         Args:
             texts: as the model reads them.
-            states: a store that is to have all of them, too.
+            states: a second store, which also gets the records that are not missing.
 
         Raises:
             InferenceError: a text could not be encoded.
@@ -239,7 +239,7 @@ class BiEncoderScorer(LocalScorer):
         return self._encoder.query(self._builder.alone(self._builder.query(query)).ids)
 
     def _encoding(self, query: Pieces) -> Future[Floats]:
-        """Begin to encode a query, while documents' records are looked up."""
+        """Start to encode a query in another thread, so that records can be looked up meanwhile."""
         try:
             return self._executor.submit(self._encoder.query, self._builder.alone(query).ids)
         except RuntimeError as error:
@@ -261,7 +261,7 @@ class BiEncoderScorer(LocalScorer):
     def _found(
         self, texts: Sequence[str | LongText], deadline: Deadline, states: RequestStates | None
     ) -> tuple[list["_Document"], int, int]:
-        """Return texts with their records, how many were there, and how many were made; these are kept."""
+        """Return texts with their records, how many were known, and how many were computed; the new ones are stored."""
         keys = self.records.keys_of(texts)
         found = self.records.shared(keys, states)
         documents = [_Document(text, found.get(key)) for text, key in zip(texts, keys, strict=True)]
@@ -274,7 +274,10 @@ class BiEncoderScorer(LocalScorer):
         return documents, known, made
 
     def _fill(self, documents: Sequence["_Document"], deadline: Deadline) -> int:
-        """Make the records that documents lack, in turns and of equal passages once; return how many were made."""
+        """Compute the records that documents lack, equal passages only once; return how many were computed.
+
+        The documents take turns, so that a deadline leaves each some passages.
+        """
         places: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for at, turn in in_turns([len(document.parts) for document in documents]):
             places[documents[at].parts[turn][0]].append((at, turn))
@@ -288,7 +291,13 @@ class BiEncoderScorer(LocalScorer):
         return len(made.records)
 
     def _make(self, texts: Sequence[str], deadline: Deadline, *, alone: bool) -> Made:
-        """Return what the maker makes of texts; where it can make nothing, each fails, or all where they are alone."""
+        """Return the records of texts; if none can be made, mark every text as failed.
+
+        Args:
+            texts: texts without records.
+            deadline: of the call.
+            alone: whether no other text has a record; then the error is raised.
+        """
         if not texts:
             return Made({}, {})
         try:
@@ -299,7 +308,7 @@ class BiEncoderScorer(LocalScorer):
             return Made({}, dict.fromkeys(range(len(texts)), str(error)))
 
     def _made(self, texts: Mapping[bytes, str | LongText]) -> tuple[dict[bytes, Kept], int]:
-        """Return the records of texts, which are all made, and of how many texts and passages they are.
+        """Compute the records of all texts; return them, and how many texts or passages were encoded.
 
         Raises:
             InferenceError: a text could not be encoded.
@@ -312,7 +321,7 @@ class BiEncoderScorer(LocalScorer):
         return {key: kept for key, document in documents.items() if (kept := document.kept) is not None}, made
 
     def _catch_up(self, texts: Sequence[str | LongText]) -> None:
-        """Compute the records that a deadline cut off, while nobody waits."""
+        """Compute in the background the records that a deadline cut off."""
         if texts and self.store is not None:
             self._late.submit(functools.partial(self._remember_late, texts[:MOST_LATE]))
 
@@ -324,7 +333,7 @@ class BiEncoderScorer(LocalScorer):
 
 
 class _Document:
-    """A text with the records of its passages by their number; it is cut where it has none.
+    """A text with the records of its passages, by their number; without a record it is split into passages.
 
     Args:
         text: as given.
@@ -349,17 +358,17 @@ class _Document:
 
     @property
     def is_new(self) -> bool:
-        """Whether its record was not there."""
+        """Whether it had no record."""
         return bool(self.parts)
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether a passage was not reached."""
+        """Whether a deadline left a passage without record and failure."""
         return len(self.records) + len(self.failures) < len(self.places)
 
     @property
     def kept(self) -> Kept | None:
-        """What is kept of it; None where a passage lacks its record."""
+        """Its record; None while a passage lacks one."""
         if len(self.records) < len(self.places):
             return None
         if not isinstance(self.text, LongText):

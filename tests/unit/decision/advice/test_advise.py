@@ -66,7 +66,7 @@ def test_offline_orders_are_those_of_a_search(client: Client, collection: Collec
 
 def test_unjudged_hits_are_pointed_out(advice: Advice) -> None:
     said = lines(replace(advice, judged=(0.9, 0.5)))
-    assert any("judged are 90% of the first pass's ten first hits and 50% of the" in line for line in said)
+    assert any("90% of the first pass's top ten hits are judged, and 50% of the" in line for line in said)
 
 
 def test_the_report_needs_no_other_file(advice: Advice, collection: Collection) -> None:
@@ -113,5 +113,5 @@ def test_the_command_writes_what_connect_reads(command: Callable[..., Result], c
 
 
 def test_queries_of_another_index(collection: Collection) -> None:
-    with pytest.raises(EvaluationError, match="no query has a relevant document"):
+    with pytest.raises(EvaluationError, match="no query has a document judged relevant"):
         judged_queries(collection.queries, Qrels({"other": {"d": 1}}))
