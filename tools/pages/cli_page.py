@@ -9,8 +9,8 @@ from osrerank.cli import cli
 
 INTRODUCTION = """# Command line
 
-Made by `tools/pages/cli_page.py` from the commands' own help. Global options stand before the command. Exit
-codes: 0 done, 1 failed, 2 bad usage; errors are one sentence, `--debug` shows the traceback.
+Made by `tools/pages/cli_page.py` from the help that each command prints with `--help`. Global options stand before the
+command. Exit codes: 0 done, 1 failed, 2 bad usage; errors are one sentence, `--debug` shows the traceback.
 """
 
 
@@ -34,7 +34,9 @@ def page() -> str:
 
 
 def _block(heading: str, text: str) -> str:
-    return f"## {heading}\n\n```text\n{text}\n```\n"
+    own, _, below = text.rpartition("  --help ")
+    shown = (own + below.partition("\n")[2]).removesuffix("Options:\n").rstrip()
+    return f"## {heading}\n\n```text\n{shown}\n```\n"
 
 
 if __name__ == "__main__":
