@@ -50,15 +50,3 @@ def test_depth(client):
             assert not depth or response["rerank"]["stages"][0]["candidates"] <= depth
         ninety_five = sorted(times_ms)[round(0.95 * len(times_ms)) - 1]
         print(f"{depth:>6} {statistics.median(times_ms):>10.0f} {ninety_five:>8.0f}")
-
-
-def test_pages_without_redis(client):
-    print(f"\n{'page':>5} {'inferences':>11} {'cached':>7} {'ms':>6}")
-    for page in range(1, 5):
-        from_ = 40 * (page - 1)
-        began = time.perf_counter()
-        response = client.search("what is oxygen used for", index="squad", from_=from_, size=40, rerank=True)
-        took_ms = (time.perf_counter() - began) * 1000
-        stage = response["rerank"]["stages"][0]
-        print(f"{page:>5} {stage['inferences']:>11} {stage['cached']:>7} {took_ms:>6.0f}")
-        assert (stage["inferences"] > 0) == (page == 1)

@@ -15,7 +15,7 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from prometheus_client import REGISTRY, generate_latest, start_http_server
+from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from osrerank import connect
@@ -85,20 +85,6 @@ def test_a_search_through_a_server_and_a_worker_is_one_trace(server, collector, 
     assert chunk.attributes["osrerank.chunk.outcome"] == "scored"
     assert chunk.attributes["osrerank.chunk.pairs"] == 3
     assert not any(text in str([*own, *foreign]) for text in ("salt", "secret"))
-
-
-def test_a_worker_goes_on_with_the_trace_of_a_client(broker, collector, monkeypatch):
-    monkeypatch.setenv("OSRERANK_BROKER_URL", broker)
-    monkeypatch.setenv("OSRERANK_WORKERS_KEY", KEY)
-    options = {"transport_class": CannedTransport, "answer": response_of(TEXTS), "backend": "workers", "model": TINY}
-    with recording() as exporter, contextlib.closing(connect("http://localhost:9", **options)) as client:
-        client.search("water", index="notes", rerank={"fields": ["text"]})
-    stage = one(told(exporter), "stage mono")
-    give_up = time.monotonic() + 30
-    while not (found := [span for span in collector.spans if span.trace == stage.trace]):
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-    assert {span.parent for span in found} == {stage.span}
 
 
 @pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b'{"query": "salt", "documents": 3}', 422)])
@@ -201,56 +187,10 @@ def promtool(*arguments):
 
 
 @pytest.mark.slow
-def test_the_alerts_come_when_they_should():
+def test_queries_can_be_evaluated_and_the_alerts_come_when_they_should(tmp_path):
+    exprs = [query.replace("$__rate_interval", "1m") for query in queries().values()]
+    rules = [{"record": f"query:{place}", "expr": expr} for place, expr in enumerate(exprs)]
+    (tmp_path / "queries.yml").write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))  # JSON is YAML
+    promtool("check", "rules", str(tmp_path / "queries.yml"))
     promtool("check", "rules", str(OBSERVABILITY / "alerts.yaml"))
     promtool("test", "rules", str(ROOT / "tests" / "data" / "observability" / "alerts_test.yaml"))
-
-
-@pytest.mark.slow
-def test_prometheus_evaluates_each_query(server, broker, tmp_path):
-    binary = shutil.which("prometheus")
-    if binary is None:
-        servers.missing("Prometheus: apt-get install prometheus")
-    searched(server, broker)
-    own, port = free_port(), free_port()
-    metrics_server, _ = start_http_server(own, addr="127.0.0.1")
-    targets = [f"127.0.0.1:{own}", server.removeprefix("http://"), f"127.0.0.1:{WORKER_METRICS}"]
-    configuration = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(OBSERVABILITY / "alerts.yaml")],
-        "scrape_configs": [{"job_name": "osrerank", "static_configs": [{"targets": targets}]}],
-    }
-    (tmp_path / "prometheus.yml").write_text(json.dumps(configuration))  # JSON is YAML
-    options = {"config.file": tmp_path / "prometheus.yml", "storage.tsdb.path": tmp_path / "data"}
-    options["web.listen-address"] = f"127.0.0.1:{port}"
-    command = [binary, *(f"--{name}={value}" for name, value in options.items())]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        assert_evaluated(f"http://127.0.0.1:{port}", len(targets))
-    finally:
-        process.terminate()
-        process.wait(30)
-        metrics_server.shutdown()
-        metrics_server.server_close()
-
-
-def assert_evaluated(prometheus, targets):
-    give_up = time.monotonic() + 60
-    while len(evaluated(prometheus, "count_over_time(up[1m]) > 3")) < targets:
-        assert time.monotonic() < give_up
-        time.sleep(0.5)
-    assert [sample["value"][1] for sample in evaluated(prometheus, "up")] == ["1"] * targets
-    for place, query in queries().items():
-        assert evaluated(prometheus, query.replace("$__rate_interval", "1m")) is not None, place
-    selectors = {one for query in queries().values() for one in re.findall(r"\bosrerank_\w+", query)}
-    rare = {"osrerank_messages_refused_total", "osrerank_endpoint_requests_total"}  # none has been, perhaps
-    assert [one for one in sorted(selectors - rare) if not evaluated(prometheus, one)] == []
-
-
-def evaluated(prometheus, query):
-    """Return the samples of a query; None where Prometheus cannot evaluate it."""
-    address = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=10) as answer:
-        return json.loads(answer.read())["data"]["result"]
-    return () if "up" in query else None

@@ -196,10 +196,6 @@ def test_documents_are_judged_by_a_click(browser, index, tmp_path):
         page.close()
 
 
-def test_without_a_folder_nobody_judges(open_page):
-    assert open_page(q=QUERY, index="ponds").locator(".judge").count() == 0
-
-
 def test_the_address_holds_the_search_and_back_goes_back(open_page):
     page = open_page(q=QUERY, index="ponds", depth=20)
     assert page.get_by_label("Depth").input_value() == "20"
@@ -217,16 +213,6 @@ def test_the_address_holds_the_search_and_back_goes_back(open_page):
     page.locator("#figures", has_not_text="duo").wait_for()
     assert page.get_by_role("searchbox").input_value() == QUERY
     assert page.locator("input[value=mono]").is_checked()
-
-
-def test_the_depth_can_be_changed(open_page):
-    page = open_page(q=QUERY, index="ponds")
-    page.get_by_label("Depth").fill("5")
-    page.get_by_label("Depth").press("Tab")
-    page.locator("#figures", has_text="5 inferences").wait_for()
-    page.locator("#before .row").nth(4).wait_for()
-    assert page.locator("#before .row").count() == 5
-    assert "depth=5" in page.url
 
 
 def test_more_rows_can_be_shown(open_page):
@@ -400,14 +386,6 @@ def test_a_model_that_fails_is_told(open_page, index, tmp_path):
         page = open_page(f"{address}/ui", q="duck", index="ponds")
         page.get_by_role("alert").filter(has_text="Not reranked: mono: this scorer is broken on purpose").wait_for()
         assert ids(page, "before") == ids(page, "after") == ["a"]
-    client.close()
-
-
-def test_an_opensearch_that_is_down_is_told(open_page):
-    client = connect(f"http://127.0.0.1:{servers.free_port()}", scorer=FunctionScorer())
-    with running(FunctionScorer(), comparison=Comparison(client, {"mono": ""})) as address:
-        page = open_page(f"{address}/ui", wait=False)
-        page.get_by_role("alert").filter(has_text="OpenSearch cannot be reached").wait_for()
     client.close()
 
 

@@ -204,15 +204,6 @@ def test_a_pipeline_that_was_changed_is_found_and_mended(cluster, server, instal
     assert (installer.status()["drifted"], installer.plan(Wish(server, NAME))) == ([], [])
 
 
-def test_bounds_of_the_calls_can_be_changed(cluster, server, installer):
-    installer.install(Wish(server, NAME))
-    assert installer.plan(Wish(server, NAME)) == []
-    changed = Wish(server, NAME, bounds=CallBounds(read_s=7, retries=2))
-    assert len(installer.plan(changed)) == 1
-    installer.install(changed)
-    assert installer.plan(changed) == []
-
-
 def test_oversampling_reranks_more_than_the_page(cluster, server, sample, installer, opensearch_url):
     installer.install(Wish(server, NAME, oversample=4))
     client = connect(opensearch_url)

@@ -115,43 +115,6 @@ def test_without_rerank_the_answer_is_opensearchpys(client, engine_url):
     own.close()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"query": {"match": {"text": "low blood"}}},
-        {"query": {"bool": {"must": {"match": {"text": "low blood"}}, "filter": {"term": {"kind": "a"}}}}},
-        {"query": {"multi_match": {"query": "low blood", "fields": ["title^2", "text"]}}},
-        {"query": {"match": {"text": "low blood"}}, "aggs": {"kinds": {"terms": {"field": "kind"}}}},
-        {"query": {"match": {"text": "low blood"}}, "highlight": {"fields": {"text": {}}}},
-        {"query": {"match": {"text": "low blood"}}, "_source": False},
-        {"query": {"match": {"text": "low blood"}}, "_source": ["kind"]},
-        {"query": {"match": {"text": "low blood"}}, "_source": {"excludes": ["text"]}},
-        {"query": {"match": {"text": "low blood"}}, "_source": ["kind"], "fields": ["year"]},
-        {"query": {"match": {"text": "low blood"}}, "track_total_hits": False},
-        {"query": {"match": {"text": "low blood"}}, "track_total_hits": 5},
-        {"query": {"match": {"text": "low blood"}}, "sort": ["_score", {"year": "desc"}]},
-        {"query": {"match": {"text": "low blood"}}, "min_score": 0.1},
-        {"query": {"match": {"text": "low blood"}}, "post_filter": {"term": {"kind": "b"}}},
-    ],
-)
-def test_all_but_order_and_marks_is_the_plain_searchs(client, body):
-    plain = plain_search(client, index=INDEX, body={**body, "size": COUNT})
-    response = client.search(index=INDEX, body={**body, "size": COUNT}, rerank={"query": "low blood"})
-    assert response["rerank"]["applied"] is True
-    assert response.get("aggregations") == plain.get("aggregations")
-    assert response["hits"].get("total") == plain["hits"].get("total")
-    by_id = {hit["_id"]: stripped(hit) for hit in plain["hits"]["hits"]}
-    assert {hit["_id"]: stripped(hit) for hit in response["hits"]["hits"]} == by_id
-
-
-def test_pages_join(client):
-    whole = ids(client.search("low blood pressure", index=INDEX, size=COUNT, rerank={"depth": 20}))
-    paged = []
-    for offset in range(0, COUNT, 7):
-        paged += ids(client.search("low blood pressure", index=INDEX, size=7, from_=offset, rerank={"depth": 20}))
-    assert paged == whole
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=4),
@@ -249,14 +212,6 @@ def test_texts_and_responses_from_elsewhere(client):
     again = client.rerank_response(response, "low blood pressure")
     assert again["rerank"]["applied"] is True
     assert sorted(ids(again)) == sorted(ids(response))
-
-
-@pytest.mark.parametrize("query", [{"match_all": {}}, {"term": {"kind": "a"}}])
-def test_a_query_without_text_is_the_first_pass(client: Client, query: dict[str, object]) -> None:
-    plain = client.search(index=INDEX, body={"query": query}, size=5)
-    marked = client.search(index=INDEX, body={"query": query}, size=5, rerank=True)
-    assert marked["hits"] == plain["hits"]
-    assert "the query has no text to rerank by; give the one that matters as" in marked["rerank"]["reason"]
 
 
 @pytest.mark.parametrize(

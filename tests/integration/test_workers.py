@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -174,16 +173,6 @@ def test_a_killed_worker_loses_nothing(remote: RemoteScorer, group: WorkerGroup,
     assert all(scores.values.tobytes() == expected.tobytes() for scores in found)
 
 
-def test_the_chunk_of_a_killed_worker_goes_to_another(stand_in: WorkerGroup, slow: RemoteScorer) -> None:
-    with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
-        time.sleep(0.4)  # a worker has it, and needs a second
-        stand_in.start(1)
-        stand_in.kill(stand_in.processes[0])
-        scores = call.result(20)
-    assert (scores.reached, scores.failures) == (100, {})
-
-
 def test_without_any_worker_left_a_search_says_so(stand_in: WorkerGroup, slow: RemoteScorer, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
@@ -215,22 +204,6 @@ def test_a_deadline_gives_what_came_in_time(slow: RemoteScorer) -> None:
     assert time.monotonic() - started < 8
     assert 100 <= scores.reached < 1_000
     assert np.isnan(scores.values[scores.reached :]).sum() >= 100
-
-
-def test_a_chunk_past_its_deadline_is_dropped_unscored(own_broker: str, tmp_path: Path) -> None:
-    port = servers.free_port()
-    with worker_group(own_broker, tmp_path, options=("--metrics-port", str(port))) as group:
-        scorer = RemoteScorer(own_broker, TINY, queue_chunks=64)
-        worker = scorer.workers().first
-        late = Request("late", "nobody", worker.identity, 0.0, 1.0, QUERY, DOCUMENTS, TUPLES).encode()
-        scorer._app.send_task(TASK, args=(late,), task_id="late", queue=worker.queue)
-        assert scorer.score(QUERY, DOCUMENTS[:1], [(0,)]).reached == 1
-        metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
-        scorer.close()
-        assert group.stop() == [0]
-    assert 'osrerank_worker_chunks_total{outcome="dropped"} 1.0' in metrics
-    assert 'osrerank_worker_chunks_total{outcome="scored"} 1.0' in metrics
-    assert "osrerank_worker_queue_wait_seconds_count 2.0" in metrics
 
 
 def test_too_much_waiting_is_refused_at_once(slow: RemoteScorer) -> None:

@@ -197,29 +197,10 @@ def without_broker(folder: Path, away_s: float) -> None:
     assert "Traceback" not in log
 
 
-def test_workers_and_clients_come_back_by_themselves(tmp_path: Path) -> None:
-    without_broker(tmp_path, 4.0)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_ten_minutes_without_redis(tmp_path: Path) -> None:
-    without_broker(tmp_path, 600.0)
-
-
-def test_a_search_does_not_wait_for_a_broker_that_says_nothing() -> None:
-    """Once it is known to say nothing; a probe of it goes on beside the searches."""
-    with servers.socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
-        scorer = scorer_of(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", Signer())
-        with pytest.raises(WorkerError, match="cannot be asked"):
-            scorer.score("q", ["d"], [(0,)])
-        started = time.monotonic()
-        for _ in range(40):
-            with pytest.raises(WorkerError, match="cannot be asked"):
-                scorer.score("q", ["d"], [(0,)])
-            time.sleep(0.025)
-        assert time.monotonic() - started < 2.0
-        scorer.close()
+@pytest.mark.parametrize("away_s", [4.0, pytest.param(600.0, marks=pytest.mark.slow)])
+def test_workers_and_clients_come_back_by_themselves(tmp_path: Path, away_s: float) -> None:
+    without_broker(tmp_path, away_s)
 
 
 def test_a_broker_that_falls_silent_holds_no_search_beyond_its_deadline(signed: WorkerGroup, broker: str) -> None:

@@ -8,7 +8,7 @@ import opensearchpy
 import pytest
 from prometheus_client import REGISTRY
 
-from osrerank import Client, Rerank, connect
+from osrerank import connect
 from osrerank.errors import ConfigError, InferenceError, MissingDependencyError, ModelLoadError, ResponseFormatError
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
@@ -28,11 +28,6 @@ def asked(client):
 
 def ids(response):
     return [hit["_id"] for hit in response["hits"]["hits"]]
-
-
-def test_client_is_an_opensearch_client():
-    assert isinstance(client_for({}), opensearchpy.OpenSearch)
-    assert isinstance(client_for({}), Client)
 
 
 def test_one_argument_changes_the_order():
@@ -122,11 +117,6 @@ def test_not_reranked_says_why(arguments, answer, reason):
     assert response["rerank"]["applied"] is False
     assert reason in response["rerank"]["reason"]
     assert response["hits"]["hits"] == answer["hits"]["hits"]
-
-
-def test_empty_query_is_a_marked_first_pass():
-    response = client_for(response_of([])).search("", index="i", rerank=True)
-    assert response["rerank"]["applied"] is False
 
 
 def test_failed_scorer_keeps_the_first_pass_marked_logged_and_counted(caplog):
@@ -326,17 +316,6 @@ def test_blend_follows_a_mono_stage_that_the_deadline_cut_short():
     assert [(stage["name"], stage["applied"]) for stage in stages] == [("mono", "partial"), ("blend", True)]
 
 
-def test_errors_of_opensearch_pass_through():
-    error = opensearchpy.NotFoundError(404, "index_not_found_exception", {})
-    with pytest.raises(opensearchpy.NotFoundError):
-        client_for(error).search("low", index="i", rerank=True)
-
-
-def test_what_is_no_search_response_is_an_error():
-    with pytest.raises(ResponseFormatError):
-        client_for({"acknowledged": True}).search("low", index="i", rerank=True)
-
-
 def test_unknown_argument_is_passed_on_to_opensearchpy():
     with pytest.raises(TypeError, match="unheard_of"):
         client_for({}).search("low", index="i", unheard_of=1, rerank=True)
@@ -349,7 +328,3 @@ def test_texts_from_elsewhere():
     with pytest.raises(ConfigError, match="document 1 has no text"):
         client.rerank("low", ["a", {"id": "x"}])
     assert client.rerank("low", []).reports[0].reason == "no candidates"
-
-
-def test_rerank_defaults_object():
-    assert client_for({}, rerank=Rerank(depth=3)).defaults.base.depth == 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import opensearchpy
 import pytest
-from opensearchpy import AsyncOpenSearch, OpenSearch, RequestsHttpConnection, Search
+from opensearchpy import AsyncOpenSearch, OpenSearch, RequestsHttpConnection
 from opensearchpy.serializer import JSONSerializer
 
 import osrerank
@@ -64,14 +64,6 @@ def test_transport_and_serializer_are_the_existing_ones_and_stay_open(engine: Re
     assert ids(existing.search(index="articles", body={"query": {"match_all": {}}})) == before
     assert all(one.headers["x-tenant"] == "seven" for one in engine.received)
     assert all(one.headers["authorization"].startswith("Basic ") for one in engine.received)
-
-
-def test_opensearch_pys_dsl_searches_with_it(engine: RerankServer) -> None:
-    client = osrerank.wrap(OpenSearch(f"http://127.0.0.1:{engine.server_port}"), scorer=BY_LENGTH)
-    search = Search(using=client, index="articles").query("match", text="low blood").params(rerank=True)
-    response = search.execute()
-    assert [hit.meta.id for hit in response] == ["d1", "d2", "d0"]
-    assert response.rerank.applied is True
 
 
 def test_an_asynchronous_client(engine: RerankServer) -> None:

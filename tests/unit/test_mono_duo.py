@@ -6,7 +6,6 @@ import pytest
 
 from osrerank import connect
 from osrerank.errors import InferenceError, ModelLoadError
-from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
 from tests.servers import ROOT
@@ -28,19 +27,6 @@ def search(client, **options):
 
 def ids(response):
     return [hit["_id"] for hit in response["hits"]["hits"]]
-
-
-def test_pairs_reorder_the_best_of_mono():
-    response = search(client_for(), duo_depth=3)
-    assert ids(response) == ["d2", "d1", "d3", "d0"]  # mono has d3 d1 d2 d0
-    assert [stage["inferences"] for stage in response["rerank"]["stages"]] == [4, 6]
-    assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [2, 2, 2, 1]
-
-
-def test_the_pairs_are_never_deeper_than_the_first_stage():
-    response = search(client_for(), depth=2, duo_depth=4)
-    assert response["rerank"]["stages"][1]["candidates"] == 2
-    assert ids(response) == ["d0", "d1", "d2", "d3"]
 
 
 def test_failing_pairs_leave_the_mono_order():
@@ -81,20 +67,6 @@ def test_the_duo_model_of_0_2_is_refused_with_its_successor():
 def test_a_mono_model_is_no_duo_model():
     client = client_for(duo_scorer=None, duo_model=str(DATA / "tiny-bert-one-label"))
     assert "is a mono model; a duo one is needed here" in search(client)["rerank"]["reason"]
-
-
-def test_both_models_are_loaded_warmed_up_and_closed():
-    options = {"model": str(DATA / "tiny-bert-one-label"), "duo_model": str(DATA / "tiny-bert-duo")}
-    client = client_for(scorer=None, duo_scorer=None, rerank={"pipeline": "mono-duo"}, **options)
-    client.warm_up()
-    response = client.search("low", index="i", rerank=True)
-    assert [stage["model"] for stage in response["rerank"]["stages"]] == ["tiny-bert-one-label", "tiny-bert-duo"]
-    client.close()
-
-
-def test_the_duo_model_comes_from_the_environment(monkeypatch):
-    monkeypatch.setenv("OSRERANK_DUO_MODEL", "somebody/duo")
-    assert Settings.load().duo_model == "somebody/duo"
 
 
 def test_budgets_are_the_stages_own():
@@ -143,11 +115,3 @@ def test_the_asynchronous_client_has_both_models():
             await client.close()
 
     assert [candidate.doc_id for candidate in asyncio.run(answer()).candidates] == ["2", "1", "3", "0"]
-
-
-def test_a_settings_file_may_ask_for_pairs(tmp_path, monkeypatch):
-    settings = tmp_path / "settings.toml"
-    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(settings))
-    settings.write_text('[rerank]\npipeline = "mono-duo"\npairs = { aggregation = "binary" }\nduo_depth = 3\n')
-    response = client_for().search("low", index="i", rerank=True)
-    assert response["hits"]["hits"][0]["_rerank"]["duo"] == {"score": 2.0, "rank": 1, "binary": 2.0, "rivals": 2}

@@ -3,7 +3,6 @@
 import pytest
 
 from osrerank import MonoStage, Pipeline
-from osrerank.errors import InferenceError
 from osrerank.pipeline import applied
 from osrerank.stages.interpolate import BlendStage
 from osrerank.testing import FunctionScorer
@@ -37,12 +36,6 @@ def test_failed_stage_keeps_the_order_so_far_and_ends_the_pipeline():
     assert [(report.name, report.applied) for report in ranking.reports] == [("works", True), ("broken", False)]
     assert "on purpose" in ranking.reports[1].reason
     assert applied(ranking.reports) == "partial"
-
-
-def test_failed_stage_raises_where_that_is_the_policy():
-    pipeline = Pipeline((MonoStage(FunctionScorer(broken=True)),))
-    with pytest.raises(InferenceError, match="on purpose"):
-        pipeline.rerank(ranking_of(["a"]), on_failure="raise")
 
 
 def test_no_stage_begins_after_the_deadline():

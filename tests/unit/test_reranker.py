@@ -90,12 +90,3 @@ def test_unknown_options_are_refused() -> None:
     options: dict[str, Any] = {"dept": 3}
     with pytest.raises(ConfigError, match="rerank has no option 'dept'"):
         Reranker(scorer=BY_LENGTH, **options)
-
-
-def test_the_shipped_model_ranks() -> None:
-    texts = ["The capital of Norway is Oslo.", "Low salt can cause low blood pressure.", "Wings carry aeroplanes."]
-    with Reranker() as reranker:
-        reranker.warm_up()
-        best = reranker.rank("what causes low blood pressure", texts, top_k=1)
-        assert reranker.model == "osrerank/mono"
-    assert best[0].doc_id == 1

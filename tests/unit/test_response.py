@@ -1,12 +1,9 @@
 """Hits to ranking, ranking to response."""
 
-import copy
-
 import pytest
 
 from osrerank import MonoStage
 from osrerank.errors import ResponseFormatError
-from osrerank.explanation import final_score
 from osrerank.response import Page, has_own_order, merge, parse, parse_hit, text_of, unchanged
 from osrerank.testing import FunctionScorer
 from osrerank.types import Query
@@ -88,37 +85,6 @@ def test_same_id_in_two_indexes_is_two_candidates():
     assert [candidate.doc_id for candidate in ranking.candidates] == ["i0/same", "i1/same"]
     merged = merge(response, ranking, Page(), rerank_ms=0)
     assert [hit["_index"] for hit in merged["hits"]["hits"]] == ["i0", "i1"]
-
-
-def test_merge_keeps_everything_else_and_changes_nothing_in_place():
-    response = response_of(["a", "bbb", "cc"], aggregations={"kinds": {"buckets": []}}, suggest={"s": []})
-    response["hits"]["hits"][1]["highlight"] = {"text": ["<em>b</em>"]}
-    before = copy.deepcopy(response)
-    ranking = MonoStage(BY_LENGTH, depth=2).rerank(parse(response, QUERY, ["text"]))
-    merged = merge(response, ranking, Page(), rerank_ms=12.4)
-    assert response == before
-    assert [hit["_id"] for hit in merged["hits"]["hits"]] == ["d1", "d0", "d2"]
-    assert merged["took"] == 15
-    assert merged["rerank"]["first_pass_took_ms"] == 3
-    assert merged["hits"]["total"] == before["hits"]["total"]
-    assert merged["aggregations"] == before["aggregations"]
-    assert merged["suggest"] == before["suggest"]
-    top = merged["hits"]["hits"][0]
-    assert top["highlight"] == {"text": ["<em>b</em>"]}
-    assert top["_source"] is response["hits"]["hits"][1]["_source"]
-    assert top["_rerank"]["first_pass"] == {"score": 2.0, "rank": 2}
-    assert top["_rerank"]["mono"]["rank"] == 1
-    assert merged["hits"]["max_score"] == top["_score"]
-
-
-def test_final_scores_count_stages_and_never_increase():
-    response = response_of(["a", "bbb", "cc", "d"])
-    ranking = parse(response, QUERY, ["text"])
-    ranking = MonoStage(BY_LENGTH, depth=3, name="one").rerank(ranking)
-    ranking = MonoStage(BY_LENGTH, depth=2, name="two").rerank(ranking)
-    scores = [final_score(candidate) for candidate in ranking.candidates]
-    assert [int(score) for score in scores] == [2, 2, 1, 0]
-    assert scores == sorted(scores, reverse=True)
 
 
 def test_borrowed_fields_are_given_back():

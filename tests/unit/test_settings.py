@@ -1,14 +1,11 @@
 """Settings: precedence, unknown names, secrets."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from osrerank import Rerank, connect
-from osrerank.cli import main
 from osrerank.errors import ConfigError
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -67,20 +64,6 @@ def test_a_backend_that_is_not_registered_is_refused_before_the_first_search(mon
     monkeypatch.setenv("OSRERANK_BACKEND", "worker")
     with pytest.raises(ConfigError, match=re.escape(reason)):
         connect(f"embedded:{tmp_path}")
-
-
-def test_the_command_line_refuses_a_backend_that_is_not_registered(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["--backend", "tpu", "search", "low pressure", "--index", "notes"])
-    assert stop.value.code == 2
-    assert "Error: backend is 'tpu'; it must be one of auto, onnx, torch, workers" in capsys.readouterr().err
-
-
-def test_the_registry_imports_no_backend():
-    script = "import sys, osrerank.scoring.registry; print([name for name in sys.argv[1:] if name in sys.modules])"
-    heavy = ("onnxruntime", "tokenizers", "torch", "redis", "celery")
-    done = subprocess.run([sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_secret_files_come_after_the_environment(monkeypatch, tmp_path):

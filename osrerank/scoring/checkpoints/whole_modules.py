@@ -40,13 +40,13 @@ class OnlyTensors:
         """The unpickler that `torch.load` adds storages to."""
 
         def find_class(self, module: str, name: str) -> Any:
-            torch: Any = require("torch", extra="torch")
+            rebuild = require("torch", extra="torch")._utils._rebuild_tensor  # noqa: SLF001
             known = {  # new ones each time, because a pickle may set attributes of a function that it is given
                 "collections.OrderedDict": OrderedDict,
                 "torch.Size": tuple,
                 "torch._utils._rebuild_parameter": lambda data, *_: data,
-                "torch._utils._rebuild_tensor": lambda *parts: torch._utils._rebuild_tensor(*parts[:4]),
-                "torch._utils._rebuild_tensor_v2": lambda *parts: torch._utils._rebuild_tensor(*parts[:4]),
+                "torch._utils._rebuild_tensor": lambda *parts: rebuild(*parts[:4]),
+                "torch._utils._rebuild_tensor_v2": lambda *parts: rebuild(*parts[:4]),
             }
             return known.get(f"{module}.{name}", Inert)
 

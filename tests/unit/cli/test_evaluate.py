@@ -49,13 +49,6 @@ def test_global_json_option_is_honoured(folder: Path) -> None:
     assert json.loads(outcome.output)["runs"][0] == {"run": "good", "n_queries": 5, "measures": {"AP": 1.0}}
 
 
-def test_csv_has_a_row_for_each_value(folder: Path) -> None:
-    rows = evaluated(folder, "-m", "RR", "--per-query", "--csv").output.splitlines()
-    assert rows[0] == "run,query_id,measure,value"
-    assert "weak,q0,RR,0.5" in rows
-    assert "good,all,RR,1.0" in rows
-
-
 def test_comparison_shows_letters_and_counts(folder: Path) -> None:
     shown = evaluated(folder, "-m", "RR", "--compare", "--test", "randomisation", "--alpha", "0.1").output
     assert "1.0000ᵃ" in shown
@@ -136,7 +129,8 @@ def test_bad_input_is_one_sentence(
 def test_csv_of_a_comparison_keeps_the_measures(folder: Path) -> None:
     rows = evaluated(folder, "-m", "RR", "--compare", "--per-query", "--csv").output
     values, comparisons = rows.split("\n\n")
-    assert "weak,q0,RR,0.5" in values.splitlines()
+    assert values.splitlines()[0] == "run,query_id,measure,value"
+    assert {"weak,q0,RR,0.5", "good,all,RR,1.0"} <= set(values.splitlines())
     assert len(comparisons.splitlines()) == 2
 
 

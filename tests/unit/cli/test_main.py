@@ -75,18 +75,6 @@ def test_options_that_may_be_repeated_still_may(tmp_path, capsys):
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_unknown_setting_in_the_environment(monkeypatch, capsys):
-    monkeypatch.setenv("OSRERANK_MODLE", "x")
-    assert run("search", "x", "--index", "i") == 2
-    assert "OSRERANK_MODLE is not a setting" in capsys.readouterr().err
-
-
-def test_bad_setting_in_the_environment(monkeypatch, capsys):
-    monkeypatch.setenv("OSRERANK_CACHE_TTL_S", "soon")
-    assert run("search", "x", "--index", "i") == 2
-    assert "cache_ttl_s (OSRERANK_CACHE_TTL_S)" in capsys.readouterr().err
-
-
 def test_unknown_index_of_the_embedded_engine(tmp_path, capsys):
     assert run("--url", f"embedded:{tmp_path}", "search", "x", "--index", "missing") == 1
     assert "missing" in capsys.readouterr().err

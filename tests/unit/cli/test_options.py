@@ -6,7 +6,6 @@ from click.testing import CliRunner
 
 from osrerank import Rerank
 from osrerank.cli.options import rerank_arguments, rerank_options
-from osrerank.options.rm3 import Rm3
 
 
 def arguments_of(*given):
@@ -46,8 +45,3 @@ def test_arguments(given, expected):
     arguments = arguments_of(*given)
     assert arguments == expected
     Rerank.of(arguments, Rerank())
-
-
-def test_rm3_numbers_arrive():
-    options = Rerank.of(arguments_of("--rm3-options", "documents=20,terms=30,weight=0.3,field=body"), Rerank())
-    assert options.rm3 == Rm3(documents=20, terms=30, weight=0.3, field="body")

@@ -177,35 +177,6 @@ def test_an_input_is_not_written_over(candidates: Path) -> None:
     assert candidates.read_bytes() == before
 
 
-def test_mono_duo_keeps_the_pairs_it_compared(candidates: Path, tmp_path: Path) -> None:
-    output = tmp_path / "duo.run"
-    models = ["--model", TINY, "--duo-model", str(ROOT / "tests" / "data" / "tiny-bert-duo")]
-    arguments = ["--candidates", str(candidates), "-o", str(output), "--pipeline", "mono-duo", "--duo-depth", "3"]
-    outcome = CliRunner().invoke(cli, [*models, "rerank", *arguments, "--pairs", "binary"])
-    assert outcome.exit_code == 0, outcome.output
-    side_file = tmp_path / "duo.run.jsonl"
-    assert read_options(side_file)["rerank.pairs"] == {"aggregation": "binary", "sample_size": 10, "seed": 0}
-    for record in read_records(side_file):
-        if not record.fields["candidates"]:
-            continue
-        pairs = record.fields["pairs"]
-        assert [len(pairs["doc_ids"]), *map(len, pairs["probabilities"])] == [3, 3, 3, 3]
-        assert [stage["inferences"] for stage in record.fields["stages"]] == [4, 6]
-        assert "pairs" not in record.fields["stages"][1]
-        made = tuple(candidate["doc_id"] for candidate in record.fields["candidates"])
-        assert derive(Scored.of(record), Setting(4, 3, "binary")) == (made, 10)
-
-
-def test_a_duo_model_that_cannot_be_loaded_ends_the_run_before_its_first_query(
-    candidates: Path, tmp_path: Path
-) -> None:
-    arguments = ["--candidates", str(candidates), "-o", str(tmp_path / "duo.run"), "--pipeline", "mono-duo"]
-    outcome = CliRunner().invoke(cli, ["--model", TINY, "--duo-model", "osrerank/none", "rerank", *arguments])
-    assert "osrerank ships no model osrerank/none" in str(outcome.exception)
-    assert "--duo-model" in str(outcome.exception)
-    assert sorted(tmp_path.glob("duo.run*")) == []
-
-
 def test_queries_without_a_deadline_wait_for_a_busy_rerank_server(
     candidates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,23 +127,6 @@ def _plain(asked: dict) -> dict:
     return {name: value for name, value in asked.items() if name in ("depth", "blend")}
 
 
-def test_a_model_that_cannot_be_loaded_leaves_the_first_pass(
-    calibrated: Client, collection: Collection, tmp_path: Path
-) -> None:
-    with connect(collection.url, model=str(tmp_path / "missing"), rerank={"depth": 20}) as broken:
-        response = broken.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
-    assert response["rerank"]["applied"] is False
-    assert "missing" in response["rerank"]["reason"]
-    assert response["hits"]["hits"]
-
-
-def test_a_cliff_needs_no_calibration(client: Client) -> None:
-    found = client.search(QUESTION, index=INDEX, rerank={"cutoff": "cliff"})
-    (cut,) = found["rerank"]["cuts"]
-    assert (cut["by"], cut["applied"]) == ("cliff", True)
-    assert len(found["hits"]["hits"]) < 5
-
-
 def test_too_little_to_fit_to(client: Client, collection: Collection) -> None:
     few = collection.queries[:5]
     with pytest.raises(EvaluationError, match="too few to fit a probability to"):

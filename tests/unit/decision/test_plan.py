@@ -39,11 +39,6 @@ def test_one_worker_is_m_m_1():
     assert found.p95_ms == pytest.approx(1000 * (1 + 5 * math.log(16)))
 
 
-def test_two_workers_by_hand():
-    # M/M/2, a = 1: C S / (c - a) = 1/3 s
-    assert predict(alone(1.0), SECOND, 2).wait_ms == pytest.approx(1000 / 3)
-
-
 def test_variation_and_burstiness_scale_the_wait():
     # M/D/1 by Pollaczek and Khinchine: half of M/M/1; bursts of Ca = 2 with Cs = 0: (4 + 0) / 2 of it
     certain = Rates(search_s=1.0, variation=0.0)

@@ -38,13 +38,6 @@ def test_images_install_nothing_as_the_user_that_they_run_as(name):
     assert int(group) >= 10_000
 
 
-def test_commands_are_in_exec_form():
-    runtime = stages()["runtime"]
-    assert json.loads(runtime.last("CMD") or "") == ["osrerank", "worker"]
-    check = (runtime.last("HEALTHCHECK") or "").partition(" CMD ")[2]
-    assert json.loads(check) == ["osrerank", "worker", "--check"]
-
-
 def test_server_is_asked_whether_it_can_answer():
     server = stages()["server"]
     assert json.loads(server.last("CMD") or "") == ["osrerank", "serve", "--host", "0.0.0.0", "--port", "8088"]

@@ -21,14 +21,6 @@ def test_manifests_are_valid():
     kubernetes.check(plain())
 
 
-def test_every_kind_is_there():
-    kinds = sorted(one["kind"] for one in plain())
-    assert kinds == [
-        "Deployment", "Deployment", "PodDisruptionBudget", "PodDisruptionBudget", "ScaledObject", "Service", "Service",
-        "ServiceAccount",
-    ]  # fmt: skip
-
-
 def test_values_fit_their_schema():
     jsonschema.Draft202012Validator.check_schema(values_schema())
     jsonschema.validate(values(), values_schema())

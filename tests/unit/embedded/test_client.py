@@ -1,16 +1,12 @@
 """The engine through clients: threads, asyncio, visibility, warnings, what is not supported."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from opensearchpy import AsyncOpenSearch, NotFoundError, OpenSearch, RequestError
+from opensearchpy import OpenSearch, RequestError
 from opensearchpy.exceptions import OpenSearchWarning
-
-from osrerank.embedded.aio import AsyncEmbeddedTransport
 
 Opener = Callable[..., OpenSearch]
 
@@ -70,19 +66,6 @@ def test_threads_search_while_one_indexes(engine: OpenSearch) -> None:
     assert failures == []
     engine.indices.refresh(index="a")
     assert engine.count(index="a")["count"] == 77
-
-
-def test_asynchronous_client(tmp_path: Path) -> None:
-    async def use() -> int:
-        client = AsyncOpenSearch(transport_class=AsyncEmbeddedTransport, embedded_path=tmp_path)
-        await client.index(index="a", id="1", body={"text": "x"}, refresh=True)
-        answers = await asyncio.gather(*(client.search(index="a", body={}) for _ in range(8)))
-        with pytest.raises(NotFoundError):
-            await client.search(index="nowhere", body={})
-        await client.close()
-        return sum(answer["hits"]["total"]["value"] for answer in answers)
-
-    assert asyncio.run(use()) == 8
 
 
 def test_other_bm25_constants_are_answered_with_a_warning(engine: OpenSearch) -> None:
@@ -152,21 +135,3 @@ def test_unsupported_requests_are_named(small: OpenSearch) -> None:
     with pytest.raises(RequestError, match="_delete_by_query"):
         small.delete_by_query(index="a", body={"query": {"match_all": {}}})
     assert small.search(index="a", body={}, search_pipeline="_none")["hits"]["total"]["value"] == 1
-
-
-def test_many_indices_take_turns_at_the_writers(engine: OpenSearch) -> None:
-    for turn in range(2):
-        for number in range(6):
-            engine.index(index=f"i{number}", body={"text": f"turn {turn}"})
-    engine.indices.refresh()
-    assert engine.count(index="i*")["count"] == 12
-
-
-def test_updates_across_many_refreshes_leave_one_document(engine: OpenSearch) -> None:
-    for turn in range(30):
-        engine.index(index="a", id="1", body={"text": f"turn {turn}"}, refresh=True)
-    response = engine.search(index="a", body={})
-    assert [hit["_source"] for hit in response["hits"]["hits"]] == [{"text": "turn 29"}]
-    engine.delete(index="a", id="1", refresh=True)
-    engine.index(index="a", id="1", body={"text": "back"}, refresh=True)
-    assert engine.count(index="a")["count"] == 1

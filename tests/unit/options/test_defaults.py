@@ -2,11 +2,10 @@
 
 import pytest
 
-from osrerank import Rerank, connect
+from osrerank import Rerank
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.settings import Settings
-from osrerank.testing import CannedTransport, FunctionScorer
 
 FILE = """
 [rerank]
@@ -34,15 +33,6 @@ def test_defaults_of_each_index(settings_file):
     articles = Rerank(depth=20, fields=("headline", "body"), query_fields=("headline^2", "body"), passages=passages)
     assert defaults.of("other") == defaults.of(None) == defaults.of("other,articles-1") == general
     assert defaults.of("articles-1") == defaults.of(["articles-1", "articles-2"]) == articles
-
-
-def test_client_uses_them_and_arguments_win(settings_file, monkeypatch):
-    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(settings_file))
-    answer = {"took": 1, "hits": {"hits": []}}
-    client = connect("http://localhost:9", transport_class=CannedTransport, answer=answer, scorer=FunctionScorer())
-    for index, rerank, size in (("x", True, 50), ("articles", True, 20), ("articles", {"depth": 30}, 30)):
-        client.search("low", index=index, rerank=rerank)
-        assert client.transport.requests[-1]["body"]["size"] == size
 
 
 @pytest.mark.parametrize(

@@ -78,13 +78,6 @@ def test_what_is_no_chunk_is_refused_and_let_go(service, redis_url, message):
     assert service.heartbeat().held == ()
 
 
-def test_a_card_says_what_is_held(service):
-    service.hold("c1")
-    assert service.heartbeat().held == ("c1",)
-    service.stop_taking()
-    assert service.heartbeat().taking is False
-
-
 def test_a_model_that_does_not_score_is_noticed(redis_url):
     broken = Service(Settings.load(broker_url=redis_url), FunctionScorer(broken=True))
     with pytest.raises(InferenceError, match="broken"):

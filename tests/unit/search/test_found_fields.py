@@ -1,6 +1,5 @@
 """Searches of indices whose fields nobody named, on the embedded engine."""
 
-import asyncio
 import itertools
 import json
 import logging
@@ -132,12 +131,6 @@ def test_no_hits_in_fields_that_are_there_is_all_that_is_said(client: Client) ->
     assert marks["reason"] == "there are no hits"
 
 
-def test_an_unknown_index_is_opensearchs_own_error(client: Client) -> None:
-    with pytest.raises(TransportError) as error:
-        client.search("low", index="nowhere", rerank=True)
-    assert error.value.status_code == 404
-
-
 class Closed(CannedTransport):
     def perform_request(self, method: str, url: str, *arguments: Any, **options: Any) -> Any:
         if url.endswith("_mapping"):
@@ -153,22 +146,6 @@ def test_where_mappings_may_not_be_read_title_and_text_are_and_the_log_says_so(
     assert "the mapping of i cannot be read, title and text are searched" in caplog.text
     transport: Any = client.transport
     assert transport.requests[0]["body"]["query"]["multi_match"]["fields"] == ["title", "text"]
-
-
-def test_the_asynchronous_client(client: Client, tmp_path: Path) -> None:
-    from osrerank.aio import connect_async
-
-    client.close()
-
-    async def search() -> list[Any]:
-        async with connect_async(f"embedded:{tmp_path / 'engine'}", scorer=SCORER) as made:
-            one = await made.search("low blood pressure", index="articles", rerank=True)
-            lines = [{"index": "articles"}, {"query": {"match": {"body": "low"}}}]
-            both = await made.msearch(body=lines, rerank=True)
-            return [one, *both["responses"]]
-
-    for response in asyncio.run(search()):
-        assert (response["rerank"]["applied"], response["rerank"]["fields"]) == (True, FOUND)
 
 
 def test_responses_from_elsewhere(client: Client) -> None:

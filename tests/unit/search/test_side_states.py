@@ -219,9 +219,3 @@ def test_the_side_index_decides_how_deep_an_open_depth_goes():
     assert read_of(steps).body["size"] == 130
     scoring = steps.send(hits_with(*(f"text {n}" for n in range(100, 117))))
     assert scoring.run()["rerank"]["stages"][0]["candidates"] == 117
-
-
-def test_the_embedded_engine_is_asked_for_documents():
-    request = read_of(on(is_embedded=True).around(call_of(), RESPONSE))
-    assert request.path == "/_mget"
-    assert {document["_index"] for document in request.body["docs"]} == {SIDE}

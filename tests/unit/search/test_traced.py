@@ -2,11 +2,10 @@
 
 import asyncio
 
-import opensearchpy
 import pytest
 from opentelemetry import trace
 
-from osrerank import Reranker, connect, wrap
+from osrerank import Reranker, connect
 from osrerank.aio import connect_async
 from osrerank.errors import InferenceError
 from osrerank.testing import CannedTransport, FunctionScorer
@@ -58,12 +57,6 @@ def test_a_search_belongs_to_the_applications_span(traced):
     with trace.get_tracer("application").start_as_current_span("request"):
         client_for().search("salt", index="notes", rerank=True)
     assert tree(told(traced)) == [["request", [SEARCH]]]
-
-
-def test_a_client_that_wraps_another_is_traced(traced):
-    plain = opensearchpy.OpenSearch(transport_class=CannedTransport, answer=response_of(TEXTS))
-    wrap(plain, scorer=FunctionScorer(), rerank=FIELDS).search("salt", index="notes", rerank=True)
-    assert tree(told(traced)) == [SEARCH]
 
 
 def test_fields_that_must_be_found_are_a_request_of_the_search(traced):

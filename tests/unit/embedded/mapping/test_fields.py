@@ -3,7 +3,7 @@
 import pytest
 
 from osrerank.embedded.errors import Fault
-from osrerank.embedded.mapping.fields import Fields, merge
+from osrerank.embedded.mapping.fields import Fields
 
 
 def test_values_of_a_document() -> None:
@@ -30,11 +30,3 @@ def test_values_of_a_document() -> None:
         with pytest.raises(Fault) as caught:
             assert fields.additions(clash) or fields.extract(clash)
         assert caught.value.kind == "mapper_parsing_exception"
-
-
-def test_mappings_grow_only() -> None:
-    old = {"properties": {"a": {"type": "text"}, "b": {"properties": {"c": {"type": "long"}}}}}
-    new = {"properties": {"b": {"properties": {"d": {"type": "long"}}}}}
-    assert set(Fields(merge(old, new)).by_path) == {"a", "b.c", "b.d"}
-    with pytest.raises(Fault, match=r"\[a\] cannot be changed"):
-        merge(old, {"properties": {"a": {"type": "keyword"}}})

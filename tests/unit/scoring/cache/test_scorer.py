@@ -63,23 +63,6 @@ def plain(scorer: LocalScorer) -> np.ndarray:
     return scorer.score("pressure", DOCUMENTS, TUPLES).values
 
 
-def test_the_second_call_computes_nothing(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
-    cached = behind(scorer, redis)
-    first, second = (cached.score("pressure", DOCUMENTS, TUPLES) for _ in range(2))
-    assert (first.inferences, first.cached) == (4, 0)
-    assert (second.inferences, second.cached) == (0, 4)
-    np.testing.assert_array_equal(first.values, plain)
-    np.testing.assert_array_equal(second.values, plain)
-
-
-def test_only_what_is_absent_is_computed(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
-    cached = behind(scorer, redis)
-    cached.score("pressure", DOCUMENTS, [(1,), (3,)])
-    both = cached.score("pressure", DOCUMENTS, TUPLES)
-    assert (both.inferences, both.cached) == (2, 2)
-    np.testing.assert_allclose(both.values, plain, atol=1e-5)
-
-
 def test_scores_live_for_the_time_given_and_take_four_bytes(scorer: LocalScorer, redis: Redis) -> None:
     behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES)
     assert list(redis.scan_iter(PREFIX + b"*")) == [YOUNG]

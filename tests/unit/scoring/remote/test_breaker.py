@@ -1,6 +1,6 @@
 """The circuit breaker of a client's broker, by a clock of the test's own."""
 
-from osrerank.scoring.remote.breaker import PAUSES_S, Attempt, Breaker, pause_s
+from osrerank.scoring.remote.breaker import PAUSES_S, Attempt, Breaker
 
 
 def test_one_probe_after_each_pause_and_nothing_else_until_the_broker_answers():
@@ -33,9 +33,3 @@ def test_ten_minutes_take_few_probes():
             breaker.trip(probed=True)
         now[0] += 0.01
     assert 150 <= probes <= 320
-
-
-def test_pauses_grow_and_differ_from_one_to_the_next():
-    for failures, longest in enumerate((*PAUSES_S, PAUSES_S[-1], PAUSES_S[-1]), start=1):
-        drawn = [pause_s(failures) for _ in range(50)]
-        assert longest / 2 <= min(drawn) < max(drawn) <= longest

@@ -1,7 +1,7 @@
 import ssl
 
 from osrerank.scoring.remote.broker import celery_app
-from osrerank.scoring.remote.worker_registry import BrokerClock, queue_of
+from osrerank.scoring.remote.worker_registry import BrokerClock
 
 
 def test_tls_is_never_left_out():
@@ -22,12 +22,6 @@ def test_only_messagepack_is_accepted():
 def test_a_socket_is_reached_the_way_kombu_names_it():
     found = celery_app("unix:///run/redis.sock?db=2").conf.broker_url
     assert found == "redis+socket:///run/redis.sock?virtual_host=2"
-
-
-def test_versions_of_a_model_have_queues_of_their_own():
-    assert queue_of("mono", "a/int8") != queue_of("mono", "b/int8")
-    assert queue_of("mono", "a/int8") == queue_of("mono", "a/int8")
-    assert "mono" in queue_of("mono", "a/int8")
 
 
 def test_the_brokers_clock_takes_the_middle_of_a_round_trip():

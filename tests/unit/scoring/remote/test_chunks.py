@@ -45,11 +45,6 @@ def test_the_first_tuples_are_in_the_first_round():
     assert {place for chunk in rounds[:2] for place in chunk.places} == set(range(200))
 
 
-def test_one_long_text_goes_alone():
-    found = divide(["x" * (chunks.MOST_CHARACTERS + 1), "y"], [(0,), (1,)], 1)
-    assert [chunk.places for chunk in found] == [[0], [1]]
-
-
 def test_answers_are_put_together():
     found = divide(["x" * 3_000] * 6, [(n,) for n in range(6)], 3)
     places = [chunk.places for chunk in found]

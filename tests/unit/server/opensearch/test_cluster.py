@@ -155,8 +155,3 @@ def test_secrets_are_not_in_what_is_shown():
 def test_a_name_that_would_address_something_else_is_refused(name):
     with pytest.raises(ConfigError, match="pipeline's name"):
         Installer(OpenSearch(), name)
-
-
-@pytest.mark.parametrize("name", ["osrerank", "my-pipeline_2.b"])
-def test_a_usual_name_is_taken(name):
-    Installer(OpenSearch(), name)

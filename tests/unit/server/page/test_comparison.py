@@ -41,11 +41,6 @@ def test_both_ranks_and_scores_are_told():
     assert (outcome.total, outcome.total_is_least, outcome.judged) == (7, True, None)
 
 
-def test_without_reranking_both_orders_are_the_first_pass():
-    outcome = compare(response(hit("a", 3.0), hit("b", 2.0), applied=False), ASKED, ("title", "text"), None)
-    assert [(one.before, one.after, one.first_pass_score) for one in outcome.documents] == [(1, 1, 3.0), (2, 2, 2.0)]
-
-
 def test_the_passage_that_decided_is_marked():
     passage = {"field": "text", "start": 4, "end": 9}
     raw = response(hit("a", 1.8, text="one 🦆 two three", **mono(1, 1, passage=passage)))
@@ -108,10 +103,3 @@ def test_measures_of_both_orders_by_hand():
     measures = {line.name: (line.before, line.after) for line in outcome.judged.measures}
     assert measures["RR@10"] == (0.5, 1.0)
     assert measures["nDCG@10"] == (pytest.approx(0.6309 / 1.6309, abs=1e-4), pytest.approx(1 / 1.6309, abs=1e-4))
-
-
-def test_a_query_without_judgments_is_not_judged():
-    judgments = Judgments((Query("7", "known"),), Qrels({"8": {"a": 1}}))
-    assert judgments.of("known") is None
-    assert judgments.of("unknown") is None
-    assert Judgments((Query("7", "known"),)).of("known") is None
