@@ -14,20 +14,8 @@ from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.job import LoadOptions, load
 from tests.unit.osrerank_loaders.conftest import Read
 
-FINE = (
-    "plain",
-    "one line",
-    "CR LF",
-    "CR alone",
-    "mark",
-    "gzip",
-    "no end",
-    "lower case",
-    "blank",
-    "comment",
-    "DOS",
-    "joined",
-)
+FINE = ("plain", "one line", "CR LF", "CR alone", "mark", "gzip")
+FINE += ("no end", "lower case", "blank", "comment", "DOS", "joined")
 REFUSED = ("text", "no <DOC>", "no </DOC>", "two <DOCNO>", "cut", "UTF-16", "latin-1", "id of two words")
 
 
