@@ -5,12 +5,12 @@ import json
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
-from osrerank.scoring.configs import filled
 from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE, CrossEncoder, read_cross_encoder
 
 CARD_FILE = "osrerank.json"
@@ -35,6 +35,52 @@ MOST_TOKENS = 512
 """Most tokens of a sequence where a model is of the families that were trained with so many."""
 LONG = ("modernbert",)
 """Families that were trained with longer ones, by ``model_type``."""
+_BERT = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+}
+_MODERN_BERT = {
+    "vocab_size": 50368,
+    "hidden_size": 768,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "intermediate_size": 1152,
+    "hidden_activation": "gelu",
+    "max_position_embeddings": 8192,
+    "norm_eps": 1e-5,
+    "pad_token_id": 50283,
+}
+"""The others are in `osrerank.scoring.networks.modern_bert.shape`, by the version of transformers."""
+_ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+_DEBERTA = {
+    "vocab_size": 128100,
+    "hidden_size": 1536,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 24,
+    "intermediate_size": 6144,
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+}
+DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "bert": _BERT,
+        "roberta": {**_BERT, "vocab_size": 50265, "pad_token_id": 1},
+        "xlm-roberta": {**_BERT, "pad_token_id": 1},
+        "electra": {**_BERT, **_ELECTRA},
+        "deberta-v2": {**_BERT, **_DEBERTA},
+        "distilbert": {"vocab_size": 30522, "max_position_embeddings": 512, "pad_token_id": 0},
+        "modernbert": _MODERN_BERT,
+    }
+)
+"""What a config leaves out: transformers' defaults of the families that osrerank reads itself, by ``model_type``."""
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:
@@ -254,3 +300,8 @@ def _max_tokens(config: Mapping[str, Any], directory: Path, described: CrossEnco
         limit = read_json(settings).get("model_max_length") if settings.exists() else None
         return min(room, int(limit or room))
     return min(MOST_TOKENS, room)
+
+
+def filled(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with transformers' defaults for the keys that it leaves out; of other families as it is."""
+    return {**DEFAULTS.get(str(config.get("model_type")), {}), **config}

@@ -21,7 +21,7 @@ from osrerank.scoring.card import Kind
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import name_of
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, parameter_files, read_card, tokenizer_file
-from osrerank.training.development import Development, Scoring
+from osrerank.training.development import MEASUREMENTS, Development, Schedule, Scoring, cost, schedule
 from osrerank.training.distill import DistillationObjective
 from osrerank.training.examples.batches import Assembly, MonoAssembly, Steps
 from osrerank.training.examples.duo import DuoAssembly
@@ -31,7 +31,6 @@ from osrerank.training.loop import Machine, Plan, Training
 from osrerank.training.mining import MINED_FILE, Mined, mine
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
-from osrerank.training.schedule import MEASUREMENTS, Schedule, cost, schedule
 from osrerank.training.weights.models import Trainee, check_loss, load_trainee
 from osrerank.training.weights.readme import write_model
 from osrerank.training.weights.student import layer_map, select_layers, stand_ins

@@ -29,11 +29,11 @@ from osrerank.scoring.networks.engine import choose_precision
 from osrerank.scoring.registry import AUTO
 from osrerank.training.checkpoint import Checkpoints, State
 from osrerank.training.curve import CURVE_FILE, Curve
+from osrerank.training.development import MEASUREMENTS
 from osrerank.training.examples.batches import Lot, Step, prefetched
 from osrerank.training.objective import Objective
 from osrerank.training.optimiser import Adam, learning_rate, parameter_groups
 from osrerank.training.recipes import Recipe
-from osrerank.training.schedule import MEASUREMENTS
 
 logger = logging.getLogger(__name__)
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.servers import ROOT
 
 FOLDERS = (ROOT / "osrerank", ROOT / "workers")
-WITHOUT = ("training", "embedded", "cli")
+WITHOUT = ("training", "embedded", "cli", "formats")
 """Packages whose lines are read by whoever started them, or that have logs of their own."""
 LEVELS = {"warning", "error", "critical", "exception"}
 CODE = re.compile(r"\[([a-z-]+)\] ")

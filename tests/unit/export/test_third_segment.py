@@ -83,7 +83,7 @@ def test_it_is_exported_again_as_it_is(tmp_path):
 
 
 def test_what_cannot_be_a_duo_model_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="not calibrated"):
+    with pytest.raises(ConfigError, match="cannot be calibrated"):
         export_model(TWO_ROWS, tmp_path / "x", ExportOptions(kind="duo"), judged=(tmp_path, tmp_path))
     copy = tmp_path / "no-table"
     shutil.copytree(TWO_ROWS, copy)

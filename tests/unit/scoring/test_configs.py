@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from osrerank.cli import main
-from osrerank.scoring.configs import DEFAULTS
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.model_files import DEFAULTS, read_card
 from osrerank.scoring.registry import load_scorer
 
 transformers = pytest.importorskip("transformers")

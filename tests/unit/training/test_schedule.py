@@ -8,10 +8,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from osrerank.options.passages import Passages  # noqa: E402 - with their twins
-from osrerank.training.development import Development  # noqa: E402
+from osrerank.training.development import (  # noqa: E402
+    Development,
+    cost,
+    schedule,
+)
 from osrerank.training.examples.lists import Example  # noqa: E402
 from osrerank.training.fit import train  # noqa: E402
-from osrerank.training.schedule import cost, schedule  # noqa: E402
 from tests.unit.training.test_fit import SMALL, curve, request  # noqa: E402
 
 EXAMPLES = tuple(
