@@ -53,7 +53,7 @@ def read_pickled(directory: Path) -> dict[str, Any]:
     """Return the tensors of `pickled_files`, by today's names; likewise of a file.
 
     Raises:
-        ModelLoadError: a file is missing, cannot be read, or has more than tensors.
+        ModelLoadError: a file is missing, cannot be read, or has no tensors of a model.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     tensors = {name: tensor for file in pickled_files(directory) for name, tensor in _read(file).items()}
