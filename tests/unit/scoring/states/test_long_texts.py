@@ -17,6 +17,7 @@ from osrerank.scoring.states.record import Bits, Record, sealed
 from osrerank.scoring.states.request import BroughtStates
 from osrerank.scoring.states.scorer import BiEncoderScorer
 from osrerank.scoring.states.store import MemoryStore
+from osrerank.scoring.throughput import Throughput
 from osrerank.stages.passages import PassageStage
 from osrerank.types import NEVER, Candidate, Deadline, LongText, Section, Span
 from tests.bi_encoders import plain
@@ -119,19 +120,14 @@ def test_a_deadline_cuts_off_later_passages_and_keeps_no_part_of_a_document(
 ) -> None:
     encoded = EncoderBackend.encoded
     asked: list[int] = []
-    over = Deadline(0.0)
-    passing = {"at_s": None}
-    monkeypatch.setattr(Deadline, "passed", property(lambda self: self is not over and passing["at_s"] is not None))
 
     def counted(self, ids):
         asked.append(len(ids))
-        if len(asked) > 7:
-            passing["at_s"] = 0.0
         return encoded(self, ids)
 
     monkeypatch.setattr(EncoderBackend, "encoded", counted)
-    monkeypatch.setattr("osrerank.scoring.states.making.ENCODED_AT_ONCE", 4)
-    found = scorer.score_passages(QUERY, texts_of(scorer))
+    monkeypatch.setattr(Throughput, "allows", lambda *_: len(asked) < 8)
+    found = scorer.score_passages(QUERY, texts_of(scorer), deadline=Deadline.after_ms(60_000))
     assert all(not np.isnan(logits[0]) for logits in found.logits)
     assert (found.asked, found.encoded, found.attempted) == (14, found.attempted, found.inferences)
     assert 6 <= found.attempted < 14
