@@ -18,11 +18,11 @@ from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
-from osrerank.search.states import SideStates
 from osrerank.search.step import Scoring, Step
 from osrerank.search.steps import search_steps, with_fields
 from osrerank.search.traced import multi_request_span, multi_search_span, request_span, search_span
 from osrerank.search.ubi import UbiRecords
+from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
@@ -67,7 +67,7 @@ class Client(OpenSearch):
         self.found_fields = FoundFields()
         self.calibrations = Calibrations(self.reranker.settings)
         self.ubi_records = UbiRecords(is_embedded=is_embedded(self))
-        self.side_states = SideStates(is_on=self.reranker.settings.states_index, is_embedded=is_embedded(self))
+        self.side_vectors = SideVectors(is_on=self.reranker.settings.vectors_index, is_embedded=is_embedded(self))
 
     def search(
         self,
@@ -112,7 +112,7 @@ class Client(OpenSearch):
             index=index,
             rerank=rerank,
             found=found,
-            states=self.side_states,
+            vectors=self.side_vectors,
             calibrations=self.calibrations,
             records=self.ubi_records,
         )
@@ -157,7 +157,7 @@ class Client(OpenSearch):
             call = _performed(steps, perform)
             with multi_request_span(self, index, len(call.lines) // 2):
                 answer = super().msearch(body=list(call.lines), index=index, **options)
-            return _performed(call.finish(answer, self.side_states, self.ubi_records), perform)
+            return _performed(call.finish(answer, self.side_vectors, self.ubi_records), perform)
 
     def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True

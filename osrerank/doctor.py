@@ -97,7 +97,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
         yield Finding("model", "absent", f"scoring is not done here: the backend is {settings.backend}")
         return
     try:
-        scorer = load_local(settings.model_copy(update={"states": "off"}), "mono")  # the pair is computed each time
+        scorer = load_local(settings.model_copy(update={"vectors": "off"}), "mono")  # the pair is computed each time
     except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
         yield Finding("model", "failed", _sentence(error), "see docs/models.md, or leave OSRERANK_MODEL unset")
         return
@@ -181,7 +181,7 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
         yield Finding("engine", "ok", answers, facts={**facts, "at": where})
         yield _fields(client, index) if index else Finding("index", "absent", "none was named; name one with --index")
     if index and is_local(settings.backend):
-        yield _states(settings, index)
+        yield _vectors(settings, index)
 
 
 def _hosts(client: Client) -> str:
@@ -211,25 +211,25 @@ def _fields(client: Client, index: str) -> Finding:
     return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {found}", facts=facts)
 
 
-def _states(settings: Settings, index: str) -> Finding:
-    """Report how much of an index has document states, and what they would cost."""
-    from osrerank.states import coverage  # noqa: PLC0415 - loads a model
+def _vectors(settings: Settings, index: str) -> Finding:
+    """Report how much of an index has document vectors, and what they would cost."""
+    from osrerank.indexing import coverage  # noqa: PLC0415 - loads a model
 
-    if settings.states == "off" and not settings.states_index:
-        return Finding("states", "absent", "document states are off: each search encodes its candidates")
+    if settings.vectors == "off" and not settings.vectors_index:
+        return Finding("vectors", "absent", "document vectors are off: each search encodes its candidates")
     try:
         address = settings.url.get_secret_value()
         with closing(connect(address, model=settings.model, backend=settings.backend, dtype=settings.dtype)) as client:
             found = coverage(client, index)
     except ConfigError as error:
-        return Finding("states", "absent", _sentence(error))
+        return Finding("vectors", "absent", _sentence(error))
     except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
-        return Finding("states", "failed", _sentence(error), "make the index with osrerank index, or name another")
+        return Finding("vectors", "failed", _sentence(error), "make the index with osrerank index, or name another")
     facts = {**asdict(found), "seconds": round(found.seconds, 1)}
-    said = f"{found.known} of the first {found.texts} texts of {index} have states"
+    said = f"{found.known} of the first {found.texts} texts of {index} have vectors"
     cost = f"those of all {found.documents} documents take {found.seconds:.0f} s and {found.stored / 1e6:.1f} MB here"
-    fix = f"osrerank states build --index {index}; or nothing: searches compute what they need"
-    return Finding("states", "ok", f"{said}; {cost}", "" if found.known == found.texts else fix, facts)
+    fix = f"osrerank vectors build --index {index}; or nothing: searches compute what they need"
+    return Finding("vectors", "ok", f"{said}; {cost}", "" if found.known == found.texts else fix, facts)
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:

@@ -24,8 +24,8 @@ class StageMarks(TypedDict):
         query_truncated: whether the query was.
         failed: candidates that could not be scored.
         took_ms: time in milliseconds.
-        encoded: documents whose states were computed; of bi-encoders.
-        known: documents whose states were there; of bi-encoders.
+        encoded: documents whose vectors were computed; of bi-encoders.
+        known: documents whose vectors were there; of bi-encoders.
         pairs: probabilities of pairs, with ``explain``.
     """
 

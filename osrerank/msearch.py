@@ -12,10 +12,10 @@ from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument, SearchCall
-from osrerank.search.states import SideStates
 from osrerank.search.step import Scoring, Step
 from osrerank.search.steps import with_fields
 from osrerank.search.ubi import UbiRecords
+from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.thresholds.cut import Thresholds
 from osrerank.tracing.spans import span
@@ -77,13 +77,13 @@ class MultiSearchCall:
         return cls(tuple(lines), tuple(calls))
 
     def finish(
-        self, answer: Mapping[str, Any], states: SideStates, records: UbiRecords
+        self, answer: Mapping[str, Any], vectors: SideVectors, records: UbiRecords
     ) -> Generator[Step, Any, dict[str, Any]]:
         """Yield the steps that rerank, and return the responses, each reranked or marked; errors stay unchanged.
 
         Args:
             answer: OpenSearch's.
-            states: side indices of document states, if there are any.
+            vectors: side indices of document vectors, if there are any.
             records: what users were shown, for UBI.
         """
         if "responses" not in answer:  # filter_path may remove it
@@ -92,7 +92,7 @@ class MultiSearchCall:
         for call, response in zip(self._calls, answer["responses"], strict=True):
             if "error" not in response:
                 with span("osrerank.rerank"):
-                    reranked = yield from states.around(call, response)
+                    reranked = yield from vectors.around(call, response)
                 response = yield from records.after(call, reranked)  # noqa: PLW2901 - the same one, marked
             responses.append(response)
         return {**answer, "responses": responses}

@@ -11,7 +11,7 @@ from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
 from osrerank.pipeline import Pipeline
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import HTTP, check_settings
-from osrerank.scoring.states.request import BroughtStates, WithStates
+from osrerank.scoring.vectors.request import FetchedVectors, WithVectors
 from osrerank.settings import Settings
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.failed import FailedStage
@@ -25,11 +25,11 @@ from osrerank.types import (
     NEVER,
     Candidate,
     Deadline,
-    HasStates,
+    HasVectors,
     LongText,
     Query,
     Ranking,
-    RequestStates,
+    RequestVectors,
     Scorer,
     Scores,
     Stage,
@@ -75,7 +75,7 @@ class RerankService:
         deadline: Deadline,
         *,
         offset: int = 0,
-        states: RequestStates | None = None,
+        vectors: RequestVectors | None = None,
     ) -> Ranking:
         """Return the ranking after the pipeline of the options.
 
@@ -84,7 +84,7 @@ class RerankService:
             options: of the search.
             deadline: of the call.
             offset: candidates above the requested page.
-            states: what the search brought of documents' states.
+            vectors: what the search brought of document vectors.
 
         Raises:
             ScoringError: the model cannot be loaded or used, and the options say to raise.
@@ -96,11 +96,11 @@ class RerankService:
             self._find_workers(options, deadline)
             if reason := self._unreadable(ranking.query.text, options):
                 return ranking.with_report(StageReport("language", applied=False, reason=reason))
-            read = states
+            read = vectors
             if options.depth == "auto":
-                read = states or BroughtStates({})  # what is read to find the depth is not read again
+                read = vectors or FetchedVectors({})  # what is read to find the depth is not read again
                 options = self._with_depth(options, ranking, read)
-            pipeline = self._pipeline(options, read, brought=states is not None)
+            pipeline = self._pipeline(options, read, brought=vectors is not None)
         except (ModelLoadError, MissingDependencyError, WorkerError) as error:
             if options.on_failure == "raise":
                 raise
@@ -153,13 +153,13 @@ class RerankService:
             ScoringError: the model cannot be loaded, nothing was scored in time, or no document could be.
             WorkerError: the workers did not answer.
         """
-        scorer = _with_states(self._mono, None, cached=cached)
+        scorer = _with_vectors(self._mono, None, cached=cached)
         if scorer.advice.passages:
             return score_by_passages(scorer, query, documents, BY_WINDOW, deadline=deadline)
         return scorer.score(query, documents, [(place,) for place in range(len(documents))], deadline=deadline)
 
     def text_of(self, options: Rerank) -> Callable[[Candidate], str | LongText]:
-        """Return the function from a candidate with text to what a search's first stage gives a scorer with states.
+        """Return the function from a candidate with text to what a search's first stage gives a scorer with vectors.
 
         Raises:
             ConfigError: the first stage scores sentences, or is the caller's own.
@@ -202,12 +202,12 @@ class RerankService:
         self._mono.close()
         self._duo.close()
 
-    def state_keys(
+    def vector_keys(
         self, ranking: Ranking, options: Rerank, indices: Sequence[str], deadline: Deadline = NEVER
     ) -> dict[bytes, str]:
-        """Return the keys of the states that the first stage may need, and the index of each one's candidate.
+        """Return the keys of the vectors that the first stage may need, and the index of each one's candidate.
 
-        There are none of a model that has no states, is not computed here or cannot be loaded.
+        There are none of a model that has no vectors, is not computed here or cannot be loaded.
 
         Args:
             ranking: the first pass.
@@ -224,16 +224,16 @@ class RerankService:
         return {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
 
     def _keys(self, candidates: Sequence[Candidate], options: Rerank) -> list[bytes | None]:
-        """Return the key of the states that the first stage needs of each candidate; None of those without text.
+        """Return the key of the vectors that the first stage needs of each candidate; None of those without text.
 
-        There are none at all without a model that has states.
+        There are none at all without a model that has vectors.
 
         Raises:
             ConfigError: as `text_of`.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         scorer = self._mono.scorer(cached=False)
-        if not isinstance(scorer, HasStates):
+        if not isinstance(scorer, HasVectors):
             return []
         text_of = self.text_of(options)
         texts = {at: text_of(one) for at, one in enumerate(candidates) if one.text}
@@ -256,23 +256,23 @@ class RerankService:
         reason = f"the query is mostly in {script}, and {scorer.model} reads {', '.join(languages)}"
         return f'{reason}; name a model for it, or rerank all the same with {{"language_guard": False}}'
 
-    def _with_depth(self, options: Rerank, ranking: Ranking, states: RequestStates) -> Rerank:
-        """Return options whose depth is a number, where it is left open: as deep as candidates have states."""
+    def _with_depth(self, options: Rerank, ranking: Ranking, vectors: RequestVectors) -> Rerank:
+        """Return options whose depth is a number, where it is left open: as deep as candidates have vectors."""
         if not isinstance(options.pipeline, str):
             return options
         deeper = ranking.candidates[options.least_depth : options.most_depth]
         scorer = self._mono.scorer(cached=False)
         depth = options.least_depth
-        if deeper and options.sentences is None and isinstance(scorer, HasStates):
+        if deeper and options.sentences is None and isinstance(scorer, HasVectors):
             keys = self._keys(deeper, options)
-            known = scorer.known([key for key in keys if key is not None], states)
+            known = scorer.known([key for key in keys if key is not None], vectors)
             depth += sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
         return replace(options, depth=depth)
 
-    def _pipeline(self, options: Rerank, states: RequestStates | None, *, brought: bool) -> StagePipeline:
+    def _pipeline(self, options: Rerank, vectors: RequestVectors | None, *, brought: bool) -> StagePipeline:
         if not isinstance(options.pipeline, str):
             return options.pipeline
-        scorer = _with_states(self._mono, states, cached=options.cache, brought=brought)
+        scorer = _with_vectors(self._mono, vectors, cached=options.cache, brought=brought)
         first, blend = _first_stage(options, scorer), _blend(options, scorer)
         stages = [first] if blend is None else [first, blend]
         if options.pipeline == MONO_DUO:
@@ -289,19 +289,19 @@ class RerankService:
         return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms)
 
 
-def _with_states(model: LoadedModel, states: RequestStates | None, *, cached: bool, brought: bool = False) -> Scorer:
-    """Return a model's scorer with the states of a search.
+def _with_vectors(model: LoadedModel, vectors: RequestVectors | None, *, cached: bool, brought: bool = False) -> Scorer:
+    """Return a model's scorer with the vectors of a search.
 
     Args:
         model: scores candidates.
-        states: of the search.
+        vectors: of the search.
         cached: whether scores may come from the cache.
         brought: whether they come from side indices, so that they are kept there.
     """
     scorer, own = model.scorer(cached=cached), model.scorer(cached=False)
-    if not isinstance(own, HasStates):
+    if not isinstance(own, HasVectors):
         return scorer
-    return WithStates(scorer, own, states, keeps_states=brought or own.keeps_states)
+    return WithVectors(scorer, own, vectors, keeps_vectors=brought or own.keeps_vectors)
 
 
 def _first_stage(options: Rerank, scorer: Scorer) -> Stage:

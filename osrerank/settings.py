@@ -25,7 +25,7 @@ from osrerank.tracing.spans import Tracing
 PREFIX = "OSRERANK_"
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 """A folder with a file for each secret, ``osrerank_redis_url`` and so on, as Docker and Kubernetes mount them."""
-DEFAULT_MODEL = "osrerank/mono"
+DEFAULT_MODEL = "osrerank/e5-small"
 """The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
 RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
 """How a rerank server may be asked (`osrerank.scoring.endpoint.dialects`)."""
@@ -43,9 +43,9 @@ def _default_url() -> SecretStr:
     return SecretStr(f"embedded:{Path.home() / '.local' / 'share' / 'osrerank'}")
 
 
-def _default_states_folder() -> Path:
+def _default_vectors_folder() -> Path:
     configured = os.environ.get("XDG_CACHE_HOME")
-    return (Path(configured) if configured else Path.home() / ".cache") / "osrerank" / "states"
+    return (Path(configured) if configured else Path.home() / ".cache") / "osrerank" / "vectors"
 
 
 class Settings(BaseSettings):
@@ -75,14 +75,14 @@ class Settings(BaseSettings):
         cache_local_mb: memory for cached scores in this process, in megabytes; 0 for none.
         cache_key: secret that scores in Redis are signed with, so that nobody else can write any. Of several, separated
             by commas, the first signs and all are accepted.
-        states: where documents' states are kept, for bi-encoders: ``file``, ``redis`` or ``off``.
-        states_folder: folder of that file.
-        states_redis_url: Redis that keeps them, where ``states`` is ``redis``.
-        states_mb: what they may take, in megabytes.
-        states_ttl_s: lifetime of a document's states, in seconds.
-        states_profile: numbers of a document's vector: ``standard`` has 8 bits, ``exact`` 32.
-        states_index: whether states are also kept in a side index of each index that is searched.
-        states_key: secret that states are signed with, so that nobody else can write any.
+        vectors: where document vectors are kept, for bi-encoders: ``file``, ``redis`` or ``off``.
+        vectors_folder: folder of that file.
+        vectors_redis_url: Redis that keeps them, where ``vectors`` is ``redis``.
+        vectors_mb: what they may take, in megabytes.
+        vectors_ttl_s: lifetime of a document's vector, in seconds.
+        vectors_profile: numbers of a document's vector: ``standard`` has 8 bits, ``exact`` 32.
+        vectors_index: whether vectors are also kept in a side index of each index that is searched.
+        vectors_key: secret that vectors are signed with, so that nobody else can write any.
         workers_key: secret that clients and workers sign their messages with. Of several, separated by commas, the
             first signs and all are accepted, so that a key can be changed while they run.
         queue_chunks: chunks that may wait for each worker; a search that would exceed it is refused as overloaded.
@@ -114,14 +114,14 @@ class Settings(BaseSettings):
     cache_mb: float = Field(default=256.0, gt=0)
     cache_local_mb: float = Field(default=16.0, ge=0)
     cache_key: SecretStr | None = None
-    states: Literal["file", "redis", "off"] = "file"
-    states_redis_url: SecretStr | None = None
-    states_folder: Path = Field(default_factory=_default_states_folder)
-    states_mb: float = Field(default=1024.0, ge=1)
-    states_ttl_s: int = Field(default=30 * 24 * 3600, gt=1)
-    states_profile: Literal["standard", "exact"] = "standard"
-    states_index: bool = False
-    states_key: SecretStr | None = None
+    vectors: Literal["file", "redis", "off"] = "file"
+    vectors_redis_url: SecretStr | None = None
+    vectors_folder: Path = Field(default_factory=_default_vectors_folder)
+    vectors_mb: float = Field(default=1024.0, ge=1)
+    vectors_ttl_s: int = Field(default=30 * 24 * 3600, gt=1)
+    vectors_profile: Literal["standard", "exact"] = "standard"
+    vectors_index: bool = False
+    vectors_key: SecretStr | None = None
     workers_key: SecretStr | None = None
     queue_chunks: int = Field(default=64, gt=0)
     worker_tasks: int = Field(default=0, ge=0)
@@ -168,7 +168,7 @@ class Settings(BaseSettings):
             raise ValueError(f"a key has at least {LEAST_KEY} characters; several are separated by commas")
         return keys
 
-    @field_validator("broker_url", "redis_url", "states_redis_url")
+    @field_validator("broker_url", "redis_url", "vectors_redis_url")
     @classmethod
     def _is_one_redis(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and re.match(
@@ -177,7 +177,7 @@ class Settings(BaseSettings):
             raise ValueError(ONE_REDIS)
         return url
 
-    @field_validator("redis_url", "broker_url", "states_redis_url")
+    @field_validator("redis_url", "broker_url", "vectors_redis_url")
     @classmethod
     def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and not re.match(r"(rediss?|unix)://.", url.get_secret_value()):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from opensearchpy.serializer import JSONSerializer
 
 from osrerank.errors import InferenceError
-from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
+from osrerank.types import NEVER, Advice, Deadline, RequestVectors, Scores
 
 __all__ = ["CannedTransport", "FunctionScorer", "overlap"]
 
@@ -56,7 +56,7 @@ class FunctionScorer:
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        states: RequestStates | None = None,  # noqa: ARG002 - has none
+        vectors: RequestVectors | None = None,  # noqa: ARG002 - has none
     ) -> Scores:
         """Score the tuples one by one until the deadline."""
         if self.broken:

@@ -15,9 +15,9 @@ settings.load_profile("patient")
 
 @pytest.fixture(scope="session", autouse=True)
 def no_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Hide the settings file and the document states of whoever runs the tests."""
+    """Hide the settings file and the document vectors of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OSRERANK_STATES_FOLDER", str(tmp_path_factory.mktemp("states")))
+        patch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path_factory.mktemp("vectors")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
         yield
 

@@ -41,7 +41,7 @@ def product(graph: str) -> list[float]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    row: list[float] = session.run(None, {"states": np.ones((1, 64), dtype=np.float32)})[0][0].tolist()
+    row: list[float] = session.run(None, {"vectors": np.ones((1, 64), dtype=np.float32)})[0][0].tolist()
     return row
 
 

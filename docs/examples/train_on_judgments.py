@@ -30,7 +30,7 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
-    start = locate("osrerank/mono")
+    start = locate("osrerank/e5-small")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         documents = {str(line["id"]): text_of(line) for _number, line in numbered_objects(options.corpus)}

@@ -46,7 +46,7 @@ __all__ = ["convert", "download", "index"]
     "--give-up-s", type=click.FloatRange(min=0), default=300.0, show_default=True, help="Longest wait for the server."
 )
 @click.option("--checkpoint-s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Resume grain.")
-@click.option("--states", is_flag=True, help="Compute the documents' states then (osrerank states build).")
+@click.option("--vectors", is_flag=True, help="Compute the document vectors then (osrerank vectors build).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def index(defaults: dict[str, Any], /, **options: Any) -> None:
@@ -66,15 +66,15 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
     if not as_json:
         click.echo(str(summary))
     built = None
-    if options["states"]:
-        from osrerank.states import build_on_screen  # noqa: PLC0415 - loads a model
+    if options["vectors"]:
+        from osrerank.indexing import build_on_screen  # noqa: PLC0415 - loads a model
 
         with closing(connect(url, model=shared.get("model"))) as client:
             built = build_on_screen(client, options["index_name"])
     if as_json:
-        click.echo(json.dumps({**asdict(summary), **({"states": asdict(built)} if built else {})}))
+        click.echo(json.dumps({**asdict(summary), **({"vectors": asdict(built)} if built else {})}))
     elif built:
-        click.echo(f"states: {built}")
+        click.echo(f"vectors: {built}")
 
 
 @click.command(epilog=f"Collections: {', '.join(sorted(published()))}.")

@@ -31,7 +31,7 @@ COMMANDS = {
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",
     "serve": "osrerank.cli.serve:serve",
-    "states": "osrerank.cli.states:states",
+    "vectors": "osrerank.cli.vectors:vectors",
     "tradeoff": "osrerank.cli.tradeoff:tradeoff",
     "train": "osrerank.cli.train:train",
     "tune": "osrerank.cli.tune:tune",

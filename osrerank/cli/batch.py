@@ -20,7 +20,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.search.call import RerankArgument
 from osrerank.service import RerankService
 from osrerank.types import Query, ScoredDocument
-from osrerank.types.states import NeedsServer
+from osrerank.types.vectors import NeedsServer
 
 SHOWN_FAILURES = 10
 

@@ -37,9 +37,9 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 )
 @click.option("--beside", multiple=True, help="Other models to measure in turn with --model's; may be repeated.")
 @click.option(
-    "--states",
+    "--vectors",
     type=click.Choice(["standard", "exact"]),
-    help="Measure with documents' states of this profile.",
+    help="Measure with document vectors of this profile.",
 )
 @click.option(
     "--max-tokens",
@@ -58,10 +58,10 @@ def bench(context: click.Context, /, **options: Any) -> None:
 
     \b
     osrerank bench
-    osrerank --model osrerank/mono bench --beside osrerank/mono-small
+    osrerank --model osrerank/e5-small bench --beside osrerank/minilm-l6
     osrerank bench --install-peers peers
     osrerank bench --checkpoint my-classifier --peers peers --candidates candidates.jsonl --qrels qrels.txt
-    osrerank bench --states standard --checkpoint my-classifier --candidates candidates.jsonl
+    osrerank bench --vectors standard --checkpoint my-classifier --candidates candidates.jsonl
     """
     import tempfile  # noqa: PLC0415 - only when the command runs
 
@@ -69,8 +69,8 @@ def bench(context: click.Context, /, **options: Any) -> None:
         _install(context, options["install_peers"])
         return
     with tempfile.TemporaryDirectory() as folder:
-        if options["states"]:
-            _show_states(context, _states_measured(context.obj, options, Path(folder)))
+        if options["vectors"]:
+            _show_vectors(context, _vectors_measured(context.obj, options, Path(folder)))
             return
         report = _measured(context.obj, options, Path(folder))
     if wants_json(context):
@@ -112,36 +112,36 @@ def _measured(given: dict[str, Any], options: dict[str, Any], folder: Path) -> d
     return {"machine": machine(), "rounds": options["rounds"], "rows": found, "missing": missing}
 
 
-def _states_measured(given: dict[str, Any], options: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _vectors_measured(given: dict[str, Any], options: dict[str, Any], folder: Path) -> dict[str, Any]:
     from osrerank.bench.machine import machine  # noqa: PLC0415 - its twin
-    from osrerank.bench.states import measure_states  # noqa: PLC0415 - numpy
+    from osrerank.bench.vectors import measure_vectors  # noqa: PLC0415 - numpy
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     model = Settings.load(model=given["model"]).model
-    measured = {"profile": options["states"], "rounds": options["rounds"], "threads": options["threads"]}
+    measured = {"profile": options["vectors"], "rounds": options["rounds"], "threads": options["threads"]}
     found: dict[str, Any] = {"machine": machine(), "rounds": options["rounds"], "rows": [], "beside": [], "missing": {}}
     for number, (label, tasks) in enumerate(_workloads(options).items()):
         place = folder / str(number)
-        row = measure_states(model, tasks, place / "states", **measured)
+        row = measure_vectors(model, tasks, place / "vectors", **measured)
         found["rows"].append({"pairs": label, **row})
-        beside, found["missing"] = _beside_states(model, tasks, options, place)
+        beside, found["missing"] = _beside_vectors(model, tasks, options, place)
         found["beside"] += [{**row, "pairs": label} for row in beside]
     return found
 
 
-def _beside_states(
+def _beside_vectors(
     model: str, tasks: "list[Task]", options: dict[str, Any], folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the rows of every place for states, of whole pairs, and with --checkpoint of other libraries."""
+    """Return the rows of every place for vectors, of whole pairs, and with --checkpoint of other libraries."""
     from osrerank._platform import usable_cores  # noqa: PLC0415 - its twin
     from osrerank.bench.contenders import Ours  # noqa: PLC0415 - numpy
     from osrerank.bench.measure import lengths_of, rows, take_turns  # noqa: PLC0415 - its twin
-    from osrerank.bench.states import KnownStates, places  # noqa: PLC0415 - its twin
+    from osrerank.bench.vectors import KnownVectors, places  # noqa: PLC0415 - its twin
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     threads = options["threads"] or usable_cores()
-    stores = places(Settings.load(), folder / "beside", options["states"])
-    ours: list[Any] = [KnownStates(model, tasks, states, threads=threads) for states in stores]
+    stores = places(Settings.load(), folder / "beside", options["vectors"])
+    ours: list[Any] = [KnownVectors(model, tasks, vectors, threads=threads) for vectors in stores]
     cut = options["max_tokens"] or 0
     whole = Ours(model, threads=threads, max_tokens=cut)
     named = _exported(options["checkpoint"], folder)
@@ -161,7 +161,7 @@ def _beside_states(
             one.close()
 
 
-def _show_states(context: click.Context, report: dict[str, Any]) -> None:
+def _show_vectors(context: click.Context, report: dict[str, Any]) -> None:
     if wants_json(context):
         click.echo(json.dumps(report, indent=2))
         return
@@ -169,7 +169,7 @@ def _show_states(context: click.Context, report: dict[str, Any]) -> None:
 
     names = [name for name in report["rows"][0] if name not in ("model", "pairs", "profile")]
     for row in report["rows"]:
-        click.echo(f"{row['model']}, states {row['profile']}, {row['pairs']}")
+        click.echo(f"{row['model']}, vectors {row['profile']}, {row['pairs']}")
         console().print(table(["", ""], [[name.replace("_", " "), f"{row[name]:,.2f}"] for name in names]))
     _show({**report, "rows": report["beside"]})
 

@@ -1,4 +1,4 @@
-"""``osrerank plan``: how many workers does a load need, and what do documents' states take?"""
+"""``osrerank plan``: how many workers does a load need, and what do document vectors take?"""
 
 import json
 from contextlib import closing
@@ -31,7 +31,7 @@ GIVEN_VARIATION, INVENTED_WORDS = 0.2, 60
 @click.option("--burstiness", default=1.0, show_default=True, type=VARIATION, help="Of arrivals; 1: at random.")
 @click.pass_context
 def plan(context: click.Context, /, **options: Any) -> None:
-    """Say how many workers a load needs, and what documents' states take on disk.
+    """Say how many workers a load needs, and what document vectors take on disk.
 
     \b
     osrerank plan --searches-per-s 40 --documents 8800000
@@ -90,6 +90,6 @@ def _lines(rates: "Rates", depth: int, stored: dict[str, float] | None) -> list[
         lines.append(f"documents a second: {rates.scored_per_s:,.0f} scored{encoded}")
     if stored:
         file, side = (f"{stored[name] / 1e9:,.2f} GB" for name in ("file", "side_index"))
-        room = f"OSRERANK_STATES_MB={2 * stored['file'] / 1e6:.0f}"
-        lines.append(f"states: {file} in a file or Redis ({room}), or {side} in a side index")
+        room = f"OSRERANK_VECTORS_MB={2 * stored['file'] / 1e6:.0f}"
+        lines.append(f"vectors: {file} in a file or Redis ({room}), or {side} in a side index")
     return lines

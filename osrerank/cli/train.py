@@ -59,7 +59,7 @@ def training_options(command: Command) -> Command:
                 "source",
                 required=True,
                 type=MODEL,
-                help="What to start from: a directory with safetensors, a shipped model as osrerank/mono, a hub id.",
+                help="What to start from: a directory with safetensors, a shipped model as osrerank/e5-small, a hub id.",
             ),
             click.option(
                 "--data",

@@ -28,11 +28,11 @@ from statistics import fmean, pstdev
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError, InferenceError
+from osrerank.indexing import documents_of
 from osrerank.response import parse
 from osrerank.scoring.registry import load_local
-from osrerank.scoring.states.scorer import BiEncoderScorer
+from osrerank.scoring.vectors.scorer import BiEncoderScorer
 from osrerank.settings import Settings
-from osrerank.states import documents_of
 from osrerank.types import Query, Scorer
 
 QUERY = "low blood pressure after bed rest"
@@ -41,7 +41,7 @@ MOST_LOAD = 0.8
 TAIL, NORMAL_95 = 0.05, 1.645
 FILL, SIDE_INDEX_BYTES = 0.58, 300
 """Share of the file that holds records (measured with 100,000 of 300 to 600 bytes), and the additional bytes of each
-record in a side index (docs/states.md)."""
+record in a side index (docs/vectors.md)."""
 SEARCHES, LEAST_SEARCHES, BUDGET_S, ENCODED = 50, 5, 10.0, 16
 """How many searches are timed, how many at least if they take longer than the budget, the budget, and how many
 documents are encoded to time that."""
@@ -69,11 +69,11 @@ class Rates:
     """How fast one worker is.
 
     Attributes:
-        search_s: mean seconds to score a search's candidates: the query is new, the documents' states are known.
+        search_s: mean seconds to score a search's candidates: the query is new, the document vectors are known.
         variation: coefficient of variation of these times.
         scored_per_s: documents scored a second, for a query that is encoded already; None if nothing was measured.
-        encoded_per_s: documents encoded a second; None if the model has no states.
-        record_bytes: bytes of a document's state in the file; None if the model has no states.
+        encoded_per_s: documents encoded a second; None if the model has no vectors.
+        record_bytes: bytes of a document's vector in the file; None if the model has no vectors.
     """
 
     search_s: float
@@ -149,7 +149,7 @@ def least_workers(load: Load, rates: Rates) -> int:
 
 
 def storage(documents: int, rates: Rates) -> dict[str, float] | None:
-    """Return the bytes of documents' states in a file and in a side index; None if the model has no states."""
+    """Return the bytes of document vectors in a file and in a side index; None if the model has no vectors."""
     if rates.record_bytes is None:
         return None
     return {"file": documents * rates.record_bytes, "side_index": documents * (rates.record_bytes + SIDE_INDEX_BYTES)}
@@ -170,17 +170,17 @@ def texts_of(client: Client, index: str, most: int) -> list[str]:
 
 
 def measure(settings: Settings, documents: Sequence[str]) -> Rates:
-    """Measure the configured model in this process, with a temporary store of states.
+    """Measure the configured model in this process, with a temporary store of vectors.
 
     Raises:
         OsrerankError: the model cannot be loaded, or does not score.
     """
     with tempfile.TemporaryDirectory(prefix="osrerank-plan-") as folder:
-        own = settings.model_copy(update={"states": "file", "states_folder": Path(folder)})
+        own = settings.model_copy(update={"vectors": "file", "vectors_folder": Path(folder)})
         with closing(load_local(own, "mono")) as scorer:
-            states = scorer if isinstance(scorer, BiEncoderScorer) else None
-            if states:
-                states.remember(documents)
+            vectors = scorer if isinstance(scorer, BiEncoderScorer) else None
+            if vectors:
+                vectors.remember(documents)
             _seconds(scorer, QUERY, documents)  # the first search is slower
             searches, again, until_s = list[float](), list[float](), time.monotonic() + BUDGET_S
             while len(searches) < LEAST_SEARCHES or (len(searches) < SEARCHES and time.monotonic() < until_s):
@@ -188,10 +188,10 @@ def measure(settings: Settings, documents: Sequence[str]) -> Rates:
                 searches.append(_seconds(scorer, query, documents))
                 again.append(_seconds(scorer, query, documents))  # the query's vector is cached now
             rates = Rates(fmean(searches), pstdev(searches) / fmean(searches), len(documents) / fmean(again))
-            if states is None:
+            if vectors is None:
                 return rates
             some = documents[:ENCODED]
-            took_s, size = states.cost_of(some)
+            took_s, size = vectors.cost_of(some)
             return replace(rates, encoded_per_s=len(some) / took_s, record_bytes=size / len(some) / FILL)
 
 

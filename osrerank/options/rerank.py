@@ -66,7 +66,7 @@ class Rerank:
         pipeline: ``"mono"``; ``"mono-duo"``, which compares the best of mono in pairs; ``"none"`` for the first pass
             only; or a ``Pipeline`` of your own.
         depth: candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and goes deeper, up to
-            1,000, as long as candidates have states (docs/states.md).
+            1,000, as long as candidates have vectors (docs/vectors.md).
         duo_depth: candidates that are compared in pairs (k1), at most ``depth``; n candidates are n(n - 1) pairs. 0
             and 1 compare none.
         pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,

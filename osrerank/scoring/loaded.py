@@ -20,7 +20,7 @@ RETRY_LOAD_AFTER_S = 30.0
 FIND_AGAIN_AFTER_S = 1.0
 """Searches look for workers this often: what they found is known for longer, and where there are none it costs time."""
 FINDING_SHARE = 0.5
-"""Part of the time left in which a search must know its workers; in the rest it scores what has states without them."""
+"""Part of the time left in which a search must know its workers; in the rest it scores what has vectors without them."""
 
 
 class LoadedModel:

@@ -17,7 +17,7 @@ from osrerank.scoring.batcher import Batcher, Outcome, Row
 from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
-from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
+from osrerank.types import NEVER, Advice, Deadline, RequestVectors, Scores
 
 CHUNK = {"mono": 16, "duo": 128}
 """Sequences tokenised at a time, while those before them are being computed."""
@@ -92,7 +92,7 @@ class LocalScorer:
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        states: RequestStates | None = None,  # noqa: ARG002 - has none
+        vectors: RequestVectors | None = None,  # noqa: ARG002 - has none
     ) -> Scores:
         self._check(tuples)
         texts = _Texts(self._builder, query, documents)

@@ -133,7 +133,7 @@ def load_scorer(
     """Load a model into this process.
 
     Args:
-        model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/mono``), or a hub id, with an
+        model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/e5-small``), or a hub id, with an
             optional ``@revision``.
         backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed.
             Only ``torch`` uses a GPU; ``auto`` warns where there is one.
@@ -166,10 +166,12 @@ def load_scorer(
     loaded: Any = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype, compiled=compiled)
     builder = InputBuilder.load(directory, card)
     if card.is_bi_encoder and loaded.name == "onnx":
-        from osrerank.scoring.states.configured import States  # noqa: PLC0415 - for one layout
-        from osrerank.scoring.states.scorer import BiEncoderScorer  # noqa: PLC0415 - likewise
+        from osrerank.scoring.vectors.configured import VectorStorage  # noqa: PLC0415 - for one layout
+        from osrerank.scoring.vectors.scorer import BiEncoderScorer  # noqa: PLC0415 - likewise
 
-        return BiEncoderScorer(directory, card, builder, loaded, States() if settings is None else States.of(settings))
+        return BiEncoderScorer(
+            directory, card, builder, loaded, VectorStorage() if settings is None else VectorStorage.of(settings)
+        )
     scorer = LocalScorer(directory, card, builder, loaded)
     if not converted.is_checked:
         try:

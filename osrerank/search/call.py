@@ -25,7 +25,7 @@ from osrerank.stages.ordering import NO_TEXT
 from osrerank.thresholds.cut import Thresholds
 from osrerank.tracing.attributes import tell_outcome
 from osrerank.tracing.spans import current
-from osrerank.types import Deadline, Query, Ranking, RequestStates
+from osrerank.types import Deadline, Query, Ranking, RequestVectors
 
 logger = logging.getLogger(__name__)
 
@@ -141,10 +141,10 @@ class SearchCall:
         """Seconds until the deadline: negative after it, infinite without one."""
         return self._deadline.remaining_s()
 
-    def state_keys(self, response: Any) -> dict[bytes, str]:
-        """Return the keys of the states that scoring the response's hits needs, and the index of each hit.
+    def vector_keys(self, response: Any) -> dict[bytes, str]:
+        """Return the keys of the vectors that scoring the response's hits needs, and the index of each hit.
 
-        There are none where nothing is reranked, or by a model without states.
+        There are none where nothing is reranked, or by a model without vectors.
         """
         options, first_pass = self._options, self._first_pass
         if options is None or first_pass is None or first_pass.refusal:
@@ -158,15 +158,15 @@ class SearchCall:
         for one in options.rankings:
             if one.pipeline != NO_STAGES:
                 ranking = _read(one, response, self._text)
-                keys |= self._reranker.state_keys(ranking, one, indices, self._deadline)
+                keys |= self._reranker.vector_keys(ranking, one, indices, self._deadline)
         return keys
 
-    def finish(self, response: Any, states: RequestStates | None = None) -> Any:
+    def finish(self, response: Any, vectors: RequestVectors | None = None) -> Any:
         """Return the response reranked, marked with why it is not, or unchanged where no reranking was asked for.
 
         Args:
             response: OpenSearch's.
-            states: what the search brought of documents' states.
+            vectors: what the search brought of document vectors.
         """
         if self._options is None or self._first_pass is None:
             return response
@@ -184,7 +184,7 @@ class SearchCall:
                     self._text,
                     first_pass.page,
                     deadline=self._deadline,
-                    states=states,
+                    vectors=vectors,
                 )
             outcome = answer["rerank"]["applied"]
         finally:
@@ -205,7 +205,7 @@ def reranked(
     page: Page,
     *,
     deadline: Deadline,
-    states: RequestStates | None = None,
+    vectors: RequestVectors | None = None,
 ) -> dict[str, Any]:
     """Return a page of the reranked response, or of the first pass with the reason.
 
@@ -216,7 +216,7 @@ def reranked(
         text: the query's.
         page: what the caller wants of it.
         deadline: of the call.
-        states: what the search brought of documents' states.
+        vectors: what the search brought of document vectors.
     """
     hits = hits_of(response)
     obstacle = _obstacle(options, hits, text)
@@ -230,12 +230,12 @@ def reranked(
     elif options.interleave is not None:
         both = (ranking, _read(options.rankings[1], response, text))
         answer = interleaved(
-            reranker, options, options.interleave, both, response, page, deadline=deadline, states=states
+            reranker, options, options.interleave, both, response, page, deadline=deadline, vectors=vectors
         )
     else:
         is_cut = page.min_score is not None or page.thresholds is not None
         above = 0 if is_cut else page.offset  # a threshold needs the probabilities of those above
-        ranking = reranker.rerank(ranking, options, deadline, offset=above, states=states)
+        ranking = reranker.rerank(ranking, options, deadline, offset=above, vectors=vectors)
         answer = _answered(response, ranking, page, _since_ms(started))
     answer["rerank"]["fields"] = list(options.fields or ())
     return answer

@@ -17,7 +17,7 @@ from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import applied
 from osrerank.response import Page, candidate_ids, hits_of, merge, merged_hit, reasons, summary, unchanged
 from osrerank.service import RerankService
-from osrerank.types import Candidate, Deadline, Ranking, RequestStates
+from osrerank.types import Candidate, Deadline, Ranking, RequestVectors
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def interleaved(
     page: Page,
     *,
     deadline: Deadline,
-    states: RequestStates | None,
+    vectors: RequestVectors | None,
 ) -> dict[str, Any]:
     """Return a page of both teams' rankings interleaved.
 
@@ -92,11 +92,11 @@ def interleaved(
         response: of the first pass.
         page: which part of the list.
         deadline: of the call; team A is ranked first.
-        states: what the search brought of documents' states.
+        vectors: what the search brought of document vectors.
     """
     started = time.perf_counter()
     own, other = (
-        reranker.rerank(ranking, team, deadline, states=states)
+        reranker.rerank(ranking, team, deadline, vectors=vectors)
         for ranking, team in zip(rankings, options.rankings, strict=True)
     )
     whole = zip((OWN, OTHER), (own, other), options.rankings, strict=True)

@@ -17,9 +17,9 @@ from osrerank.retrieval.requests import SideRequest
 from osrerank.retrieval.rm3 import expand
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
-from osrerank.search.states import SideStates
 from osrerank.search.step import SearchRequest, Step
 from osrerank.search.ubi import UbiRecords
+from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline
@@ -35,7 +35,7 @@ def search_steps(
     index: Any,
     rerank: RerankArgument,
     found: FoundFields,
-    states: SideStates,
+    vectors: SideVectors,
     calibrations: Calibrations,
     records: UbiRecords,
 ) -> Generator[Step, Any, Any]:
@@ -53,7 +53,7 @@ def search_steps(
         index: the caller's index or indices.
         rerank: the caller's options.
         found: what is searched and read in indices whose fields nobody named.
-        states: side indices of document states, if there are any.
+        vectors: side indices of document vectors, if there are any.
         calibrations: what probabilities were fitted to.
         records: what users were shown, for UBI.
 
@@ -76,7 +76,7 @@ def search_steps(
             index=index,
             rerank=wanted,
             deadline=deadline,
-            states=states,
+            vectors=vectors,
             calibrations=calibrations,
             records=records,
         )
@@ -103,7 +103,7 @@ def _search(
     index: Any,
     rerank: RerankArgument,
     deadline: Deadline,
-    states: SideStates,
+    vectors: SideVectors,
     calibrations: Calibrations,
     records: UbiRecords,
 ) -> Generator[Step, Any, Any]:
@@ -124,7 +124,7 @@ def _search(
         own = SearchCall.plan(reranker, defaults, query, body, params, rerank=False)
         call = call.fall_back(own, refusal)
         response = yield SearchRequest(call)
-    answer = yield from states.around(call, response)
+    answer = yield from vectors.around(call, response)
     return (yield from records.after(call, answer))
 
 

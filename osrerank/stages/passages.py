@@ -110,7 +110,7 @@ class PassageStage:
         )
 
     def text_of(self, candidate: Candidate) -> str | LongText:
-        """Return what a scorer that keeps states is given of a candidate: a text that is not cut, or a long one."""
+        """Return what a scorer that keeps vectors is given of a candidate: a text that is not cut, or a long one."""
         if _is_short(candidate, self.options):
             return candidate.text or ""
         windows, sections, titles = self.options.windows, _sections(candidate), self.options.title_fields

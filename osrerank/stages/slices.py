@@ -7,12 +7,12 @@ import numpy.typing as npt
 
 from osrerank.scoring.passages import Part, score_parts
 from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block
-from osrerank.types import Candidate, Deadline, HasStates, LongText, PassageScores, Ranking, Scorer, Span
+from osrerank.types import Candidate, Deadline, HasVectors, LongText, PassageScores, Ranking, Scorer, Span
 
 PartsOf = Callable[[Candidate], Sequence[Part]]
 """Candidate -> its parts, at least one."""
 TextOf = Callable[[Candidate], str | LongText]
-"""Candidate -> its text, whose parts are cut only where their states are not known."""
+"""Candidate -> its text, whose parts are cut only where their vectors are not known."""
 Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], Judged]
 """Candidate, places, logits and log-odds of its parts (NaN where there is none) -> what is made of them."""
 LeavesOut = Callable[[Candidate, Sequence[Span | None]], bool]
@@ -43,7 +43,7 @@ def rank_by_slices(
         depth: how many candidates are scored.
         unit: what the parts are called: ``passages``, ``sentences``.
         deadline: as for ``Scorer.score``.
-        text_of: returns what is scored of a candidate by a scorer that keeps states; absent where parts have none.
+        text_of: returns what is scored of a candidate by a scorer that keeps vectors; absent where parts have none.
         leaves_out: tells which candidates count as truncated although no part of them was cut.
 
     Raises:
@@ -75,7 +75,7 @@ def score_slices(
     deadline: Deadline,
     text_of: TextOf | None = None,
 ) -> PassageScores:
-    """Return the scores of candidates' parts; a scorer that keeps states cuts only what it does not know.
+    """Return the scores of candidates' parts; a scorer that keeps vectors cuts only what it does not know.
 
     Args:
         scorer: scores ``(i,)`` tuples.
@@ -90,7 +90,7 @@ def score_slices(
         DeadlineExceeded: nothing was attempted in time.
         InferenceError: nothing that was attempted could be scored, or a score is not a number.
     """
-    if text_of is not None and isinstance(scorer, HasStates) and scorer.keeps_states:
+    if text_of is not None and isinstance(scorer, HasVectors) and scorer.keeps_vectors:
         scores = scorer.score_passages(query, [text_of(one) for one in candidates], deadline=deadline)
     else:
         scores = score_parts(scorer, query, [parts_of(one) for one in candidates], deadline=deadline, stage=stage)

@@ -1,8 +1,7 @@
 """The values that flow through osrerank, and the protocols of its parts."""
 
-from osrerank.types.scores import NEVER, Advice, Counts, Deadline, RequestStates, Scorer, Scores
+from osrerank.types.scores import NEVER, Advice, Counts, Deadline, RequestVectors, Scorer, Scores
 from osrerank.types.stages import FailurePolicy, Stage, StagePipeline
-from osrerank.types.states import CutsTexts, HasStates, LongText, NeedsWorkers, PassageScores, ScoresPassages
 from osrerank.types.values import (
     Candidate,
     Document,
@@ -18,6 +17,7 @@ from osrerank.types.values import (
     StageReport,
     StageScore,
 )
+from osrerank.types.vectors import CutsTexts, HasVectors, LongText, NeedsWorkers, PassageScores, ScoresPassages
 
 __all__ = [
     "NEVER",
@@ -28,7 +28,7 @@ __all__ = [
     "Deadline",
     "Document",
     "FailurePolicy",
-    "HasStates",
+    "HasVectors",
     "Hit",
     "LongText",
     "NeedsWorkers",
@@ -37,7 +37,7 @@ __all__ = [
     "Qrels",
     "Query",
     "Ranking",
-    "RequestStates",
+    "RequestVectors",
     "Run",
     "ScoredDocument",
     "Scorer",

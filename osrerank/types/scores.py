@@ -171,8 +171,8 @@ class Advice:
             raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
 
 
-class RequestStates(Protocol):
-    """Records of documents' states that one search brought, and takes with it (`osrerank.scoring.states`)."""
+class RequestVectors(Protocol):
+    """Records of document vectors that one search brought, and takes with it (`osrerank.scoring.vectors`)."""
 
     @property
     def name(self) -> str:
@@ -209,7 +209,7 @@ class Scorer(Protocol):
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        states: RequestStates | None = None,
+        vectors: RequestVectors | None = None,
     ) -> Scores:
         """Score tuples of documents against a query.
 
@@ -218,7 +218,7 @@ class Scorer(Protocol):
             documents: their texts.
             tuples: indices into ``documents``: ``(i,)`` for mono, ``(i, j)`` for duo.
             deadline: no batch begins after it; tuples are attempted in about their order.
-            states: what the search brought of documents' states, for models that have some; others leave it.
+            vectors: what the search brought of document vectors, for models that have some; others leave it.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -24,7 +24,7 @@ DEPTHS = (10, 30, 100)
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OSRERANK_STATES", "off")
+        patch.setenv("OSRERANK_VECTORS", "off")
         yield from filled(tmp_path_factory)
 
 

@@ -20,7 +20,7 @@ from osrerank.scoring.registry import load_scorer
 def peak():
     rows = Path("/proc/self/status").read_text().splitlines()
     return int(next(row.split()[1] for row in rows if row.startswith("VmHWM")))
-scorer = load_scorer("osrerank/mono")
+scorer = load_scorer("osrerank/e5-small")
 count = int(sys.argv[1])
 scorer.score("what causes low pressure", ["pressure"], [(0,)])
 loaded = peak()
@@ -36,7 +36,7 @@ def test_a_thousand_long_candidates() -> None:
     command = [sys.executable, "-c", SCORING, str(CANDIDATES)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=servers.ROOT)
     loaded, peak = (int(number) / 1024 for number in done.stdout.split())
-    size = (SHIPPED / "mono" / "onnx" / "model_int8.onnx").stat().st_size / 2**20
+    size = (SHIPPED / "e5-small" / "onnx" / "model_int8.onnx").stat().st_size / 2**20
     print(
         f"\n{CANDIDATES} candidates of 512 tokens: {loaded:.0f} MiB loaded, peak {peak:.0f} MiB; graph {size:.0f} MiB"
     )

@@ -16,7 +16,7 @@ from osrerank.scoring.registry import load_scorer
 
 pytestmark = pytest.mark.bench
 
-MODEL, WORDS, ROUNDS = "osrerank/mono-small", 50, 5
+MODEL, WORDS, ROUNDS = "osrerank/minilm-l6", 50, 5
 
 
 def test_pairs_a_second_by_threads() -> None:

@@ -69,7 +69,7 @@ def spans_alone():
 
     hosts = SimpleNamespace(hosts=[{"host": "localhost", "port": 9200}])
     client = SimpleNamespace(reranker=SimpleNamespace(settings=Settings.load()), transport=hosts)
-    report = StageReport("mono", applied=True, model="osrerank/mono", candidates=DEPTH)
+    report = StageReport("mono", applied=True, model="osrerank/e5-small", candidates=DEPTH)
 
     def once():
         with search_span(client, "notes", True, "water"):

@@ -106,7 +106,9 @@ def test_haystack():
 
 def test_haystack_in_a_stored_pipeline():
     pipeline = Pipeline()
-    pipeline.add_component("ranker", OsrerankRanker(model="osrerank/mono", top_k=2, options={"deadline_ms": 60_000}))
+    pipeline.add_component(
+        "ranker", OsrerankRanker(model="osrerank/e5-small", top_k=2, options={"deadline_ms": 60_000})
+    )
     again = Pipeline.loads(pipeline.dumps(), allowed_modules=["osrerank.adapters.haystack"])
     ranked = again.run({"ranker": {"query": QUERY, "documents": haystack_documents()}})["ranker"]["documents"]
     assert ranked[0].id == "1"

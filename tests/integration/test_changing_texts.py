@@ -46,7 +46,7 @@ def test_no_score_of_a_text_that_has_changed(
     tmp_path: Path,
     changes: list[tuple[int, str | None]],
 ) -> None:
-    truth = load_scorer(str(model), settings=Settings(states="off"))
+    truth = load_scorer(str(model), settings=Settings(vectors="off"))
     with connect(engine_url, model=str(model)) as client:
         fill(client, index_name, list(enumerate(DOCUMENTS)))
         writer = threading.Thread(target=fill, args=(client, index_name, changes))

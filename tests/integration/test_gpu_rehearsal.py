@@ -21,6 +21,6 @@ def test_every_step_is_rehearsed(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stdout[-2000:] + told.stderr[-2000:]
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert not found["failed"]
-    assert {row["step"] for row in found["rows"]} == {"parity", "speed", "states", "worker", "training"}
+    assert {row["step"] for row in found["rows"]} == {"parity", "speed", "vectors", "worker", "training"}
     (resumed,) = (row for row in found["rows"] if row["step"] == "training")
     assert resumed["bitwise the same"] is True

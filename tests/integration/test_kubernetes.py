@@ -52,7 +52,7 @@ class Process:
         values = {one["name"]: one.get("value", "2") for one in found["env"]}
         clean = {name: value for name, value in os.environ.items() if not name.startswith("OSRERANK_")}
         environment = {**clean, **values, "PYTHONPATH": PATHS, "HOME": str(folder)}
-        environment |= {"OSRERANK_SECRETS_DIR": str(secrets), "OSRERANK_STATES_FOLDER": str(folder / component)}
+        environment |= {"OSRERANK_SECRETS_DIR": str(secrets), "OSRERANK_VECTORS_FOLDER": str(folder / component)}
         self.log = folder / f"{component}.log"
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", "osrerank", *arguments]
@@ -158,7 +158,7 @@ def test_scaler_sees_the_chunks_that_celery_has_in_redis(broker, tmp_path):
         ((key, length),) = waiting.items()
         assert length >= CHUNKS - 2  # one is scored, one fetched in advance
         assert metric(port, metadata["valueLocation"]) == length
-        pattern = documented_trigger()["listName"].replace("osrerank/mono", STAND_IN)
+        pattern = documented_trigger()["listName"].replace("osrerank/e5-small", STAND_IN)
         assert re.fullmatch(pattern.replace("0123456789ab", "[0-9a-f]{12}"), key)
         assert redis.exists(f"_kombu.binding.{key}")
         for process in list(group.processes):

@@ -45,8 +45,8 @@ def write_product(file: Path, *, reduce_range: bool) -> None:
     from osrerank.export.quantise import Recipe, quantise
 
     weight = numpy_helper.from_array(np.ones((WIDTH, WIDTH), dtype=np.float32), "weight")
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", WIDTH]) for name in ("states", "out")]
-    nodes = [helper.make_node("MatMul", ["states", "weight"], ["out"], name="product")]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", WIDTH]) for name in ("vectors", "out")]
+    nodes = [helper.make_node("MatMul", ["vectors", "weight"], ["out"], name="product")]
     graph = helper.make_graph(nodes, "product", values[:1], values[1:], [weight])
     source = file.with_suffix(".fp32")
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), source)

@@ -14,7 +14,7 @@ def test_plan_measures_with_the_documents_of_an_index(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'engine'}"
     with connect(url) as client:
         fill(client, "articles", ARTICLES)
-    given = ["--json", "--url", url, "--model", "osrerank/mono-small", "plan", "--searches-per-s", "1"]
+    given = ["--json", "--url", url, "--model", "osrerank/minilm-l6", "plan", "--searches-per-s", "1"]
     found = CliRunner().invoke(cli, [*given, "--index", "articles", "--p95-ms", "60000"], catch_exceptions=False)
     made = json.loads(found.stdout)
     assert made["needed"] >= 1

@@ -116,13 +116,13 @@ def test_searching(node, loaded):
     check(actions | node.actions(), "osrerank_search")
 
 
-def test_states_in_a_side_index(node, loaded, monkeypatch):
-    monkeypatch.setenv("OSRERANK_STATES", "off")
-    monkeypatch.setenv("OSRERANK_STATES_INDEX", "true")
+def test_vectors_in_a_side_index(node, loaded, monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
     for command in ("build", "status", "prune"):
-        check(node.run("states", command, "--index", "notes"), "osrerank_states")
+        check(node.run("vectors", command, "--index", "notes"), "osrerank_vectors")
     check(node.run("search", "low blood pressure", "--index", "notes", "--rerank"), "osrerank_search")
-    check(node.run("states", "drop", "--index", "notes"), "osrerank_states")
+    check(node.run("vectors", "drop", "--index", "notes"), "osrerank_vectors")
 
 
 def test_pipeline_needs_no_right_to_change_settings_that_are_set(node, loaded):

@@ -1,4 +1,4 @@
-"""States in a side index, on both engines: every client finds what one has computed, and whatever fails costs time."""
+"""Vectors in a side index, on both engines: every client finds what one has computed, and whatever fails costs time."""
 
 import asyncio
 import json
@@ -12,8 +12,8 @@ from prometheus_client import REGISTRY
 
 from osrerank import Client, connect
 from osrerank.cli import cli
-from osrerank.scoring.states.index import IndexStore, side_index
-from osrerank.states import build_states, coverage, prune_states, side_stores
+from osrerank.indexing import build_vectors, coverage, prune_vectors, side_stores
+from osrerank.scoring.vectors.index import IndexStore, side_index
 from tests.articles import fill
 
 pytest.importorskip("torch")
@@ -31,9 +31,9 @@ QUERY = "blood pressure is low"
 
 @pytest.fixture
 def client(engine_url: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A client that keeps states in side indices alone."""
-    monkeypatch.setenv("OSRERANK_STATES", "off")
-    monkeypatch.setenv("OSRERANK_STATES_INDEX", "true")
+    """A client that keeps vectors in side indices alone."""
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
     monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
     with connect(engine_url, model=str(model)) as made:
         yield made
@@ -56,14 +56,14 @@ def refresh(client: Client, index: str) -> None:
 
 
 def errors() -> float:
-    return REGISTRY.get_sample_value("osrerank_states_errors_total", {"store": "index"}) or 0.0
+    return REGISTRY.get_sample_value("osrerank_vectors_errors_total", {"store": "index"}) or 0.0
 
 
 def test_what_one_client_built_all_clients_find(
     client: Client, engine_url: str, model: Path, index_name: str, encodings: list[int]
 ) -> None:
     fill(client, index_name, [*DOCUMENTS, LONG])
-    built = build_states(client, index_name)
+    built = build_vectors(client, index_name)
     assert built.encoded == built.texts - 1 > COUNT  # two passages of the long one are equal
     refresh(client, index_name)
     assert coverage(client, index_name).known == COUNT + 1  # the long one has one record
@@ -119,11 +119,11 @@ def test_the_first_search_writes_what_it_computes(
     assert client.mget(index=index_name, body={"ids": ids}) == before  # no document of the application's was written
 
 
-def test_without_a_duo_model_candidates_find_their_states(
+def test_without_a_duo_model_candidates_find_their_vectors(
     client: Client, engine_url: str, model: Path, index_name: str, tmp_path: Path, encodings: list[int]
 ) -> None:
     fill(client, index_name, DOCUMENTS)
-    build_states(client, index_name)
+    build_vectors(client, index_name)
     refresh(client, index_name)
     with connect(engine_url, model=str(model), duo_model=str(tmp_path / "none")) as another:
         del encodings[:]
@@ -159,13 +159,13 @@ def test_an_alias_stands_for_its_indices(client: Client, index_name: str, encodi
     fill(client, index_name, DOCUMENTS)
     alias = f"{index_name}-alias"
     client.indices.put_alias(index=index_name, name=alias)
-    assert build_states(client, alias).encoded == COUNT
+    assert build_vectors(client, alias).encoded == COUNT
     refresh(client, index_name)
     assert not client.indices.exists(index=side_index(alias))
     del encodings[:]
     order(client, alias)
     assert len(encodings) == 1  # the query
-    assert prune_states(client, [alias]) == COUNT
+    assert prune_vectors(client, [alias]) == COUNT
     (side,) = side_stores(client, [alias])
     assert (side.beside, side.drop()) == (index_name, COUNT)
 
@@ -208,7 +208,7 @@ def test_a_cluster_that_refuses_to_write_costs_time_only(
     before = errors()
     first = order(client, index_name)
     assert errors() == before + 1
-    assert "no write of document states for 10 s" in caplog.text
+    assert "no write of document vectors for 10 s" in caplog.text
     assert order(client, index_name, f"{QUERY} now") != []
     assert errors() == before + 1  # it is left alone for a while
     assert first[0][1] > 0
@@ -219,7 +219,7 @@ def test_the_commands(client: Client, engine_url: str, index_name: str, model: P
     fill(client, index_name, DOCUMENTS)
 
     def answer(*arguments: str) -> dict[str, Any]:
-        shared = ["--url", engine_url, "--model", str(model), "--json", "states"]
+        shared = ["--url", engine_url, "--model", str(model), "--json", "vectors"]
         result = CliRunner().invoke(cli, [*shared, *arguments], catch_exceptions=False)
         assert result.exit_code == 0, result.output
         found: dict[str, Any] = json.loads(result.stdout)
@@ -228,7 +228,7 @@ def test_the_commands(client: Client, engine_url: str, index_name: str, model: P
     built = answer("build", "--index", index_name)
     assert (built["encoded"], built["store"], built["records"]) == (COUNT, "index", COUNT)
     client.delete(index=index_name, id="0", refresh=True)
-    assert prune_states(client, [index_name]) == COUNT - 1
+    assert prune_vectors(client, [index_name]) == COUNT - 1
     assert answer("status", "--index", index_name)["records"] == COUNT - 1
     assert answer("drop", "--yes", "--index", index_name) == {"dropped": COUNT - 1}
     assert answer("status", "--index", index_name) == {"store": "index", "records": 0, "stored": 0, "most": 0}

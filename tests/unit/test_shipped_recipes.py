@@ -29,9 +29,9 @@ def test_every_shipped_model_has_a_recipe():
 
 
 def test_mono_small_reads_texts_with_the_tokenizer_of_mono():
-    shared = tokenizer_file(locate("osrerank/mono"))
+    shared = tokenizer_file(locate("osrerank/e5-small"))
     assert shared.exists()
-    assert tokenizer_file(locate("osrerank/mono-small")).samefile(shared)
+    assert tokenizer_file(locate("osrerank/minilm-l6")).samefile(shared)
 
 
 def test_what_is_made_of_mono_small_has_its_tokenizer(tmp_path):
@@ -39,10 +39,10 @@ def test_what_is_made_of_mono_small_has_its_tokenizer(tmp_path):
     from osrerank.export.export_model import ExportOptions, export_model
 
     made = tmp_path / "made"
-    card = export_model(locate("osrerank/mono-small"), made, ExportOptions(precision="int8"))
+    card = export_model(locate("osrerank/minilm-l6"), made, ExportOptions(precision="int8"))
     assert card.onnx["int8"] == "onnx/model_int8.onnx"
     assert tokenizer_file(made) == made / "tokenizer.json"
     query, documents = "low blood pressure", ["low pressure of blood", "the wing"]
-    names = (str(made), "osrerank/mono-small")
+    names = (str(made), "osrerank/minilm-l6")
     found, before = (load_scorer(name).score(query, documents, [(0,), (1,)]).values for name in names)
     assert found == pytest.approx(before, rel=0.05)  # its weights were rounded once more

@@ -1,4 +1,4 @@
-"""Check this checkout on a CUDA device: parity, speed, document states, a worker, a training that resumes.
+"""Check this checkout on a CUDA device: parity, speed, document vectors, a worker, a training that resumes.
 
 python -m tools.gpu [--only parity worker]   # the steps, on the GPU
 python -m tools.gpu --tiny                   # a rehearsal on the CPU with tiny models, in two minutes
@@ -37,6 +37,7 @@ from osrerank import connect
 from osrerank.evaluation.basic import ndcg
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
+from osrerank.indexing import build_vectors
 from osrerank.scoring.card import Kind
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card
@@ -45,7 +46,6 @@ from osrerank.scoring.remote.broker import connect as connect_redis
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
-from osrerank.states import build_states
 from osrerank.types import Scorer
 from tools.gpu import models
 from tools.gpu.models import DEVICE, Asked, Run, Scores
@@ -160,16 +160,16 @@ def seconds(action: Callable[[], Any], rounds: int) -> float:
     return min(timeit.repeat(action, number=1, repeat=rounds))
 
 
-def states(run: Run) -> Iterator[Row]:
-    """Build the sample's document states in torch, and check that a client on the CPU finds them all."""
-    os.environ["OSRERANK_STATES_FOLDER"] = str(run.folder / "states")
+def building(run: Run) -> Iterator[Row]:
+    """Build the sample's document vectors in torch, and check that a client on the CPU finds them all."""
+    os.environ["OSRERANK_VECTORS_FOLDER"] = str(run.folder / "vectors")
     url = f"embedded:{run.folder / 'index'}"
     chosen = dict(list(models.documents().items())[: run.choose(len(models.documents()), 100)])
     with closing(connect(url, backend="torch")) as client:
         lines = [line for key, text in chosen.items() for line in ({"index": {"_id": key}}, {"text": text})]
         client.bulk(index="sample", body=lines, refresh=True)
         started = time.perf_counter()
-        built = build_states(client, "sample")
+        built = build_vectors(client, "sample")
         taken = time.perf_counter() - started
     yield Row("built in torch, loading included", {"texts": built.encoded, "texts/s": built.encoded / taken})
     known, encoded, values = 0, 0, []
@@ -184,7 +184,7 @@ def states(run: Run) -> Iterator[Row]:
     found = {"known": known, "encoded again": encoded, "nDCG@10": float(np.mean(values))}
     yield Row(f"{len(values)} searches on the CPU", found)
     if encoded or not known:
-        raise RuntimeError(f"{known} documents' states were found, and {encoded} documents encoded again")
+        raise RuntimeError(f"{known} document vectors were found, and {encoded} documents encoded again")
 
 
 def worker(run: Run) -> Iterator[Row]:
@@ -308,7 +308,7 @@ def training_process(run: Run, name: str) -> "Iterator[tuple[subprocess.Popen[by
         yield started, log
 
 
-STEPS = {step.__name__: step for step in (parity, speed, states, worker, training)}
+STEPS = {step.__name__: step for step in (parity, speed, building, worker, training)}
 
 
 def machine() -> dict[str, str]:

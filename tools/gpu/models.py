@@ -21,14 +21,14 @@ from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
-from osrerank.scoring.states.record import Record
-from osrerank.scoring.states.scorer import BiEncoderScorer
-from osrerank.scoring.states.store import MemoryStore
 from osrerank.scoring.torch_scorer import read_weights
+from osrerank.scoring.vectors.record import Record
+from osrerank.scoring.vectors.scorer import BiEncoderScorer
+from osrerank.scoring.vectors.store import MemoryStore
 from tools.models.families import FAMILIES, SHAPES, make
 
 SAMPLE = Path(__file__).parents[2] / "osrerank" / "data" / "squad"
-BI_ENCODER = "osrerank/mono"
+BI_ENCODER = "osrerank/e5-small"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Scores = npt.NDArray[np.float32]
 
@@ -124,8 +124,8 @@ def transformers_vectors(folder: Path, texts: Sequence[str]) -> Scores:
     builder = InputBuilder.load(source, read_card(source))
     network = transformers.AutoModel.from_pretrained(folder).to(DEVICE).eval()
     pieces = builder.documents(texts, builder.query(""))
-    states = [forward(network, builder.alone(one)).last_hidden_state[0].mean(dim=0) for one in pieces]
-    return torch.nn.functional.normalize(torch.stack(states)).cpu().numpy()
+    vectors = [forward(network, builder.alone(one)).last_hidden_state[0].mean(dim=0) for one in pieces]
+    return torch.nn.functional.normalize(torch.stack(vectors)).cpu().numpy()
 
 
 def forward(network: Any, tokens: Tokens) -> Any:

@@ -23,7 +23,7 @@ from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.model_files import read_card
 
 SPREAD, READING, CHANNELS, LARGE, LOGITS_SPREAD = 0.5, 2.0, 1 / 96, 8.0, 2.0
-TOKENIZER = Path(__file__).parents[2] / "osrerank" / "models" / "mono" / "tokenizer.json"
+TOKENIZER = Path(__file__).parents[2] / "osrerank" / "models" / "e5-small" / "tokenizer.json"
 Shape = tuple[int, int, int, int]
 """Hidden, layers, heads, inner."""
 SHAPES: Mapping[str, Shape] = {"tiny": (64, 2, 4, 128), "minilm-l6": (384, 6, 12, 1536), "base": (768, 12, 12, 3072)}

@@ -24,9 +24,9 @@ from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.messages import MOST_RECORD_BYTES, Heartbeat, Reply, Request
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer, count_refusal
 from osrerank.scoring.remote.worker_registry import BEAT_S, DEAD_AFTER_S, WorkerRegistry, queue_of
-from osrerank.scoring.states.request import BroughtStates
+from osrerank.scoring.vectors.request import FetchedVectors
 from osrerank.settings import Settings
-from osrerank.types import NEVER, Deadline, RequestStates, Scorer, Scores
+from osrerank.types import NEVER, Deadline, RequestVectors, Scorer, Scores
 from osrerank_workers.probes import Status
 from osrerank_workers.queue_metrics import QueueCollector
 from osrerank_workers.replays import Replays
@@ -247,10 +247,10 @@ class Service:
         deadline = self._deadline(request)
         if deadline.passed:
             return "dropped"
-        states = BroughtStates({})
-        scores, error = self._score(request, deadline, states)
+        vectors = FetchedVectors({})
+        scores, error = self._score(request, deadline, vectors)
         spent_s = time.monotonic() - started
-        records = _fitting(states.new)
+        records = _fitting(vectors.new)
         reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, waited_s, spent_s, records)
         if not self._answer(request.reply_queue, reply, deadline):
             return "unanswered"
@@ -259,14 +259,14 @@ class Service:
         self._account(scores, spent_s)
         return "scored"
 
-    def _score(self, request: Request, deadline: Deadline, states: RequestStates) -> tuple[Scores | None, str]:
-        """Return the scores, or why there are none; ``states`` gets the records that the request wants."""
+    def _score(self, request: Request, deadline: Deadline, vectors: RequestVectors) -> tuple[Scores | None, str]:
+        """Return the scores, or why there are none; ``vectors`` gets the records that the request wants."""
         if request.identity != self.scorer.identity:
             return None, "the worker has another model than the chunk asks for"
         asked = request.query, request.documents, request.tuples
         try:
             if request.wants_records and self._tried is not None:  # cached scores have no records
-                return self._tried.score(*asked, deadline=deadline, states=states), ""
+                return self._tried.score(*asked, deadline=deadline, vectors=vectors), ""
             return self.scorer.score(*asked, deadline=deadline), ""
         except OsrerankError as error:
             logger.warning("[chunk-failed] a chunk could not be scored: %s", type(error).__name__)

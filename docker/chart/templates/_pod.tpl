@@ -18,10 +18,10 @@ capabilities: { drop: [ALL] }
   value: /run/secrets/osrerank
 - name: OSRERANK_MODEL
   value: {{ .root.Values.model | quote }}
-- name: OSRERANK_STATES_FOLDER
-  value: /var/lib/osrerank/states
-- name: OSRERANK_STATES_MB
-  value: {{ .root.Values.states.megabytes | quote }}
+- name: OSRERANK_VECTORS_FOLDER
+  value: /var/lib/osrerank/vectors
+- name: OSRERANK_VECTORS_MB
+  value: {{ .root.Values.vectors.megabytes | quote }}
 {{- range $name, $value := .values.env }}
 - name: {{ $name }}
   value: {{ $value | toString | quote }}
@@ -36,7 +36,7 @@ capabilities: { drop: [ALL] }
   mountPath: /tmp
 - name: models
   mountPath: /var/cache/huggingface
-- name: states
+- name: vectors
   mountPath: /var/lib/osrerank
 {{- if .Values.redis.tlsSecretName }}
 - name: redis-tls
@@ -73,9 +73,9 @@ capabilities: { drop: [ALL] }
   emptyDir:
     sizeLimit: {{ $root.Values.modelCache.sizeLimit }}
   {{- end }}
-- name: states
+- name: vectors
   emptyDir:
-    sizeLimit: {{ div (mul $root.Values.states.megabytes 5) 4 }}Mi
+    sizeLimit: {{ div (mul $root.Values.vectors.megabytes 5) 4 }}Mi
 {{- with $root.Values.redis.tlsSecretName }}
 - name: redis-tls
   secret:

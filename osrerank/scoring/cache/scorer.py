@@ -23,7 +23,7 @@ from osrerank.types import (
     Deadline,
     LongText,
     PassageScores,
-    RequestStates,
+    RequestVectors,
     Scorer,
     Scores,
     ScoresPassages,
@@ -71,10 +71,12 @@ class CachedScorer(Wrapper):
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        states: RequestStates | None = None,
+        vectors: RequestVectors | None = None,
     ) -> Scores:
-        # An application's own scorer need not know of states.
-        given: dict[str, Any] = {"deadline": deadline} if states is None else {"deadline": deadline, "states": states}
+        # An application's own scorer need not know of vectors.
+        given: dict[str, Any] = (
+            {"deadline": deadline} if vectors is None else {"deadline": deadline, "vectors": vectors}
+        )
         identity = self._scorer.identity
         keys = score_keys(identity, query, documents, tuples)
         known, fading = self._read(keys)
@@ -109,14 +111,14 @@ class CachedScorer(Wrapper):
         texts: Sequence[str | LongText],
         *,
         deadline: Deadline = NEVER,
-        states: RequestStates | None = None,
+        vectors: RequestVectors | None = None,
     ) -> PassageScores:
-        """Score documents as a scorer with states does; scores of long ones are not kept, but their states are."""
+        """Score documents as a scorer with vectors does; scores of long ones are not kept, but their vectors are."""
         short = {at: text for at, text in enumerate(texts) if isinstance(text, str)}
         if len(short) < len(texts):
-            return self._with_long(query, texts, short, deadline, states)
+            return self._with_long(query, texts, short, deadline, vectors)
         tuples = [(at,) for at in short]
-        scores = self.score(query, list(short.values()), tuples, deadline=deadline, states=states)
+        scores = self.score(query, list(short.values()), tuples, deadline=deadline, vectors=vectors)
         failures = {(at, 0): reason for at, reason in scores.failures.items()}
         logits = np.split(scores.values, len(texts)) if texts else []
         return PassageScores([[None]] * len(texts), logits, failures, scores.identity, **scores.counts())
@@ -131,7 +133,7 @@ class CachedScorer(Wrapper):
         texts: Sequence[str | LongText],
         short: Mapping[int, str],
         deadline: Deadline,
-        states: RequestStates | None,
+        vectors: RequestVectors | None,
     ) -> PassageScores:
         """Return the scores of texts, some of which are long; those of the short ones come from the cache, if there."""
         assert isinstance(self._scorer, ScoresPassages)
@@ -140,9 +142,9 @@ class CachedScorer(Wrapper):
         keys = dict(zip(short, score_keys(identity, query, list(short.values()), tuples), strict=True))
         known, fading = self._read(list(keys.values()))
         left = [at for at in range(len(texts)) if keys.get(at) not in known]
-        found = self._scorer.score_passages(query, [texts[at] for at in left], deadline=deadline, states=states)
+        found = self._scorer.score_passages(query, [texts[at] for at in left], deadline=deadline, vectors=vectors)
         if found.identity not in ("", identity):  # the model has changed since, so cached scores are void
-            return self._scorer.score_passages(query, texts, deadline=deadline, states=states)
+            return self._scorer.score_passages(query, texts, deadline=deadline, vectors=vectors)
         of_left = dict(zip(left, zip(found.places, found.logits, strict=True), strict=True))
         fresh = {keys[at]: float(logits[0]) for at, (_, logits) in of_left.items() if at in keys}
         new = {key: score for key, score in fresh.items() if np.isfinite(score)}

@@ -20,7 +20,7 @@ from osrerank.scoring.endpoint.dialects import Asked, Dialect
 from osrerank.scoring.endpoint.target import Target, told_by_info, told_by_models
 from osrerank.scoring.inputs import MOST_CHARACTERS
 from osrerank.tracing.spans import carried
-from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
+from osrerank.types import NEVER, Advice, Deadline, RequestVectors, Scores
 
 MOST_BATCH_CHARACTERS = 4 << 20
 """Of a request's documents."""
@@ -103,7 +103,7 @@ class EndpointScorer:
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        states: RequestStates | None = None,  # noqa: ARG002 - has none
+        vectors: RequestVectors | None = None,  # noqa: ARG002 - has none
     ) -> Scores:
         """Score on the server.
 

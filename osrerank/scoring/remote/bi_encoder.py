@@ -1,4 +1,4 @@
-"""A bi-encoder on workers: what has states is scored here, and the rest of the documents is encoded there."""
+"""A bi-encoder on workers: what has vectors is scored here, and the rest of the documents is encoded there."""
 
 import logging
 import time
@@ -20,24 +20,24 @@ from osrerank.scoring.remote.chunks import MOST_PAIRS
 from osrerank.scoring.remote.messages import MOST_RECORD_BYTES
 from osrerank.scoring.remote.scorer import RemoteScorer, sent
 from osrerank.scoring.remote.worker_group import FRESH_S
-from osrerank.scoring.states.configured import States
-from osrerank.scoring.states.making import Made
-from osrerank.scoring.states.record import Record
-from osrerank.scoring.states.records import KEY_BYTES, Records
-from osrerank.scoring.states.scorer import BiEncoderScorer
-from osrerank.scoring.states.store import REST_S
+from osrerank.scoring.vectors.configured import VectorStorage
+from osrerank.scoring.vectors.making import Made
+from osrerank.scoring.vectors.record import Record
+from osrerank.scoring.vectors.records import KEY_BYTES, Records
+from osrerank.scoring.vectors.scorer import BiEncoderScorer
+from osrerank.scoring.vectors.store import REST_S
 from osrerank.settings import Settings
-from osrerank.types import NEVER, Advice, Deadline, LongText, PassageScores, RequestStates, Scorer, Scores
+from osrerank.types import NEVER, Advice, Deadline, LongText, PassageScores, RequestVectors, Scorer, Scores
 
-UNREADABLE = "the records of the workers cannot be read here: give them and this process one OSRERANK_STATES_KEY"
+UNREADABLE = "the records of the workers cannot be read here: give them and this process one OSRERANK_VECTORS_KEY"
 
 Found = TypeVar("Found", Scores, PassageScores)
 
 logger = logging.getLogger(__name__)
 
 
-def with_states(workers: RemoteScorer, settings: Settings, model: str) -> Scorer:
-    """Return the scorer of a model on workers, which uses states where the model is here and has some."""
+def with_vectors(workers: RemoteScorer, settings: Settings, model: str) -> Scorer:
+    """Return the scorer of a model on workers, which uses vectors where the model is here and has some."""
     directory = locate_here(model)
     if directory is None:
         return workers
@@ -48,10 +48,10 @@ def with_states(workers: RemoteScorer, settings: Settings, model: str) -> Scorer
         backend = EncoderBackend.load(directory, card, threads=settings.threads)
         builder = InputBuilder.load(directory, card)
     except ModelLoadError as error:
-        logger.warning("[states-unused] document states are not used, workers score everything: %s", error)
+        logger.warning("[vectors-unused] document vectors are not used, workers score everything: %s", error)
         return workers
-    states = States.of(settings)
-    return BiEncoderOnWorkers(directory, card, builder, backend, states, workers)
+    vectors = VectorStorage.of(settings)
+    return BiEncoderOnWorkers(directory, card, builder, backend, vectors, workers)
 
 
 class WorkersMaker:
@@ -90,12 +90,12 @@ class WorkersMaker:
 
 
 class BiEncoderOnWorkers(BiEncoderScorer):
-    """Scores documents whose states are known, and has workers make the states of the others.
+    """Scores documents whose vectors are known, and has workers make the vectors of the others.
 
     While workers have another model than this process, they score everything.
 
     Args:
-        directory, card, builder, backend, states: as of `BiEncoderScorer`.
+        directory, card, builder, backend, vectors: as of `BiEncoderScorer`.
         workers: of the same model.
     """
 
@@ -105,10 +105,10 @@ class BiEncoderOnWorkers(BiEncoderScorer):
         card: ModelCard,
         builder: InputBuilder,
         backend: EncoderBackend,
-        states: States,
+        vectors: VectorStorage,
         workers: RemoteScorer,
     ) -> None:
-        super().__init__(directory, card, builder, backend, states)
+        super().__init__(directory, card, builder, backend, vectors)
         self._workers = workers
         self._maker: WorkersMaker = WorkersMaker(workers, self.records, lambda: self._own_identity)
         self._agrees, self._asked_until = True, 0.0
@@ -127,8 +127,8 @@ class BiEncoderOnWorkers(BiEncoderScorer):
         return self.card.advice if self._agree() else self._workers.advice
 
     @property
-    def keeps_states(self) -> bool:
-        return super().keeps_states and self._agree()
+    def keeps_vectors(self) -> bool:
+        return super().keeps_vectors and self._agree()
 
     def score(
         self,
@@ -137,14 +137,14 @@ class BiEncoderOnWorkers(BiEncoderScorer):
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        states: RequestStates | None = None,
+        vectors: RequestVectors | None = None,
     ) -> Scores:
-        """Score what is known here, and the rest when workers have made its states.
+        """Score what is known here, and the rest when workers have made its vectors.
 
         Raises:
             Overloaded, TaskFailed, WorkerError: as `RemoteScorer.score`, where nothing is known.
         """
-        known = partial(super().score, query, documents, tuples, deadline=deadline, states=states)
+        known = partial(super().score, query, documents, tuples, deadline=deadline, vectors=vectors)
         if (scores := self._here(known)) is not None:
             return scores
         return self._workers.score(query, documents, tuples, deadline=deadline)
@@ -155,9 +155,9 @@ class BiEncoderOnWorkers(BiEncoderScorer):
         texts: Sequence[str | LongText],
         *,
         deadline: Deadline = NEVER,
-        states: RequestStates | None = None,
+        vectors: RequestVectors | None = None,
     ) -> PassageScores:
-        known = partial(super().score_passages, query, texts, deadline=deadline, states=states)
+        known = partial(super().score_passages, query, texts, deadline=deadline, vectors=vectors)
         if (scores := self._here(known)) is not None:
             return scores
         parts = [text.cut() if isinstance(text, LongText) else [(text, None)] for text in texts]
@@ -194,6 +194,6 @@ class BiEncoderOnWorkers(BiEncoderScorer):
         except WorkerError:
             agrees, lasts_s = True, REST_S
         if not agrees and self._agrees:
-            logger.warning("[states-unused] workers have another %s than this process and score all", self.model)
+            logger.warning("[vectors-unused] workers have another %s than this process and score all", self.model)
         self._agrees, self._asked_until = agrees, time.monotonic() + lasts_s
         return agrees

@@ -9,11 +9,11 @@ from osrerank.types import Scorer
 def load(settings: Settings, model: str) -> Scorer:
     """Return the scorer of a model on workers.
 
-    Where states are on, and the model is here and has some, what they know is scored here.
+    Where vectors are on, and the model is here and has some, what they know is scored here.
     """
     workers = RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.of(settings))
-    if settings.states == "off" and not settings.states_index:
+    if settings.vectors == "off" and not settings.vectors_index:
         return workers
-    from osrerank.scoring.remote.bi_encoder import with_states  # noqa: PLC0415 - ONNX Runtime
+    from osrerank.scoring.remote.bi_encoder import with_vectors  # noqa: PLC0415 - ONNX Runtime
 
-    return with_states(workers, settings, model)
+    return with_vectors(workers, settings, model)

@@ -43,7 +43,7 @@ class Request:
         query: the query's text.
         documents: the documents' texts.
         tuples: indices into ``documents``.
-        wants_records: whether the reply is to bring the records of the documents' states.
+        wants_records: whether the reply is to bring the records of the document vectors.
     """
 
     chunk: str
@@ -100,7 +100,7 @@ class Reply:
         error: why nothing could be scored; else empty.
         waited_s: seconds between the client's sending and the start of scoring.
         scoring_s: seconds from the start of scoring to its end.
-        records: of documents' states, by key, where the request wants them.
+        records: of document vectors, by key, where the request wants them.
     """
 
     chunk: str
@@ -305,7 +305,7 @@ def _plain(scores: Scores) -> dict[str, Any]:
 
 _PLAIN = ("reached", "inferences", "cached", "truncated", "query_truncated")
 _OPTIONAL = ("encoded", "known")
-"""Of models with states alone, so that clients and workers of before understand all others."""
+"""Of models with vectors alone, so that clients and workers of before understand all others."""
 ODDS = "odds"
 """Likewise, of models with a next-sentence head alone."""
 

@@ -27,7 +27,7 @@ from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer
 from osrerank.scoring.remote.worker_group import LiveWorkers, WorkerGroup
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.tracing.spans import headers
-from osrerank.types import NEVER, Advice, Deadline, RequestStates, Scores
+from osrerank.types import NEVER, Advice, Deadline, RequestVectors, Scores
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ MOST_WAIT = 0.75
 
 
 class WorkersRecords(NamedTuple):
-    """Records of documents' states that workers computed, of what came in time.
+    """Records of document vectors that workers computed, of what came in time.
 
     Attributes:
         identity: of the workers' model.
@@ -117,7 +117,7 @@ class RemoteScorer:
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        states: RequestStates | None = None,  # noqa: ARG002 - has none
+        vectors: RequestVectors | None = None,  # noqa: ARG002 - has none
     ) -> Scores:
         """Score on workers.
 
@@ -134,7 +134,7 @@ class RemoteScorer:
         return gather(len(tuples), chunks, scores, identity)
 
     def records(self, documents: Sequence[str], *, most: int, deadline: Deadline = NEVER) -> WorkersRecords:
-        """Let workers compute the records of documents' states.
+        """Let workers compute the records of document vectors.
 
         Args:
             documents: their texts.

@@ -19,7 +19,7 @@ from osrerank.server.api.queue import Task, TaskQueue
 from osrerank.service import RerankService
 from osrerank.tracing.spans import carried, span
 from osrerank.types import Counts, Deadline, NeedsWorkers, Scorer, Scores
-from osrerank.types.states import NeedsServer
+from osrerank.types.vectors import NeedsServer
 
 RETRY_AFTER_S = 1
 """Seconds after which a refused client should retry where nothing better is known."""

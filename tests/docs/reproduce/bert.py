@@ -23,7 +23,7 @@ HIDDEN, CODE = 64, 54
 RARE, TEXT, FOUND, FIRST = 54, 56, 58, 60
 """Channels, each with the next one as its negative, so that layer norms change little: how rare a piece is, whether it
 is of the text, whether it was found, whether it is [CLS]."""
-TOKENIZER = ROOT / "osrerank" / "models" / "mono" / "tokenizer.json"
+TOKENIZER = ROOT / "osrerank" / "models" / "e5-small" / "tokenizer.json"
 CORPUS = ROOT / "osrerank" / "data" / "squad" / "corpus.jsonl.gz"
 CLASSES = {
     "classifier": BertForSequenceClassification,

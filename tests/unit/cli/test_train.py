@@ -112,18 +112,18 @@ def test_pretraining_starts_in_one_way(examples: Path, tmp_path: Path, capsys: p
 def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_path: Path) -> None:
     recipe = "modern,steps=1,batch=2,negatives=1,max_tokens=72,rate=1e-5,evaluate_every=1,freeze=embeddings"
     data = ("--data", f"examples={examples}", "--recipe", recipe)
-    assert run("train", "mono", "--init-from", "osrerank/mono", *data, "--output", tmp_path / "tuned") == 0
-    assert run("train", "average", tmp_path / "tuned", "osrerank/mono", "--output", tmp_path / "ours") == 0
-    card, start = read_card(tmp_path / "ours"), read_card(SHIPPED / "mono")
+    assert run("train", "mono", "--init-from", "osrerank/e5-small", *data, "--output", tmp_path / "tuned") == 0
+    assert run("train", "average", tmp_path / "tuned", "osrerank/e5-small", "--output", tmp_path / "ours") == 0
+    card, start = read_card(tmp_path / "ours"), read_card(SHIPPED / "e5-small")
     of_training = {"name", "provenance", "onnx", "max_tokens", "max_query_tokens"}
     kept = [{name: part for name, part in one.to_json().items() if name not in of_training} for one in (card, start)]
     assert kept[0] == kept[1]
-    assert card.provenance["base_model"] == "osrerank/mono"
-    assert [part["model"] for part in card.provenance["average_of"]] == ["tuned", "osrerank/mono"]
+    assert card.provenance["base_model"] == "osrerank/e5-small"
+    assert [part["model"] for part in card.provenance["average_of"]] == ["tuned", "osrerank/e5-small"]
     documents = ["low blood pressure is caused by dehydration", "the wing of the engine"]
     ours, theirs = (
         load_scorer(str(model), backend="torch").score("low pressure", documents, [(0,), (1,)]).values
-        for model in (tmp_path / "ours", "osrerank/mono")
+        for model in (tmp_path / "ours", "osrerank/e5-small")
     )
     assert 0 < abs(ours - theirs).max() < 0.5  # one small step; the two documents are 9 apart
 
@@ -131,4 +131,4 @@ def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_pat
 def test_a_start_that_is_nowhere_is_named(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("train", "mono", "--init-from", "osrerank/large", "--data", f"examples={examples}")
     assert run(*command, "--output", tmp_path / "made") != 0
-    assert "osrerank ships no model osrerank/large; it ships osrerank/mono" in capsys.readouterr().err
+    assert "osrerank ships no model osrerank/large; it ships osrerank/e5-small" in capsys.readouterr().err

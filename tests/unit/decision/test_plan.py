@@ -89,7 +89,7 @@ def test_what_is_stored():
     assert storage(1_000_000, SECOND) is None
 
 
-def test_a_model_without_states_is_measured():
+def test_a_model_without_vectors_is_measured():
     found = measure(Settings.load(model=TINY, threads=1), ["low blood", "salt and rest"])
     assert found.search_s > 0
     assert found.record_bytes is None

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("helm")
 
 GPU = ("worker.gpu.enabled=true", "worker.gpu.runtimeClassName=nvidia")
 NO_KEDA = ("autoscaling.enabled=false",)
-OWN_SECRETS = ("secrets.redisUrl.secretName=cache", "secrets.redisUrl.key=url", "secrets.statesKey.secretName=states")
+OWN_SECRETS = ("secrets.redisUrl.secretName=cache", "secrets.redisUrl.key=url", "secrets.vectorsKey.secretName=vectors")
 TLS = ("redis.tlsSecretName=redis-tls",)
 GUARDED = (
     "networkPolicy.enabled=true",
@@ -99,7 +99,7 @@ def test_secrets_are_the_named_ones():
         ("cache", [{"key": "url", "path": "osrerank_redis_url"}]),
         ("osrerank", [{"key": "workers-key", "path": "osrerank_workers_key"}]),
         ("osrerank", [{"key": "cache-key", "path": "osrerank_cache_key"}]),
-        ("states", [{"key": "states-key", "path": "osrerank_states_key"}]),
+        ("vectors", [{"key": "vectors-key", "path": "osrerank_vectors_key"}]),
     ]
     assert volumes["redis-tls"]["secret"]["secretName"] == "redis-tls"
     mounted = [mount for mount in found["containers"][0]["volumeMounts"] if mount["name"] == "redis-tls"]

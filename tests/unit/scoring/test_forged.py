@@ -17,7 +17,7 @@ from osrerank.scoring.cache.store import OLD, VALUE, YOUNG, connect
 from osrerank.scoring.remote.messages import Heartbeat, Reply
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import PREFIX, WorkerRegistry, queue_of
-from osrerank.scoring.states.record import ROUNDED, Record
+from osrerank.scoring.vectors.record import ROUNDED, Record
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.types import Advice, Scores

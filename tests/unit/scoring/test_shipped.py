@@ -14,7 +14,7 @@ from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 from tests import servers
 
-MODELS = (DEFAULT_MODEL, "osrerank/mono-small")
+MODELS = (DEFAULT_MODEL, "osrerank/minilm-l6")
 MOST_BYTES = 36_000_000
 QUERY = "what causes low blood pressure"
 DOCUMENTS = (
@@ -82,7 +82,7 @@ def test_a_base_install_is_enough(model: str) -> None:
 @pytest.mark.long
 def test_onnx_runtime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
     program = (
-        "from osrerank.scoring.registry import load_scorer; load_scorer('osrerank/mono').score('a', ['b'], [(0,)]); "
+        "from osrerank.scoring.registry import load_scorer; load_scorer('osrerank/e5-small').score('a', ['b'], [(0,)]); "
         "import os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
     )
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}

@@ -12,7 +12,7 @@ from osrerank.search import slow
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
 
-STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "inferences": 80, "model": "osrerank/mono"}
+STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "inferences": 80, "model": "osrerank/e5-small"}
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCapt
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
         "[slow-search] a search took 2.0 s, 1.8 s of them in the stage mono: 80 inferences for 100 candidates with "
-        "osrerank/mono; a lower depth than 100 is less work, deadline_ms bounds it, workers or a GPU (backend) do it "
+        "osrerank/e5-small; a lower depth than 100 is less work, deadline_ms bounds it, workers or a GPU (backend) do it "
         "faster"
     )
 

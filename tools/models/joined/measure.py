@@ -1,8 +1,8 @@
 """Measure models as they come on the sets that `sets.py` wrote: nDCG@10 of BM25, of each model alone and as it comes.
 
-python tools/models/joined/measure.py SETS LOGITS osrerank/mono ./candidate [--only dl21 squad] [--queries 100]
+python tools/models/joined/measure.py SETS LOGITS osrerank/e5-small ./candidate [--only dl21 squad] [--queries 100]
 
-As it comes means with the first-pass weight of the model's card, and with records of documents' states as they are kept
+As it comes means with the first-pass weight of the model's card, and with records of document vectors as they are kept
 by default; documents beyond the window are read by passages where the card recommends it, and else cut. Each model is
 compared with BM25 and with the first model named: wins, losses, paired t-test. ECE is the expected calibration error of
 the probabilities of all candidates: 15 bins of equal width, unjudged counted as not relevant. Each set's logits are
@@ -79,7 +79,7 @@ def sampled(content: dict[str, Any], most: int) -> dict[str, Any]:
 
 def kept_logits(model: str, name: str, content: dict[str, Any], folder: Path) -> tuple[Floats, float]:
     """Return a model's logits of a set's candidates, also of those scored before, and its weight of the first pass."""
-    scorer = with_states(model, folder)
+    scorer = with_vectors(model, folder)
     content_of_model = hashlib.sha256(scorer.identity.encode()).hexdigest()[:12]
     file = folder / f"{Path(model).name}.{content_of_model}.{name}.npz"
     known = dict(np.load(file)) if file.exists() else {}
@@ -92,9 +92,9 @@ def kept_logits(model: str, name: str, content: dict[str, Any], folder: Path) ->
     return np.concatenate([known[query_id] for query_id in content["queries"]]), scorer.advice.first_pass_weight
 
 
-def with_states(model: str, folder: Path) -> LocalScorer:
-    """Return a model that keeps documents' states in a folder's ``states``."""
-    settings = Settings(states="file", states_folder=folder / "states", states_mb=8192)
+def with_vectors(model: str, folder: Path) -> LocalScorer:
+    """Return a model that keeps document vectors in a folder's ``vectors``."""
+    settings = Settings(vectors="file", vectors_folder=folder / "vectors", vectors_mb=8192)
     return load_scorer(model, settings=settings)
 
 

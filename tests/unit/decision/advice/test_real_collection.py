@@ -25,14 +25,14 @@ QUESTIONS, SPLITS = 1_000, 200
 
 @pytest.fixture(scope="module")
 def advice(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Advice:
-    """Of all-MiniLM-L6-v2 (osrerank/mono-small) without BM25, over the 2,067 paragraphs of the development set."""
+    """Of all-MiniLM-L6-v2 (osrerank/minilm-l6) without BM25, over the 2,067 paragraphs of the development set."""
     folder = tmp_path_factory.mktemp("squad")
     arguments = ["convert", "squad", str(shared / "squad" / "dev-v1.1.json"), "--output", str(folder)]
     assert CliRunner().invoke(cli, arguments).exit_code == 0
     qrels = read_qrels(folder / "qrels.txt")
     queries = random.Random(0).sample(judged_queries(read_queries(folder / "queries.tsv"), qrels), QUESTIONS)
     english = {"type": "text", "analyzer": "english"}
-    with connect(f"embedded:{folder}", model="osrerank/mono-small", rerank={"blend": "replace"}) as client:
+    with connect(f"embedded:{folder}", model="osrerank/minilm-l6", rerank={"blend": "replace"}) as client:
         client.indices.create(index="squad", body={"mappings": {"properties": {"title": english, "text": english}}})
         with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
             documents = (json.loads(line) for line in lines)

@@ -18,7 +18,7 @@ from osrerank.scoring.locate import SHIPPED
 from osrerank.scoring.registry import load_scorer
 from osrerank.testing import FunctionScorer, overlap
 
-MONO = SHIPPED / "mono"
+MONO = SHIPPED / "e5-small"
 CARD = ModelCard("tried", "logits2")
 
 
@@ -64,7 +64,7 @@ def test_what_does_not_rank_is_refused(card: ModelCard, function: Callable[[str,
 
 
 def test_the_shipped_model_passes() -> None:
-    with closing(load_scorer("osrerank/mono")) as scorer:
+    with closing(load_scorer("osrerank/e5-small")) as scorer:
         assert self_check(scorer, MONO, scorer.card).right == PAIRS
 
 

@@ -22,7 +22,7 @@ def test_cohere(client, path):
     content = answer.json()
     assert [item["index"] for item in content["results"]] == ORDER[:3]
     assert all(set(item) == {"index", "relevance_score"} for item in content["results"])
-    assert content["model"] == "osrerank/mono"
+    assert content["model"] == "osrerank/e5-small"
     assert content["meta"] == {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
     assert set(content["usage"]) == {"prompt_tokens", "total_tokens"}
 
@@ -57,7 +57,11 @@ def test_voyage(client):
     body = {"query": QUERY, "documents": TEXTS, "model": "rerank-2.5", "truncation": True}
     content = client.post("/voyage/v1/rerank", json=body).json()
     assert content["data"] == [{"index": place, "relevance_score": expected[place]} for place in ORDER]
-    assert (content["object"], content["model"], set(content["usage"])) == ("list", "osrerank/mono", {"total_tokens"})
+    assert (content["object"], content["model"], set(content["usage"])) == (
+        "list",
+        "osrerank/e5-small",
+        {"total_tokens"},
+    )
     content = client.post("/voyage/v1/rerank", json={**body, "top_k": 2, "return_documents": True}).json()
     assert [item["document"] for item in content["data"]] == [TEXTS[place] for place in ORDER[:2]]
     assert client.post("/voyage/v1/rerank", json={**body, "documents": []}).status_code == 422
@@ -120,7 +124,7 @@ def test_score(client, path, names):
     content = client.post(path, json={names[0]: QUERY, names[1]: TEXTS}).json()
     assert [item["score"] for item in content["data"]] == [expected[place] for place in range(4)]
     assert [(item["index"], item["object"]) for item in content["data"]] == [(place, "score") for place in range(4)]
-    assert (content["object"], content["model"]) == ("list", "osrerank/mono")
+    assert (content["object"], content["model"]) == ("list", "osrerank/e5-small")
     one = client.post(path, json={names[0]: QUERY, names[1]: TEXTS[1]}).json()
     assert [item["score"] for item in one["data"]] == [expected[1]]
 

@@ -173,7 +173,7 @@ def test_failures(serve, error, status, kind):
 
 def test_readiness_scores_nothing(serve):
     client = serve(Raising(InferenceError("scored")))
-    assert client.get("/ready").json() == {"status": "ready", "model": "osrerank/mono"}
+    assert client.get("/ready").json() == {"status": "ready", "model": "osrerank/e5-small"}
     assert client.get("/live").json() == {"status": "ok"}
 
 
@@ -310,7 +310,7 @@ def test_unknown_paths_and_methods(client):
 
 def test_models_info_and_metrics(client):
     client.post("/v2/rerank", json=BODY)
-    assert client.get("/v1/models").json()["data"][0]["id"] == "osrerank/mono"
+    assert client.get("/v1/models").json()["data"][0]["id"] == "osrerank/e5-small"
     assert client.get("/info").json()["max_client_batch_size"] == 10_000
     metrics = client.get("/metrics").text
     assert 'osrerank_http_requests_total{route="/v2/rerank",status="200"}' in metrics

@@ -1,0 +1,271 @@
+"""Document vectors of a whole index: compute them beforehand, count them, and drop those of other texts."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from osrerank._progress import shown
+from osrerank.client import Client
+from osrerank.errors import ConfigError
+from osrerank.response import parse
+from osrerank.retrieval.requests import is_embedded
+from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.vectors.index import SUFFIX, IndexStore, every_hit
+from osrerank.scoring.vectors.request import FetchedVectors
+from osrerank.scoring.vectors.scorer import BiEncoderScorer
+from osrerank.scoring.vectors.store import VECTORS_OFF
+from osrerank.types import LongText, Query, Scorer
+
+BATCH = 64
+"""Documents encoded at a time."""
+PAGE = 2000
+"""Documents that the embedded engine is asked for at a time: it looks at all of an index for each request."""
+TRIED = 16
+"""Texts that are encoded to see what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was built.
+
+    Attributes:
+        documents: of the index that were read.
+        texts: of these documents, as the model reads them: themselves, or their passages.
+        encoded: texts that had no record.
+        empty: documents without text in the fields that are read.
+    """
+
+    documents: int = 0
+    texts: int = 0
+    encoded: int = 0
+    empty: int = 0
+
+    def plus(self, documents: int, texts: int, encoded: int, empty: int) -> "Built":
+        """Return the sum."""
+        return Built(self.documents + documents, self.texts + texts, self.encoded + encoded, self.empty + empty)
+
+    def __str__(self) -> str:
+        empty = f"; {self.empty:,} documents have no text in the fields that are read" if self.empty else ""
+        return f"{self.documents:,} documents, {self.texts:,} texts, {self.encoded:,} of them encoded now{empty}"
+
+
+def build_vectors(
+    client: Client,
+    index: str,
+    *,
+    report: Callable[[Built, int], None] = lambda _done, _all: None,
+) -> Built:
+    """Compute and keep the vectors of an index's documents, as its searches read them; what is there is not made again.
+
+    So a build that was interrupted goes on where it stopped, as fast as documents can be read.
+
+    Args:
+        client: of the index; its settings name the models, and where vectors are kept.
+        index: its name.
+        report: gets what is done after each batch, and how many documents there are.
+
+    Raises:
+        ConfigError: the model has no vectors, or vectors are off.
+        OsrerankError: a text cannot be encoded, or the store takes nothing.
+    """
+    sides, done = SideStores(client), Built()
+    with record_maker(client) as scorer:
+        count = int(client.count(index=index)["count"])
+        for batch in batches_of(client, index):
+            kept = [scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
+            texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
+            done = done.plus(batch.documents, texts, encoded, batch.empty)
+            report(done, count)
+    return done
+
+
+def build_on_screen(client: Client, index: str) -> Built:
+    """Do what `build_vectors` does, with its progress on standard error: a bar on a terminal, else lines."""
+    with shown("vectors", "documents") as report:
+        return build_vectors(client, index, report=lambda done, count: report(done.documents, count))
+
+
+def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
+    """Drop all vectors but those of these indexes' texts by the client's model; return how many are left.
+
+    Args:
+        client: of the indexes.
+        indexes: all that searches still need vectors of.
+
+    Raises:
+        ConfigError: the model has no vectors, or vectors are off.
+        OsrerankError: the store cannot be pruned; it is as it was.
+    """
+    scorer = bi_encoder_of(client)
+    sides = side_stores(client, indexes) if client.reranker.settings.vectors_index else []
+    if scorer.store is None and not sides:
+        raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
+
+    def keys(names: Sequence[str]) -> Iterator[list[bytes]]:
+        return (scorer.keys_of(batch.every) for name in names for batch in batches_of(client, name))
+
+    left = sum(side.prune(keys([side.beside])) for side in sides)
+    return left + (scorer.store.prune(keys(indexes)) if scorer.store else 0)
+
+
+def side_stores(client: Client, names: Sequence[str]) -> list[IndexStore]:
+    """Return the side index of each index that names, aliases and patterns stand for.
+
+    Raises:
+        NotFoundError: there is no such index.
+    """
+    found = {name for one in names for name in client.indices.get_mapping(index=one)}
+    real = sorted(name for name in found if not name.endswith(SUFFIX))
+    return [IndexStore(client, name, is_embedded=is_embedded(client)) for name in real]
+
+
+class SideStores:
+    """The side indices of a client's indices, if the settings ask for them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._is_on = client.reranker.settings.vectors_index
+        self._stores: dict[str, IndexStore] = {}
+
+    def of(self, index: str) -> IndexStore | None:
+        """Return an index's side index."""
+        if self._is_on and index not in self._stores:
+            self._stores[index] = IndexStore(self._client, index, is_embedded=is_embedded(self._client))
+        return self._stores.get(index)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of an index has vectors, from the first texts that the engine returns.
+
+    Attributes:
+        documents: of the index.
+        texts: that were looked at, one for each document with text.
+        known: those of them that have vectors.
+        seconds: that the vectors of the whole index would take to compute, about; those that are there among them.
+        stored: bytes that they would take, about, without what a store adds.
+    """
+
+    documents: int
+    texts: int
+    known: int
+    seconds: float
+    stored: int
+
+    @property
+    def share(self) -> float:
+        """The known ones' share of the texts that were looked at; 1 where there are none."""
+        return self.known / self.texts if self.texts else 1.0
+
+
+def coverage(client: Client, index: str, *, most: int = 1000) -> Coverage:
+    """Return how much of an index has vectors, and what they would cost; some texts are encoded to see, and not kept.
+
+    Args:
+        client: of the index.
+        index: its name.
+        most: documents to look at.
+
+    Raises:
+        ConfigError: the model has no vectors.
+        InferenceError: a text could not be encoded.
+    """
+    scorer, sides = bi_encoder_of(client), SideStores(client)
+    some: list[str | LongText] = []
+    asked: set[bytes] = set()
+    known: set[bytes] = set()
+    read = 0
+    for batch in batches_of(client, index):
+        for name, texts in batch.texts.items():
+            keys, side = scorer.keys_of(texts), sides.of(name)
+            asked |= set(keys)
+            known |= scorer.known(keys, FetchedVectors(side.read(keys)) if side else None)
+        some, read = some + batch.every, read + batch.documents
+        if read >= most:
+            break
+    documents = int(client.count(index=index)["count"])
+    tried = some[:: max(1, len(some) // TRIED)][:TRIED]
+    seconds, stored = scorer.cost_of(tried) if tried else (0.0, 0)
+    whole = len(some) / max(1, read) * documents / max(1, len(tried))
+    return Coverage(documents, len(asked), len(known), seconds * whole, round(stored * whole))
+
+
+class Batch(NamedTuple):
+    """Some documents of an index, as the model reads them.
+
+    Attributes:
+        texts: of each index, one for each document; long ones may be read by passages.
+        documents: how many they are of.
+        empty: of those, how many have no text.
+    """
+
+    texts: Mapping[str, list[str | LongText]]
+    documents: int
+    empty: int
+
+    @property
+    def every(self) -> list[str | LongText]:
+        """The texts of all indices."""
+        return [text for texts in self.texts.values() for text in texts]
+
+
+def batches_of(client: Client, index: str) -> Iterator[Batch]:
+    """Yield an index's documents as a model reads them; the index may be an alias or a pattern."""
+    options = client.options_of(index)
+    documents = documents_of(client, index, options.fields or ())
+    while hits := list(islice(documents, BATCH)):
+        ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), options.fields or (), options.separator)
+        texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
+        text_of, empty = client.reranker.text_of(options), 0
+        for candidate, hit in zip(ranking.candidates, hits, strict=True):
+            if candidate.text is None:
+                empty += 1
+            else:
+                texts[hit["_index"]].append(text_of(candidate))
+        yield Batch(texts, len(hits), empty)
+
+
+@contextmanager
+def record_maker(client: Client) -> Iterator[BiEncoderScorer]:
+    """Yield what makes the records of a client's model: its scorer; with the torch backend the same model in torch.
+
+    Raises:
+        ConfigError: the model has no vectors.
+        ModelLoadError, MissingDependencyError: it cannot be loaded in torch.
+    """
+    settings = client.reranker.settings
+    if settings.backend != "torch":
+        yield bi_encoder_of(client)
+        return
+    scorer = load_scorer(settings.model, backend="onnx", threads=settings.threads, kind="mono", settings=settings)
+    try:
+        yield _bi_encoder(scorer).made_in_torch(settings.dtype)
+    finally:
+        scorer.close()
+
+
+def bi_encoder_of(client: Client) -> BiEncoderScorer:
+    """Return the client's model.
+
+    Raises:
+        ConfigError: it has no vectors.
+        ModelLoadError, MissingDependencyError: it cannot be loaded.
+    """
+    return _bi_encoder(client.reranker.scorer(cached=False))
+
+
+def _bi_encoder(scorer: Scorer) -> BiEncoderScorer:
+    if not isinstance(scorer, BiEncoderScorer):
+        reason = f"{scorer.model} has no document vectors: only bi-encoders do, computed by onnx"
+        raise ConfigError(f"{reason}; osrerank export reads one of the hub", setting="model", source="--model")
+    return scorer
+
+
+def documents_of(client: Client, index: str, fields: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+    """Yield an index's documents as hits: all those that were there when it began, in no order that means anything."""
+    size = PAGE if is_embedded(client) else BATCH
+    body = {"size": size, "query": {"match_all": {}}, "_source": list(fields)}
+    return every_hit(client, index, body, is_embedded=is_embedded(client))

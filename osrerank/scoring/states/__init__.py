@@ -1,1 +1,0 @@
-"""Document states: documents' vectors, computed once and kept."""

@@ -1,0 +1,1 @@
+"""Document vectors: documents' vectors, computed once and kept."""

@@ -1,0 +1,73 @@
+"""Work that no search waits for: one thread, a bounded number of tasks, and none is lost at an orderly end."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from prometheus_client import Counter
+
+from osrerank._platform import renew_after_fork
+
+MOST_TASKS = 16
+CLOSE_S = 10.0
+"""How long closing waits for what is left, in seconds."""
+
+DROPPED = Counter("osrerank_vectors_dropped", "Writes of document vectors that were left out, because too many waited.")
+
+logger = logging.getLogger(__name__)
+
+
+class Background:
+    """Runs tasks one after the other; safe to use from many threads, and after a fork."""
+
+    def __init__(self, most: int = MOST_TASKS) -> None:
+        self._most = most
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Start over without tasks in a forked child: those that wait are the parent's."""
+        self._tasks: deque[Callable[[], object]] = deque()
+        self._changed = threading.Condition()
+        self._is_running = False
+
+    def submit(self, task: Callable[[], object]) -> bool:
+        """Run a task later; return whether there was room for it."""
+        with self._changed:
+            if len(self._tasks) >= self._most:
+                DROPPED.inc()
+                return False
+            self._tasks.append(task)
+            if not self._is_running:
+                try:
+                    threading.Thread(target=self._work, name="osrerank-vectors", daemon=True).start()
+                except RuntimeError:  # no more threads, or the interpreter ends
+                    self._tasks.pop()
+                    DROPPED.inc()
+                    return False
+                self._is_running = True
+        return True
+
+    def close(self) -> None:
+        """Wait for the tasks that were submitted."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._is_running, CLOSE_S):
+                logger.warning(
+                    "[vectors-lost] %d writes of document vectors were not done in %g s", len(self._tasks), CLOSE_S
+                )
+                self._tasks.clear()
+
+    def _work(self) -> None:
+        """Run tasks until none is left; the thread then ends."""
+        while True:
+            with self._changed:
+                if not self._tasks:
+                    self._is_running = False
+                    self._changed.notify_all()
+                    return
+                task = self._tasks.popleft()
+            try:
+                task()
+            except Exception:
+                logger.exception("[vectors-lost] a task of document vectors failed")

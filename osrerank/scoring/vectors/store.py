@@ -1,0 +1,159 @@
+"""Where records are kept, and what every such place can do."""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from prometheus_client import Counter
+
+from osrerank._pause import Pause
+from osrerank.errors import OsrerankError
+
+REST_S = 10.0
+"""Pause after a failure of a store."""
+VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file or redis, or OSRERANK_VECTORS_INDEX=true"
+
+HITS = Counter("osrerank_vectors_hits", "Documents whose vectors were there, by store.", ["store"])
+MISSES = Counter("osrerank_vectors_misses", "Documents whose vectors were asked of a store and not there.", ["store"])
+BYTES = Counter("osrerank_vectors_bytes", "Bytes of records, by store and direction: read, written.", ["store", "way"])
+ERRORS = Counter("osrerank_vectors_errors", "Failed calls of a store; each costs time only.", ["store"])
+
+
+logger = logging.getLogger(__name__)
+
+
+class Size(NamedTuple):
+    """What a store has.
+
+    Attributes:
+        records: how many.
+        stored: bytes that they take, with what the store adds.
+        most: bytes that they may take; 0 where there is no bound.
+    """
+
+    records: int
+    stored: int
+    most: int
+
+
+class VectorStore(Protocol):
+    """Records by key. A store that is absent, full or slow costs time only: reading and writing never fail.
+
+    What people ask for does: `size`, `prune` and `drop` raise `OsrerankError` where the store cannot do it.
+
+    Whether the bytes are a record of that key is for the caller to see (`osrerank.scoring.vectors.record.Record.read`).
+    """
+
+    @property
+    def name(self) -> str:
+        """The store's name in metrics and reports."""
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the records that there are, by key."""
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        """Keep records; return how many are kept."""
+
+    def size(self) -> Size:
+        """Return what the store has."""
+
+    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
+        """Forget all records but those of these keys, which come in batches; return how many are left."""
+
+    def drop(self) -> int:
+        """Forget all records; return how many there were."""
+
+    def close(self) -> None:
+        """Release what is open."""
+
+
+class Guard:
+    """Counts and logs the failures of a store, and pauses after each.
+
+    Args:
+        store: name of the store, for metrics.
+        place: where it is, for log lines.
+        rest_s: length of the pause, in seconds.
+
+    Attributes:
+        read: pause of reading.
+        write: pause of writing, which is another, so that a full store still answers.
+    """
+
+    def __init__(self, store: str, place: str, rest_s: float = REST_S) -> None:
+        self._store, self._place, self._rest_s = store, place, rest_s
+        self.read, self.write = (Pause(rest_s, partial(self._report, way)) for way in ("read", "write"))
+
+    @contextmanager
+    def asked(self, *errors: type[Exception]) -> Iterator[None]:
+        """Raise a store's own errors as `OsrerankError`, for calls that somebody waits for the result of."""
+        try:
+            yield
+        except errors as error:
+            ERRORS.labels(self._store).inc()
+            raise OsrerankError(f"the document vectors in {self._place} cannot be used: {error}") from error
+
+    def _report(self, way: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - as `Pause` gives it
+        ERRORS.labels(self._store).inc()
+        if is_first:
+            reason = f"{type(error).__name__}: {error}"
+            logger.warning(
+                "[vectors-away] %s: no %s of document vectors for %g s: %s", self._place, way, self._rest_s, reason
+            )
+
+
+class MemoryStore:
+    """Records in this process, those used last.
+
+    Args:
+        most_bytes: memory that records may take, without what Python adds to each.
+    """
+
+    name = "memory"
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._stored = 0
+        self._records: OrderedDict[bytes, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        with self._lock:
+            found = {key: self._records[key] for key in keys if key in self._records}
+            for key in found:
+                self._records.move_to_end(key)
+        return found
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        with self._lock:
+            for key, record in records.items():
+                self._stored += len(record) - len(self._records.get(key, b""))
+                self._records[key] = record
+                self._records.move_to_end(key)
+            while self._stored > self._most:
+                self._stored -= len(self._records.popitem(last=False)[1])
+            return sum(key in self._records for key in records)
+
+    def size(self) -> Size:
+        with self._lock:
+            return Size(len(self._records), self._stored, self._most)
+
+    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
+        wanted = {key for keys in kept for key in keys}
+        with self._lock:
+            self._records = OrderedDict((key, record) for key, record in self._records.items() if key in wanted)
+            self._stored = sum(map(len, self._records.values()))
+            return len(self._records)
+
+    def drop(self) -> int:
+        with self._lock:
+            count, self._stored = len(self._records), 0
+            self._records.clear()
+        return count
+
+    def close(self) -> None:
+        pass

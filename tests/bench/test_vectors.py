@@ -1,0 +1,109 @@
+"""What a search costs whose candidates have vectors: 1,000 searches of the bundled sample, or BENCH_SEARCHES, in turn.
+
+make bench TEST_OPTIONS="-k test_vectors -s"
+"""
+
+import gzip
+import json
+import os
+import statistics
+import time
+
+import pytest
+from opensearchpy.helpers import bulk
+
+from osrerank import connect
+from osrerank.indexing import bi_encoder_of, build_vectors
+from tests.servers import ROOT
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
+
+SAMPLE = ROOT / "osrerank" / "data" / "squad"
+SEARCHES = int(os.environ.get("BENCH_SEARCHES", "1000"))
+INDEX = "squad"
+
+
+@pytest.fixture(scope="module", params=["embedded", "opensearch"])
+def url(request, tmp_path_factory):
+    if request.param == "opensearch":
+        return request.getfixturevalue("opensearch_url")
+    return f"embedded:{tmp_path_factory.mktemp('vectors')}"
+
+
+@pytest.fixture(scope="module")
+def filled(url, tmp_path_factory):
+    lines = gzip.decompress((SAMPLE / "corpus.jsonl.gz").read_bytes()).splitlines()
+    documents = [json.loads(line) for line in lines]
+    with connect(url) as client:
+        bulk(client, ({"_index": INDEX, "_id": one.pop("id"), **one} for one in documents), refresh=True)
+    return url
+
+
+def questions():
+    """Yield questions that no search has asked before."""
+    every = [line.split("\t")[1] for line in (SAMPLE / "queries.tsv").read_text().splitlines()]
+    for number in range(SEARCHES):
+        yield f"{every[number % len(every)]} {number}"
+
+
+def took_ms(client, question, rerank):
+    began = time.perf_counter()
+    response = client.search(question, index=INDEX, rerank=rerank)
+    assert not rerank or response["rerank"]["applied"] is True
+    return (time.perf_counter() - began) * 1000
+
+
+def show(name, times_ms):
+    ordered = sorted(times_ms)
+    parts = [ordered[round(share * len(ordered)) - 1] for share in (0.95, 0.99)]
+    print(f"{name:<44} {statistics.median(ordered):>9.1f} {parts[0]:>8.1f} {parts[1]:>8.1f}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of the file, in which one engine's vectors serve the next: the texts are the same."""
+    return tmp_path_factory.mktemp("folder")
+
+
+@pytest.fixture
+def client(filled, folder, monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(folder))
+    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
+    with connect(filled) as made:
+        made.warm_up()
+        yield made
+
+
+def built(client):
+    began = time.perf_counter()
+    done = build_vectors(client, INDEX)
+    print(f"{done}; {done.texts / (time.perf_counter() - began):.1f} texts a second")
+
+
+def table(client, name, *depths):
+    print(f"{'ms a search':<44} {'median':>9} {'p95':>8} {'p99':>8}")
+    for depth in depths:
+        rerank = {"depth": depth} if depth else False
+        show(
+            f"{name}, {f'depth {depth:,}' if depth else 'BM25'}", [took_ms(client, one, rerank) for one in questions()]
+        )
+
+
+def test_cold_and_warm_searches_with_vectors(client):
+    first = took_ms(client, "what is oxygen used for", True)
+    bi_encoder_of(client).records.flush()
+    second = took_ms(client, "what is oxygen needed for", True)
+    print(f"\nthe first search, the next one, depth 100: {first:.0f}, {second:.0f} ms")
+    built(client)
+    size = bi_encoder_of(client).store.size()
+    print(f"{size.stored / size.records:.0f} bytes a record")
+    table(client, "file", 0, 100, 200, 500, 1000)
+
+
+def test_searches_with_vectors_in_a_side_index(client, filled, monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
+    with connect(filled) as another:
+        another.warm_up()
+        built(another)
+        another.indices.refresh(index=f"{INDEX}-osrerank-vectors")
+        table(another, "side index", 100, 1000)

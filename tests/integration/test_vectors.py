@@ -1,0 +1,223 @@
+"""Vectors of an index's documents, on both engines: built beforehand, found by searches, never of an old text."""
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from osrerank import Client, connect
+from osrerank.cli import cli
+from osrerank.errors import ConfigError
+from osrerank.indexing import bi_encoder_of, build_vectors, coverage, prune_vectors
+from tests.articles import fill
+from tests.servers import ROOT
+
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+pytestmark = pytest.mark.integration
+
+WORDS = ["blood", "pressure", "is", "low", "when", "the", "heart", "slow", "water", "wing", "flow", "heat"]
+RNG = random.Random(7)
+DOCUMENTS: list[dict[str, Any]] = [
+    {"title": f"about {RNG.choice(WORDS)}", "text": " ".join(RNG.choices(WORDS, k=RNG.randrange(5, 60)))}
+    for _ in range(150)
+]
+LONG = {"title": "long", "text": " ".join(RNG.choices(WORDS, k=800))}
+QUERY = "blood pressure is low"
+WITHOUT_VECTORS = ROOT / "tests" / "data" / "tiny-bert-one-label"
+
+
+@pytest.fixture
+def client(engine_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
+    with connect(engine_url, model=str(model)) as made:
+        yield made
+
+
+def order(client: Client, index: str, **options: Any) -> list[tuple[str, float]]:
+    response = client.search(QUERY, index=index, rerank={"depth": 100, **options}, size=100)
+    assert response["rerank"]["applied"] is True, response["rerank"]
+    return [(hit["_id"], hit["_score"]) for hit in response["hits"]["hits"]]
+
+
+def test_searches_find_what_was_built(client: Client, index_name: str, encodings: list[int]) -> None:
+    fill(client, index_name, [*DOCUMENTS, LONG, {"title": "", "text": ""}, {"year": 2024}])
+    seen: list[tuple[int, int]] = []
+    built = build_vectors(client, index_name, report=lambda done, count: seen.append((done.documents, count)))
+    assert (built.documents, built.empty) == (153, 1)
+    assert built.encoded == len(encodings)
+    assert built.texts > 153  # the long one has passages
+    assert seen[-1] == (153, 153)
+    del encodings[:]
+    order(client, index_name)
+    assert len(encodings) == 1  # the query
+    del encodings[:]
+    again = build_vectors(client, index_name)
+    assert (again.documents, again.encoded, encodings) == (153, 0, [])
+
+
+def test_the_second_search_encodes_nothing(client: Client, index_name: str, encodings: list[int]) -> None:
+    fill(client, index_name, [*DOCUMENTS, LONG])
+    first = order(client, index_name)
+    assert len(encodings) > 100
+    bi_encoder_of(client).records.flush()  # written by now
+    del encodings[:]
+    assert order(client, index_name) == first
+    assert encodings == []  # the query is known, too
+
+
+def test_no_score_of_an_old_text(client: Client, index_name: str) -> None:
+    fill(client, index_name, DOCUMENTS)
+    build_vectors(client, index_name)
+    changed = [
+        {**one, "text": f"{one['text']} heart"} if place % 3 == 0 else one for place, one in enumerate(DOCUMENTS)
+    ]
+    fill(client, index_name, changed)
+    warm = order(client, index_name)
+    store = bi_encoder_of(client).store
+    assert store is not None
+    assert store.drop() >= 150
+    assert order(client, index_name) == warm
+
+
+def test_a_model_without_vectors_says_so(engine_url: str, index_name: str) -> None:
+    with (
+        connect(engine_url, model=str(WITHOUT_VECTORS)) as client,
+        pytest.raises(ConfigError, match="only bi-encoders"),
+    ):
+        build_vectors(client, index_name)
+
+
+def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -> None:
+    fill(client, index_name, DOCUMENTS)
+    build_vectors(client, index_name)
+    store = bi_encoder_of(client).store
+    assert store is not None
+    client.delete(index=index_name, id="0", refresh=True)
+    client.index(index=index_name, id="1", body={"title": "Another", "text": "text than before."}, refresh=True)
+    assert store.size().records == 150
+    assert prune_vectors(client, [index_name]) == 148
+    before = order(client, index_name)
+    bi_encoder_of(client).records.flush()
+    assert store.size().records >= 148
+    assert order(client, index_name) == before
+
+
+def test_how_much_of_an_index_has_vectors(client: Client, index_name: str, engine_url: str, model: Path) -> None:
+    fill(client, index_name, DOCUMENTS)
+    found = coverage(client, index_name)
+    assert (found.documents, found.texts, found.known) == (150, 150, 0)
+    assert found.seconds > 0
+    assert found.stored == 150 * 62  # a vector of 32 numbers in 8 bits, with header, scale and digest
+    build_vectors(client, index_name)
+    assert coverage(client, index_name).known == 150
+    arguments = ["--url", engine_url, "--model", str(model), "doctor", "--index", index_name]
+    said = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
+    assert f"150 of the first 150 texts of {index_name} have vectors; those of all 150 documents take" in said
+
+
+def test_a_new_model_is_made_ready_while_the_old_one_serves(
+    engine_url: str, client: Client, index_name: str, model: Path, tmp_path: Path, encodings: list[int]
+) -> None:
+    fill(client, index_name, DOCUMENTS)
+    build_vectors(client, index_name)
+    before = order(client, index_name)
+    new = tmp_path / "new"
+    shutil.copytree(model, new)
+    card = json.loads((new / "osrerank.json").read_text("utf-8"))
+    card["document_prefix"] = "another : "
+    (new / "osrerank.json").write_text(json.dumps(card), "utf-8")
+
+    def covered(share: str) -> int:
+        command = ["--url", engine_url, "--model", str(new), "vectors", "coverage", "--index", index_name]
+        return CliRunner().invoke(cli, [*command, "--at-least", share], catch_exceptions=False).exit_code
+
+    assert (covered("0"), covered(".01")) == (0, 1)
+    with connect(engine_url, model=str(new)) as another:
+        build_vectors(another, index_name)
+        assert covered("1") == 0
+        del encodings[:]
+        assert order(client, index_name) == before
+        order(another, index_name)
+        assert len(encodings) == 1  # the query, by the new model; the old one knows it
+
+
+def test_indexing_computes_vectors_where_that_is_asked(
+    engine_url: str, client: Client, index_name: str, model: Path, tmp_path: Path, encodings: list[int]
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    lines = [json.dumps({"id": str(place), **document}) for place, document in enumerate(DOCUMENTS)]
+    corpus.write_text("\n".join(lines), "utf-8")
+    arguments = ["--url", engine_url, "--model", str(model), "index", "jsonl", str(corpus), "--index", index_name]
+    said = CliRunner().invoke(cli, [*arguments, "--vectors"], catch_exceptions=False)
+    assert "vectors: 150 documents, 150 texts, 150 of them encoded now" in said.stdout
+    del encodings[:]
+    order(client, index_name)
+    assert len(encodings) == 1  # the query
+    again = CliRunner().invoke(cli, [*arguments, "--recreate", "--vectors", "--json"], catch_exceptions=False)
+    assert json.loads(again.stdout)["vectors"] == {"documents": 150, "texts": 150, "encoded": 0, "empty": 0}
+
+
+def test_the_commands(
+    engine_url: str, client: Client, index_name: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, index_name, DOCUMENTS)
+    shared = ["--url", engine_url, "--model", str(model)]
+
+    def answer(*arguments: str) -> dict[str, Any]:
+        result = CliRunner().invoke(cli, [*shared, "--json", "vectors", *arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        found: dict[str, Any] = json.loads(result.stdout)
+        return found
+
+    built = answer("build", "--index", index_name)
+    assert (built["documents"], built["encoded"], built["store"], built["records"]) == (150, 150, "file", 150)
+    assert answer("status")["records"] == 150
+    assert answer("prune", "--index", index_name) == {"records": 150}
+    assert answer("drop", "--yes") == {"dropped": 150}
+    assert answer("status")["records"] == 0
+    shown = CliRunner().invoke(cli, [*shared, "vectors", "build", "--index", index_name], catch_exceptions=False)
+    assert "150 documents, 150 texts, 150 of them encoded now" in shown.stdout
+    assert "file: 150 records" in CliRunner().invoke(cli, [*shared, "vectors", "status"]).stdout
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    off = CliRunner().invoke(cli, [*shared, "vectors", "status"])
+    assert "vectors are off" in str(off.exception)
+
+
+def test_an_open_depth_goes_as_deep_as_vectors_are_known(client: Client, index_name: str, encodings: list[int]) -> None:
+    fill(client, index_name, DOCUMENTS)
+
+    def depth_of(query: str) -> int:
+        response = client.search(query, index=index_name, rerank={"depth": "auto"}, size=3)
+        assert response["rerank"]["applied"] is True
+        return int(response["rerank"]["stages"][0]["candidates"])
+
+    found = client.search(QUERY, index=index_name, size=150)["hits"]["hits"]
+    assert len(found) > 125
+    assert depth_of(QUERY) == 100
+    bi_encoder_of(client).records.flush()
+    assert depth_of(QUERY) == 100  # what is deeper was not scored, so it has no vectors
+    some = [hit["_source"]["title"] + " " + hit["_source"]["text"] for hit in [*found[100:120], *found[121:]]]
+    bi_encoder_of(client).remember(some)
+    del encodings[:]
+    assert depth_of(QUERY) == 120  # the candidate after these has none
+    build_vectors(client, index_name)
+    del encodings[:]
+    assert depth_of(f"{QUERY} again") == len(
+        client.search(f"{QUERY} again", index=index_name, size=150)["hits"]["hits"]
+    )
+    assert len(encodings) == 1  # the query
+
+
+def test_an_open_depth_without_vectors_is_the_usual_one(engine_url: str, index_name: str) -> None:
+    with connect(engine_url, model=str(WITHOUT_VECTORS)) as client:
+        fill(client, index_name, DOCUMENTS)
+        response = client.search(QUERY, index=index_name, rerank={"depth": "auto"}, size=3)
+        assert response["rerank"]["stages"][0]["candidates"] == 100

@@ -1,0 +1,274 @@
+"""A bi-encoder and a store of vectors: the scores of whole pairs, cold and warm the same."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.errors import InferenceError
+from osrerank.scoring.card import Pooling
+from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.model_files import read_card
+from osrerank.scoring.onnx_scorer import EncoderBackend
+from osrerank.scoring.vectors.configured import VectorStorage
+from osrerank.scoring.vectors.record import PROFILES
+from osrerank.scoring.vectors.scorer import BiEncoderScorer
+from osrerank.scoring.vectors.store import MemoryStore, VectorStore
+from osrerank.types import Deadline, Scores
+from tests.bi_encoders import TINY, defined, plain
+
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+from osrerank.export.export_model import ExportOptions, export_model
+
+QUERY = "what causes low blood pressure"
+WORDS = ["blood", "pressure", "is", "low", "when", "the", "heart", "slow", "water", "wing", "flow", "heat", "of"]
+RNG = random.Random(3)
+DOCUMENTS = ["", *(" ".join(RNG.choices(WORDS, k=RNG.randrange(1, 60))) for _ in range(40)), "low " * 900]
+MONO = [(place,) for place in range(len(DOCUMENTS))]
+POOLINGS = ("cls", "mean")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that makes a model's directory, once for each pooling and precision."""
+    folder = tmp_path_factory.mktemp("models")
+    source = plain(folder / "plain")
+
+    def made(pooling: Pooling = "cls", precision: str = "fp32") -> Path:
+        directory = folder / f"{pooling}-{precision}"
+        if not directory.exists():
+            prefixes = {"query_prefix": "ask : ", "document_prefix": "say : "}
+            export_model(source, directory, ExportOptions(pooling=pooling, precision=precision, **prefixes))
+        return directory
+
+    return made
+
+
+def opened(
+    directory: Path, store: VectorStore | None = None, profile: str = "exact", secret: bytes = b""
+) -> BiEncoderScorer:
+    card = read_card(directory)
+    backend = EncoderBackend.load(directory, card, threads=2)
+    builder = InputBuilder.load(directory, card)
+    return BiEncoderScorer(directory, card, builder, backend, VectorStorage(store, PROFILES[profile], secret))
+
+
+def whole_pairs(directory: Path) -> LocalScorer:
+    """Return a scorer that computes each pair from its texts, without records."""
+    card = read_card(directory)
+    return LocalScorer(directory, card, InputBuilder.load(directory, card), EncoderBackend.load(directory, card))
+
+
+def cold_and_warm(directory: Path, profile: str, tuples: Sequence[tuple[int, ...]]) -> tuple[Scores, Scores]:
+    store = MemoryStore(10_000_000)
+    found = []
+    for _ in range(2):
+        scorer = opened(directory, store, profile)
+        found.append(scorer.score(QUERY, DOCUMENTS, tuples))
+        scorer.close()  # what is being written is there then
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_exact_records_give_the_scores_of_whole_pairs(models: Callable[..., Path], pooling: str) -> None:
+    whole = whole_pairs(models(pooling)).score(QUERY, DOCUMENTS, MONO)
+    scores = opened(models(pooling)).score(QUERY, DOCUMENTS, MONO)
+    np.testing.assert_allclose(scores.values / 20, whole.values / 20, atol=1e-5)  # 20: the calibration's scale
+    assert np.ptp(scores.values) > 0.1
+    assert (scores.reached, scores.truncated, scores.failures) == (len(DOCUMENTS), whole.truncated, {})
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_whole_pairs_have_the_scores_of_the_definition(models: Callable[..., Path], pooling: str) -> None:
+    directory = models(pooling)
+    texts = DOCUMENTS[:9]
+    scores = whole_pairs(directory).score(QUERY, texts, MONO[:9])
+    expected = [defined(TINY, QUERY, text, pooling, ("ask : ", "say : ")) for text in texts]
+    np.testing.assert_allclose((scores.values + 15) / 20, expected, atol=1e-5)  # the calibration is 20 * raw - 15
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_cold_and_warm_scores_are_the_same(
+    models: Callable[..., Path], pooling: str, profile: str, precision: str
+) -> None:
+    cold, warm = cold_and_warm(models(pooling, precision), profile, MONO)
+    np.testing.assert_array_equal(cold.values, warm.values)
+    assert (warm.truncated, warm.reached) == (cold.truncated, cold.reached)
+    assert (cold.encoded, cold.known, warm.encoded, warm.known) == (len(DOCUMENTS), 0, 0, len(DOCUMENTS))
+    assert warm.truncated == 1
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_score_does_not_depend_on_its_neighbours(models: Callable[..., Path], pooling: str) -> None:
+    scorer = opened(models(pooling), MemoryStore(10_000_000), "standard")
+    together = scorer.score(QUERY, DOCUMENTS, MONO).values
+    for count in (1, 2, 16, 31, 33, 41):
+        places = RNG.sample(range(len(DOCUMENTS)), count)
+        values = scorer.score(QUERY, [DOCUMENTS[at] for at in places], [(at,) for at in range(count)]).values
+        np.testing.assert_array_equal(values, together[places])
+
+
+def test_rounded_records_are_near(models: Callable[..., Path]) -> None:
+    whole = opened(models()).score(QUERY, DOCUMENTS, MONO).values
+    scores = opened(models(), profile="standard").score(QUERY, DOCUMENTS, MONO).values
+    assert 0 < np.abs(scores - whole).max() < 0.1 * np.ptp(whole)
+
+
+class Forgetful(MemoryStore):
+    """A store that returns something else than what was written."""
+
+    def __init__(self, change: Callable[[bytes], bytes]) -> None:
+        super().__init__(10_000_000)
+        self.change = change
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        return {key: self.change(content) for key, content in super().read(keys).items()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content[:-1],
+        lambda content: content[:20] + bytes([content[20] ^ 4]) + content[21:],
+        lambda content: b"",
+        lambda content: bytes(len(content)),
+    ],
+)
+def test_a_broken_record_is_computed_anew(models: Callable[..., Path], change: Callable[[bytes], bytes]) -> None:
+    directory = models()
+    expected = opened(directory, profile="standard").score(QUERY, DOCUMENTS, MONO).values
+    store = Forgetful(change)
+    for _ in range(2):
+        scorer = opened(directory, store, "standard")
+        np.testing.assert_array_equal(scorer.score(QUERY, DOCUMENTS, MONO).values, expected)
+        scorer.close()
+
+
+def test_a_forged_record_is_none(models: Callable[..., Path]) -> None:
+    directory, store = models(), MemoryStore(10_000_000)
+    forger = opened(directory, store, "standard")
+    other = [f"water {text}" for text in DOCUMENTS]
+    forger.score(QUERY, other, MONO)
+    forger.close()
+    keyed = opened(directory, store, "standard", b"secret")
+    expected = opened(directory, profile="standard").score(QUERY, other, MONO).values
+    np.testing.assert_array_equal(keyed.score(QUERY, other, MONO).values, expected)
+
+
+def test_a_changed_text_and_another_profile_have_other_records(models: Callable[..., Path]) -> None:
+    one, other = opened(models(), profile="standard"), opened(models(), profile="exact")
+    assert one.records.side != other.records.side
+    assert one.identity != other.identity
+    assert one.records.side == opened(models(), profile="standard").records.side
+
+
+class Counting(MemoryStore):
+    """Counts what is asked and written."""
+
+    def __init__(self) -> None:
+        super().__init__(10_000_000)
+        self.asked, self.written = 0, 0
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        self.asked += len(keys)
+        return super().read(keys)
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        self.written += len(records)
+        return super().write(records)
+
+
+def test_equal_texts_have_one_record(models: Callable[..., Path]) -> None:
+    store = Counting()
+    scorer = opened(models(), store, "standard")
+    values = scorer.score(QUERY, ["low", "heart", "low"], [(0,), (1,), (2,)]).values
+    scorer.close()
+    assert values[0] == values[2]
+    assert (store.asked, store.written) == (2, 2)
+
+
+def test_after_the_deadline_nothing_is_attempted(models: Callable[..., Path]) -> None:
+    scores = opened(models(), profile="standard").score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(-1))
+    assert (scores.reached, scores.inferences) == (0, 0)
+    assert np.isnan(scores.values).all()
+
+
+def test_what_has_vectors_is_scored_where_time_is_short(
+    models: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore(10_000_000)
+    scorer = opened(models(), store, "standard")
+    scorer.remember(DOCUMENTS)
+    expected = scorer.score("water", DOCUMENTS, MONO).values
+    scorer.close()
+    scorer = opened(models(), store, "standard")
+    scorer.score(QUERY, [], [])
+    texts = [f"unknown {number} {text}" if number == 3 else text for number, text in enumerate(DOCUMENTS)]
+    slow = threading.Event()
+    encoded = EncoderBackend.encoded
+
+    def waiting(self: EncoderBackend, ids: np.ndarray) -> np.ndarray:
+        slow.wait(0.6)
+        return encoded(self, ids)
+
+    monkeypatch.setattr(EncoderBackend, "encoded", waiting)
+    scores = scorer.score("water", texts, MONO, deadline=Deadline.after_ms(300))
+    slow.set()
+    assert scores.reached in (3, len(DOCUMENTS))
+    np.testing.assert_array_equal(np.delete(scores.values, 3), np.delete(expected, 3))
+
+
+def test_what_a_deadline_cut_off_is_encoded_afterwards(
+    models: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = EncoderBackend.encoded
+
+    def slow(self: EncoderBackend, ids: np.ndarray) -> np.ndarray:
+        time.sleep(0.05)
+        return encoded(self, ids)
+
+    monkeypatch.setattr(EncoderBackend, "encoded", slow)
+    store = MemoryStore(10_000_000)
+    scorer = opened(models(), store, "standard")
+    scores = scorer.score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(400))
+    assert 0 < scores.reached < len(DOCUMENTS)
+    until = time.monotonic() + 30
+    while store.size().records < len(set(DOCUMENTS)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert store.size().records == len(set(DOCUMENTS))
+    monkeypatch.undo()
+    assert scorer.score(QUERY, DOCUMENTS, MONO).reached == len(DOCUMENTS)
+    scorer.close()
+
+
+def test_a_text_that_fails_does_not_fail_its_neighbours(
+    models: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = EncoderBackend.encoded
+
+    def failing(self: EncoderBackend, ids: np.ndarray) -> np.ndarray:
+        if len(ids) > 300:
+            raise RuntimeError("out of memory")
+        return encoded(self, ids)
+
+    monkeypatch.setattr(EncoderBackend, "encoded", failing)
+    scores = opened(models(), profile="standard").score(QUERY, DOCUMENTS, MONO)
+    assert list(scores.failures) == [len(DOCUMENTS) - 1]
+    assert "out of memory" in scores.failures[len(DOCUMENTS) - 1]
+    assert np.isfinite(scores.values[:-1]).all()
+
+
+def test_a_closed_scorer_says_so(models: Callable[..., Path]) -> None:
+    scorer = opened(models())
+    scorer.close()
+    with pytest.raises(InferenceError, match="closed"):
+        scorer.score(QUERY, ["low"], [(0,)])
