@@ -2,9 +2,13 @@
 
 EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
 
+SETTINGS = ("_FOLDER", "_INDEX", "_KEY", "_MB", "_PROFILE", "_REDIS_URL", "_TTL_S")
+"""What the names of the settings of document vectors end with."""
+
 HYBRID = "use a hybrid or knn query of your own as the first pass"
 
 REMOVED: dict[str, str] = {
+    **{f"OSRERANK_STATES{rest}": f"set OSRERANK_VECTORS{rest}" for rest in ("", *SETTINGS)},
     "biases": EXPORT,
     "cross-bias": "export the bi-encoder that it was made from: osrerank export SOURCE OUTPUT",
     "joining": "export the bi-encoder that it was made from: osrerank export SOURCE OUTPUT",
@@ -26,7 +30,6 @@ REMOVED: dict[str, str] = {
     "osrerank export --pool-factor": EXPORT,
     "osrerank export --query-bias": EXPORT,
     "osrerank index --vector-field": "let your application or an ingest pipeline fill a vector field of your own",
-    "osrerank index --vectors": "let your application or an ingest pipeline fill a vector field of your own",
     "osrerank judgments": "make judgments from UBI's click events with OpenSearch's Search Relevance plugin",
     "osrerank plan --budget-s": "leave it out: the measurement ends by itself",
     "osrerank plan --cache-hit-rate": "leave searches whose scores are cached out of --searches-per-s",
@@ -39,17 +42,21 @@ REMOVED: dict[str, str] = {
     "osrerank plan --rates": "give --pairs-per-s and --variation",
     "osrerank plan --save-rates": "print the rates with osrerank --json plan",
     "osrerank plan --seed": "leave it out: a formula replaced the simulation",
-    "osrerank plan --states-share": "build the states first, with osrerank states build",
+    "osrerank plan --states-share": "build the vectors first, with osrerank vectors build",
+    "osrerank bench --states": "use --vectors",
+    "osrerank index --states": "use --vectors",
     "osrerank run --source": f"{HYBRID}, with client.search",
     "osrerank run --vectors": f"{HYBRID}, with client.search",
     "osrerank search --vectors": f"{HYBRID}, with client.search",
-    "osrerank states build --kind": "leave it out: only the model of the first stage has states",
     "osrerank tradeoff --recall": "measure the recall of each run: osrerank evaluate -m R@100",
+    "osrerank states": "document states are document vectors now: use osrerank vectors",
     "osrerank train mono --on-states": "leave it out to train the whole model; joined layers are gone",
     "osrerank train mono --states-profile": "leave it out: training reads whole texts",
-    "osrerank vectors": f"{HYBRID}; osrerank states build encodes documents for reranking",
+    "osrerank/mono": "use osrerank/e5-small, the same weights",
+    "osrerank/mono-small": "use osrerank/minilm-l6, the same weights",
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",
     "prior_share": EXPORT,
+    "recipe.layout": 'write kind = "cross-encoder" for the layout standard, and leave bi-encoder out',
     "rerank.candidates": HYBRID,
     "rerank.duo_skip_margin": "lower duo_depth, or set duo_budget_ms, where pairs take too long",
     "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',

@@ -12,6 +12,7 @@ from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect, embedded_folder
 from osrerank.errors import ConfigError
 from osrerank.retrieval.text_fields import fields_in
+from osrerank.scoring.card import POINTWISE
 from osrerank.scoring.registry import HTTP, WORKERS, is_local, load, load_local
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline
@@ -97,7 +98,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
         yield Finding("model", "absent", f"scoring is not done here: the backend is {settings.backend}")
         return
     try:
-        scorer = load_local(settings.model_copy(update={"vectors": "off"}), "mono")  # the pair is computed each time
+        scorer = load_local(settings.model_copy(update={"vectors": "off"}), POINTWISE)  # the pair is computed each time
     except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
         yield Finding("model", "failed", _sentence(error), "see docs/models.md, or leave OSRERANK_MODEL unset")
         return
@@ -113,7 +114,7 @@ def _rerank_server(settings: Settings) -> Finding:
     """Score a pair through the rerank server."""
     fix = "correct OSRERANK_RERANK_URL, _KEY, _DIALECT or the model's name, or start the server; see docs/models.md"
     try:
-        with closing(load(settings, "mono")) as scorer:
+        with closing(load(settings, POINTWISE)) as scorer:
             scored = _pair(scorer, Deadline.after_ms(SERVER_MS))
     except Exception as error:  # noqa: BLE001 - whatever keeps the server from scoring is the finding
         return Finding("model", "failed", _sentence(error), fix)

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -12,12 +11,11 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.response import parse
 from osrerank.retrieval.requests import is_embedded
-from osrerank.scoring.registry import load_scorer
-from osrerank.scoring.vectors.index import SUFFIX, IndexStore, every_hit
+from osrerank.scoring.vectors.index import OLDER_SUFFIX, SUFFIX, IndexStore, every_hit
 from osrerank.scoring.vectors.request import FetchedVectors
 from osrerank.scoring.vectors.scorer import BiEncoderScorer
 from osrerank.scoring.vectors.store import VECTORS_OFF
-from osrerank.types import LongText, Query, Scorer
+from osrerank.types import LongText, Query
 
 BATCH = 64
 """Documents encoded at a time."""
@@ -72,13 +70,13 @@ def build_vectors(
         OsrerankError: a text cannot be encoded, or the store takes nothing.
     """
     sides, done = SideStores(client), Built()
-    with record_maker(client) as scorer:
-        count = int(client.count(index=index)["count"])
-        for batch in batches_of(client, index):
-            kept = [scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
-            texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
-            done = done.plus(batch.documents, texts, encoded, batch.empty)
-            report(done, count)
+    scorer = bi_encoder_of(client)
+    count = int(client.count(index=index)["count"])
+    for batch in batches_of(client, index):
+        kept = [scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
+        texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
+        done = done.plus(batch.documents, texts, encoded, batch.empty)
+        report(done, count)
     return done
 
 
@@ -118,7 +116,7 @@ def side_stores(client: Client, names: Sequence[str]) -> list[IndexStore]:
         NotFoundError: there is no such index.
     """
     found = {name for one in names for name in client.indices.get_mapping(index=one)}
-    real = sorted(name for name in found if not name.endswith(SUFFIX))
+    real = sorted(name for name in found if not name.endswith((SUFFIX, OLDER_SUFFIX)))
     return [IndexStore(client, name, is_embedded=is_embedded(client)) for name in real]
 
 
@@ -133,7 +131,8 @@ class SideStores:
     def of(self, index: str) -> IndexStore | None:
         """Return an index's side index."""
         if self._is_on and index not in self._stores:
-            self._stores[index] = IndexStore(self._client, index, is_embedded=is_embedded(self._client))
+            store = self._stores[index] = IndexStore(self._client, index, is_embedded=is_embedded(self._client))
+            store.take_over()
         return self._stores.get(index)
 
 
@@ -228,25 +227,6 @@ def batches_of(client: Client, index: str) -> Iterator[Batch]:
         yield Batch(texts, len(hits), empty)
 
 
-@contextmanager
-def record_maker(client: Client) -> Iterator[BiEncoderScorer]:
-    """Yield what makes the records of a client's model: its scorer; with the torch backend the same model in torch.
-
-    Raises:
-        ConfigError: the model has no vectors.
-        ModelLoadError, MissingDependencyError: it cannot be loaded in torch.
-    """
-    settings = client.reranker.settings
-    if settings.backend != "torch":
-        yield bi_encoder_of(client)
-        return
-    scorer = load_scorer(settings.model, backend="onnx", threads=settings.threads, kind="mono", settings=settings)
-    try:
-        yield _bi_encoder(scorer).made_in_torch(settings.dtype)
-    finally:
-        scorer.close()
-
-
 def bi_encoder_of(client: Client) -> BiEncoderScorer:
     """Return the client's model.
 
@@ -254,12 +234,9 @@ def bi_encoder_of(client: Client) -> BiEncoderScorer:
         ConfigError: it has no vectors.
         ModelLoadError, MissingDependencyError: it cannot be loaded.
     """
-    return _bi_encoder(client.reranker.scorer(cached=False))
-
-
-def _bi_encoder(scorer: Scorer) -> BiEncoderScorer:
+    scorer = client.reranker.scorer(cached=False)
     if not isinstance(scorer, BiEncoderScorer):
-        reason = f"{scorer.model} has no document vectors: only bi-encoders do, computed by onnx"
+        reason = f"{scorer.model} has no document vectors: only bi-encoders do"
         raise ConfigError(f"{reason}; osrerank export reads one of the hub", setting="model", source="--model")
     return scorer
 

@@ -17,6 +17,7 @@ class StageMarks(TypedDict):
         applied: whether it made its part of the order.
         reason: why not, or not wholly.
         model: the model's name; None where no model scored.
+        kind: ``bi-encoder``, ``cross-encoder`` or ``duo``; likewise.
         candidates: that it looked at.
         inferences: runs of the model.
         cached: scores that the cache had.
@@ -33,6 +34,7 @@ class StageMarks(TypedDict):
     applied: bool | Literal["partial"]
     reason: str | None
     model: str | None
+    kind: Literal["bi-encoder", "cross-encoder", "duo"] | None
     candidates: int
     inferences: int
     cached: int
@@ -105,6 +107,7 @@ class RerankMarks(TypedDict):
         reason: why not, or not wholly.
         first_pass_took_ms: the first pass's own ``took``, in milliseconds.
         stages: what each stage did.
+        warnings: what was done otherwise than asked for, in sentences; absent where nothing was.
         fields: the fields that were read; absent where OpenSearch reranked, or nothing did.
         below_min_score: hits that ``min_score`` removed, where it was given.
         cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
@@ -116,6 +119,7 @@ class RerankMarks(TypedDict):
     reason: str | None
     first_pass_took_ms: int
     stages: list[StageMarks]
+    warnings: NotRequired[list[str]]
     fields: NotRequired[list[str]]
     below_min_score: NotRequired[int]
     cuts: NotRequired[list[CutMarks]]
@@ -144,7 +148,8 @@ class HitMarks(TypedDict, total=False):
 
     Attributes:
         first_pass: the first pass's score and rank.
-        mono: the model's; also of its best passage.
+        vectors: the bi-encoder's; also of its best passage.
+        mono: the cross-encoder's; likewise.
         sentences: of a document's best sentences.
         blend: of the model and the first pass together.
         duo: of the comparisons in pairs.
@@ -156,6 +161,7 @@ class HitMarks(TypedDict, total=False):
     """
 
     first_pass: StageScoreMarks
+    vectors: StageScoreMarks
     mono: StageScoreMarks
     sentences: StageScoreMarks
     blend: StageScoreMarks

@@ -53,7 +53,7 @@ class Reranker:
 
     Args:
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model; the settings' when None.
-        duo_model: likewise, the model that compares pairs, for ``pipeline="mono-duo"``.
+        duo_model: likewise, the model that compares pairs, for ``mono-duo`` and ``vectors-duo``.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``; the settings' when None.
         redis_url: Redis for the score cache; the settings' when None.
         scorer: used in place of a model; the caller closes it.

@@ -15,6 +15,8 @@ from osrerank.thresholds.cut import Thresholds, at_least
 from osrerank.types import Candidate, Hit, Query, Ranking, Section, StageReport, StageScore
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
+FIRST_STAGES = ("vectors", "mono")
+"""Names of the stage that scores documents one by one, by a bi-encoder or a cross-encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,11 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
         **response,
         "took": int(response.get("took", 0) + round(rerank_ms)),
         "hits": hits,
-        "rerank": {**summary(ranking.reports, response.get("took", 0), explain=page.explain), **below},
+        "rerank": {
+            **summary(ranking.reports, response.get("took", 0), explain=page.explain),
+            **({"warnings": list(ranking.warnings)} if ranking.warnings else {}),
+            **below,
+        },
     }
 
 
@@ -302,14 +308,15 @@ def reasons(reports: Iterable[StageReport]) -> str:
 
 def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:
     pairs = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
-    states = {"encoded": report.encoded, "known": report.known} if report.encoded or report.known else {}
+    vectors = {"encoded": report.encoded, "known": report.known} if report.encoded or report.known else {}
     return {
         **pairs,
-        **states,
+        **vectors,
         "name": report.name,
         "applied": report.applied,
         "reason": report.reason or None,
         "model": report.model or None,
+        "kind": report.kind or None,
         "candidates": report.candidates,
         "inferences": report.inferences,
         "cached": report.cached,

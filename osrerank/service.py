@@ -7,8 +7,9 @@ from itertools import takewhile
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.passages import BY_WINDOW
-from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
+from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import Pipeline
+from osrerank.scoring.card import DUO, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import HTTP, check_settings
 from osrerank.scoring.vectors.request import FetchedVectors, WithVectors
@@ -60,8 +61,8 @@ class RerankService:
         check_settings(settings)
         self.settings = settings
         fix = "" if settings.backend == HTTP else NAME_A_DUO_MODEL
-        self._mono = LoadedModel(settings.model, "mono", settings, scorer)
-        self._duo = LoadedModel(settings.duo_model or "", "duo", settings, duo_scorer, fix=fix)
+        self._first = LoadedModel(settings.model, POINTWISE, settings, scorer)
+        self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix=fix)
 
     def depth(self, options: Rerank) -> int:
         """Return how many candidates the first pass must return."""
@@ -100,6 +101,7 @@ class RerankService:
             if options.depth == "auto":
                 read = vectors or FetchedVectors({})  # what is read to find the depth is not read again
                 options = self._with_depth(options, ranking, read)
+            options, warnings = self.resolve(options)
             pipeline = self._pipeline(options, read, brought=vectors is not None)
         except (ModelLoadError, MissingDependencyError, WorkerError) as error:
             if options.on_failure == "raise":
@@ -107,7 +109,8 @@ class RerankService:
             current().event("osrerank.no_model", error__type=name_of(error))
             logger.warning("[no-model] there is no model to score with, searches keep their first pass: %s", error)
             return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
-        return pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
+        ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
+        return replace(ranked, warnings=(*ranked.warnings, *warnings)) if warnings else ranked
 
     def identity(self, options: Rerank) -> dict[str, object]:
         """Return what an order depends on besides the options: the models' identities, and the blend with its weight.
@@ -119,13 +122,13 @@ class RerankService:
         """
         if not isinstance(options.pipeline, str):
             return {}
-        scorer = self._mono.scorer(cached=False)
+        scorer = self._first.scorer(cached=False)
         blend = _blend(options, scorer)
         depends: dict[str, object] = {
             "scorer": scorer.identity,
             "blend": None if blend is None else [blend.method, blend.weight],
         }
-        return depends | ({"duo": self._duo.scorer(cached=False).identity} if options.pipeline == MONO_DUO else {})
+        return depends | ({"duo": self._duo.scorer(cached=False).identity} if options.compares_pairs else {})
 
     @property
     def model_name(self) -> str:
@@ -138,7 +141,7 @@ class RerankService:
         Raises:
             ModelLoadError: the model cannot be loaded.
         """
-        return self._mono.scorer(cached=cached)
+        return self._first.scorer(cached=cached)
 
     def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:
         """Return the scores of texts as a search has them by default: of long ones their best passage's, if advised.
@@ -153,7 +156,7 @@ class RerankService:
             ScoringError: the model cannot be loaded, nothing was scored in time, or no document could be.
             WorkerError: the workers did not answer.
         """
-        scorer = _with_vectors(self._mono, None, cached=cached)
+        scorer = _with_vectors(self._first, None, cached=cached)
         if scorer.advice.passages:
             return score_by_passages(scorer, query, documents, BY_WINDOW, deadline=deadline)
         return scorer.score(query, documents, [(place,) for place in range(len(documents))], deadline=deadline)
@@ -165,7 +168,7 @@ class RerankService:
             ConfigError: the first stage scores sentences, or is the caller's own.
             ModelLoadError: the model cannot be loaded.
         """
-        stage = _first_stage(options, self._mono.scorer(cached=False)) if isinstance(options.pipeline, str) else None
+        stage = _first_stage(options, self._first.scorer(cached=False)) if isinstance(options.pipeline, str) else None
         if isinstance(stage, PassageStage):
             return stage.text_of
         if isinstance(stage, MonoStage):
@@ -186,7 +189,7 @@ class RerankService:
             ScoringError: a rerank server does not score.
         """
         deadline = Deadline.after_ms(server_ms if self.settings.backend == HTTP else None)
-        self._mono.scorer(cached=False).score("warm", ["up"], [(0,)], deadline=deadline)
+        self._first.scorer(cached=False).score("warm", ["up"], [(0,)], deadline=deadline)
         if options is None or not isinstance(options.pipeline, str):
             return
         texts = enumerate(("Warm up.", "Cool down."), start=1)
@@ -199,7 +202,7 @@ class RerankService:
 
     def close(self) -> None:
         """Release the models loaded here, and the connections to the cache."""
-        self._mono.close()
+        self._first.close()
         self._duo.close()
 
     def vector_keys(
@@ -232,7 +235,7 @@ class RerankService:
             ConfigError: as `text_of`.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
-        scorer = self._mono.scorer(cached=False)
+        scorer = self._first.scorer(cached=False)
         if not isinstance(scorer, HasVectors):
             return []
         text_of = self.text_of(options)
@@ -242,26 +245,46 @@ class RerankService:
 
     def _find_workers(self, options: Rerank, deadline: Deadline) -> None:
         if isinstance(options.pipeline, str):
-            for model in [self._mono, self._duo] if options.pipeline == MONO_DUO else [self._mono]:
+            for model in [self._first, self._duo] if options.compares_pairs else [self._first]:
                 model.find_workers(deadline)
 
     def _unreadable(self, query: str, options: Rerank) -> str:
         """Return why the model cannot read a query; "" where it may."""
         if not options.language_guard or not isinstance(options.pipeline, str):
             return ""
-        scorer = self._mono.scorer(cached=False)
+        scorer = self._first.scorer(cached=False)
         languages = scorer.advice.languages
         if not (script := unreadable(query, languages)):
             return ""
         reason = f"the query is mostly in {script}, and {scorer.model} reads {', '.join(languages)}"
         return f'{reason}; name a model for it, or rerank all the same with {{"language_guard": False}}'
 
+    def resolve(self, options: Rerank) -> tuple[Rerank, tuple[str, ...]]:
+        """Return options that name the pipeline of the model's kind, and a warning where another one was asked for.
+
+        Raises:
+            ConfigError: ``vectors`` was asked for, and the model is a cross-encoder.
+            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
+        """
+        asked = options.pipeline
+        if not isinstance(asked, str):
+            return options, ()
+        scorer = self._first.scorer(cached=False)
+        own = "vectors" if scorer.advice.kind == "bi-encoder" else "mono"
+        first, _, rest = asked.partition("-")
+        runs = "-".join(filter(None, (own, rest)))
+        if first == "vectors" and own == "mono":
+            reason = f"the pipeline {asked} needs a bi-encoder, and {scorer.model} is a cross-encoder: ask for {runs}"
+            raise ConfigError(reason, setting="rerank.pipeline", source="argument")
+        warning = f"the pipeline {asked} ran as {runs}, because {scorer.model} is a bi-encoder: ask for {runs}"
+        return replace(options, pipeline=runs), (warning,) if first == "mono" and own == "vectors" else ()
+
     def _with_depth(self, options: Rerank, ranking: Ranking, vectors: RequestVectors) -> Rerank:
         """Return options whose depth is a number, where it is left open: as deep as candidates have vectors."""
         if not isinstance(options.pipeline, str):
             return options
         deeper = ranking.candidates[options.least_depth : options.most_depth]
-        scorer = self._mono.scorer(cached=False)
+        scorer = self._first.scorer(cached=False)
         depth = options.least_depth
         if deeper and options.sentences is None and isinstance(scorer, HasVectors):
             keys = self._keys(deeper, options)
@@ -272,10 +295,10 @@ class RerankService:
     def _pipeline(self, options: Rerank, vectors: RequestVectors | None, *, brought: bool) -> StagePipeline:
         if not isinstance(options.pipeline, str):
             return options.pipeline
-        scorer = _with_vectors(self._mono, vectors, cached=options.cache, brought=brought)
+        scorer = _with_vectors(self._first, vectors, cached=options.cache, brought=brought)
         first, blend = _first_stage(options, scorer), _blend(options, scorer)
         stages = [first] if blend is None else [first, blend]
-        if options.pipeline == MONO_DUO:
+        if options.compares_pairs:
             stages.append(self._duo_stage(options))
         return Pipeline(tuple(stages))
 
@@ -307,14 +330,15 @@ def _with_vectors(model: LoadedModel, vectors: RequestVectors | None, *, cached:
 def _first_stage(options: Rerank, scorer: Scorer) -> Stage:
     """Return the stage that scores documents by themselves: their beginnings, passages or sentences."""
     depth, budget_ms = options.least_depth, options.mono_budget_ms
+    name = "vectors" if scorer.advice.kind == "bi-encoder" else "mono"
     if options.sentences is not None:
         return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
     passages = options.passages
     if passages == "auto":
         passages = BY_WINDOW if scorer.advice.passages else None
     if passages is not None:
-        return PassageStage(scorer, passages, depth=depth, separator=options.separator, budget_ms=budget_ms)
-    return MonoStage(scorer, depth=depth, budget_ms=budget_ms)
+        return PassageStage(scorer, passages, depth, name, options.separator, budget_ms)
+    return MonoStage(scorer, depth, name, budget_ms)
 
 
 def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:

@@ -58,7 +58,8 @@ class Settings(BaseSettings):
             backend ``workers``, unless ``broker_url`` names another.
         broker_url: Redis through which clients and workers exchange messages; None for ``redis_url``.
         model: model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub id.
-        duo_model: model that compares pairs of candidates, for ``mono-duo``; named likewise, None for none.
+        duo_model: model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``; named likewise, None
+            for none.
         backend: what computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes, or ``http``
             for a rerank server; ``auto`` takes ``onnx`` where the model has a graph, else ``torch``.
         rerank_url: the rerank server of the backend ``http``: ``http(s)://host:port``, with a path where it has one.
@@ -227,8 +228,8 @@ class Settings(BaseSettings):
                 no such folder of secrets.
         """
         known = {SECRETS_DIR} | {f"{PREFIX}{name}".upper() for name in cls.model_fields}
-        for name in os.environ:
-            if name.upper().startswith(PREFIX) and name.upper() not in known:
+        for name in variables():
+            if name.upper() not in known:
                 fix = instead_of(name.upper()) or f"known are {', '.join(sorted(known))}"
                 raise ConfigError(
                     f"the environment variable {name} is not a setting; {fix}",
@@ -249,6 +250,11 @@ class Settings(BaseSettings):
                 setting=SECRETS_DIR,
                 source="environment",
             ) from None
+
+
+def variables() -> dict[str, str]:
+    """Return the environment's variables of ours, whether there are such settings or not."""
+    return {name: value for name, value in os.environ.items() if name.upper().startswith(PREFIX)}
 
 
 def keys_of(secret: SecretStr | None) -> list[bytes]:

@@ -40,7 +40,7 @@ def plain(folder: Path) -> Path:
 
 def carded(folder: Path, pooling: Pooling = "cls", query_prefix: str = "") -> Path:
     """Write the tiny bi-encoder with its weights and its card, without a graph."""
-    card = ModelCard("tiny", "cosine", layout="bi-encoder", pooling=pooling, query_prefix=query_prefix)
+    card = ModelCard("tiny", "cosine", kind="bi-encoder", pooling=pooling, query_prefix=query_prefix)
     write_card(plain(folder), card)
     return folder
 

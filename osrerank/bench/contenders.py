@@ -105,6 +105,30 @@ class TimedBackend:
         self._backend.close()
 
 
+class Cosines:
+    """A bi-encoder's backend as one of whole pairs: both texts of a sequence are encoded, and their cosine is returned.
+
+    Args:
+        backend: encodes texts.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.name, self.precision, self.files = backend.name, backend.precision, backend.files
+        self.threads, self.budget_tokens = backend.threads, backend.budget_tokens
+        self.packed, self.parallel = backend.packed, backend.parallel
+
+    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+        """Return the cosine of each sequence's query, segment 0, and document, segment 1 ``(n, 1)``."""
+        texts = [one.ids[one.segments == segment] for segment in (0, 1) for one in sequences]
+        queries, documents = np.split(self._backend.run([Tokens(ids, np.zeros_like(ids)) for ids in texts]), 2)
+        cosines: npt.NDArray[np.float32] = (queries * documents).sum(axis=1, keepdims=True)
+        return cosines
+
+    def close(self) -> None:
+        self._backend.close()
+
+
 class TimedBuilder:
     """An input builder whose work is counted.
 
@@ -162,7 +186,8 @@ class Ours:
         directory = locate(model, forms=forms_of(backend))
         card = read_card(directory, name=label or model)
         card = replace(card, max_tokens=max_tokens or card.max_tokens)
-        loaded = load_backend(directory, card, backend=backend, threads=threads)
+        network = load_backend(directory, card, backend=backend, threads=threads)
+        loaded = Cosines(network) if card.is_bi_encoder else network
         self.spent = Spent()
         self.directory, self.precision, self.threads = directory, loaded.precision, loaded.threads
         timed = TimedBackend(loaded, self.spent)

@@ -16,10 +16,8 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--name", default="", help="Name in the model's card; the output folder's by default.")
 @click.option(
     "--kind",
-    type=click.Choice(["mono", "duo"]),
-    default="mono",
-    show_default=True,
-    help="What it judges: one document, or which of two is better.",
+    type=click.Choice(["duo"]),
+    help="Make a duo model, which compares two documents, of a cross-encoder.  [default: what SOURCE is]",
 )
 @click.option(
     "--head",
@@ -87,5 +85,5 @@ def export(
     wanted = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
     card = export_model(source, output, wanted, judged=judged, report=click.echo)
     fitted = card.calibration
-    model = f"{card.kind} model, {card.layout} layout, {card.head} head"
+    model = f"{card.kind} with the head {card.head}"
     click.echo(f"{output}: {model}, logit = {fitted.scale:.4g} * raw + {fitted.offset:.4g}")

@@ -72,7 +72,9 @@ def init(context: click.Context, /, *, index: str | None, deadline_ms: float, ou
 def _measure(client: Any, index: str | None, fields: tuple[str, ...]) -> Speed:
     """Score a sample of documents once to warm up and once with a watch; document vectors are computed each time."""
     texts = list(_sample(client, index, fields)) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE
-    scorer = load(client.reranker.settings.model_copy(update={"vectors": "off"}), "mono")
+    from osrerank.scoring.card import POINTWISE  # noqa: PLC0415 - numpy
+
+    scorer = load(client.reranker.settings.model_copy(update={"vectors": "off"}), POINTWISE)
     tuples = [(place,) for place in range(len(texts))]
     with closing(scorer):
         scorer.score("a question of five words", texts, tuples)

@@ -126,7 +126,7 @@ def pipeline_options(command: Command) -> Command:
     """Add the options that say how candidates are ranked."""
     for option in reversed(
         (
-            click.option("--pipeline", type=click.Choice(PIPELINES), help="Stages that rerank.  [default: mono]"),
+            click.option("--pipeline", type=click.Choice(PIPELINES), help="Stages that rerank.  [default: auto]"),
             click.option(
                 "--depth", callback=_depth, metavar="INTEGER|auto", help="Candidates reranked.  [default: 100]"
             ),

@@ -29,9 +29,9 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     """Rerank given candidates and write a run.
 
     \b
-    osrerank rerank --candidates candidates.jsonl --output mono.run
+    osrerank rerank --candidates candidates.jsonl --output reranked.run
     osrerank rerank --candidates candidates.jsonl --output duo.run --pipeline mono-duo --duo-depth 50
-    osrerank rerank --run bm25.run --corpus corpus.jsonl --queries queries.tsv --output mono.run
+    osrerank rerank --run bm25.run --corpus corpus.jsonl --queries queries.tsv --output reranked.run
 
     OUTPUT.jsonl beside the run has scores, inferences and timings. The same command resumes an interrupted run.
     """

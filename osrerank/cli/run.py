@@ -34,7 +34,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     \b
     osrerank run --queries topics.tsv --index passages --output bm25.run --no-rerank
     osrerank run --queries topics.tsv --index passages --output rm3.run --no-rerank --rm3
-    osrerank run --queries topics.tsv --index passages --output mono.run --depth 1000 --workers 2
+    osrerank run --queries topics.tsv --index passages --output reranked.run --depth 1000 --workers 2
     osrerank run --queries topics.tsv --index passages --output duo.run --pipeline mono-duo --duo-depth 50
 
     OUTPUT.jsonl beside the run has every stage's scores, inferences and timings. The same command resumes an
@@ -64,13 +64,13 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     from osrerank.cli.batch import Batch, insist, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
-    from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank  # noqa: PLC0415 - its twin
+    from osrerank.options.rerank import NO_STAGES, Rerank  # noqa: PLC0415 - its twin
 
     arguments = rerank_arguments(options)
     wanted = Rerank.of(arguments, client.defaults.of(options["index"]))
     reranked = wanted is not None and wanted.pipeline != NO_STAGES
     asked: Any = arguments
-    if wanted is not None and wanted.pipeline == MONO_DUO:
+    if wanted is not None and wanted.compares_pairs:
         asked = replace(wanted, explain=True)  # for the pairs in the side file
     size, index = options["hits"], options["index"]
     source = {} if reranked else {"_source": False}  # a first pass needs only ids and scores

@@ -59,7 +59,7 @@ def training_options(command: Command) -> Command:
                 "source",
                 required=True,
                 type=MODEL,
-                help="What to start from: a directory with safetensors, a shipped model as osrerank/e5-small, a hub id.",
+                help="What to start from: a directory with safetensors, a shipped model, a hub id.",
             ),
             click.option(
                 "--data",
@@ -159,7 +159,7 @@ def mono(**options: Any) -> None:
     """
     from osrerank.training.fit import train as fit  # noqa: PLC0415 - imports torch
 
-    report_output(fit(request_of(options, "modern"), "mono"))
+    report_output(fit(request_of(options, "modern")))
 
 
 @train.command()

@@ -30,6 +30,7 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError, InferenceError
 from osrerank.indexing import documents_of
 from osrerank.response import parse
+from osrerank.scoring.card import POINTWISE
 from osrerank.scoring.registry import load_local
 from osrerank.scoring.vectors.scorer import BiEncoderScorer
 from osrerank.settings import Settings
@@ -177,7 +178,7 @@ def measure(settings: Settings, documents: Sequence[str]) -> Rates:
     """
     with tempfile.TemporaryDirectory(prefix="osrerank-plan-") as folder:
         own = settings.model_copy(update={"vectors": "file", "vectors_folder": Path(folder)})
-        with closing(load_local(own, "mono")) as scorer:
+        with closing(load_local(own, POINTWISE)) as scorer:
             vectors = scorer if isinstance(scorer, BiEncoderScorer) else None
             if vectors:
                 vectors.remember(documents)

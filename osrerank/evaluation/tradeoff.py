@@ -17,7 +17,7 @@ from osrerank.evaluation.measures import Averaging, Tally
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.side_file import placed_records, read_records, record_at
 from osrerank.options.pairs import PairAggregation, Pairs
-from osrerank.response import FIRST_PASS
+from osrerank.response import FIRST_PASS, FIRST_STAGES
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.stages.pairs import aggregate
 from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
@@ -26,7 +26,6 @@ SAMPLE_TRIALS = 10
 """Samples that a Sample point is the mean of, as in the paper."""
 AT_ONCE = 50
 """Queries whose rankings are in memory at a time."""
-MONO = "mono"
 Blend = tuple[Method, float]
 """How a run blended in its first pass: the method, and the first pass's weight."""
 
@@ -82,7 +81,9 @@ class Scored:
             EvaluationError: candidates of the first pass are missing, so that no smaller depth can be derived.
         """
         candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
-        mono = {one["doc_id"]: float(one["stages"][MONO]["score"]) for one in candidates if MONO in one["stages"]}
+        first_stage = (entry.get("vectors") or entry.get("mono") for entry in (one["stages"] for one in candidates))
+        scored = zip(candidates, first_stage, strict=True)
+        mono = {one["doc_id"]: float(entry["score"]) for one, entry in scored if entry}
         _check_ranks(record.query_id, [int(one["first_pass"]["rank"]) for one in candidates])
         first = {one["doc_id"]: float(one["first_pass"]["score"]) for one in candidates}
         return cls(record.query_id, tuple(first), mono, _mono_depth(record), _pairs(record), first, blend)
@@ -299,7 +300,7 @@ def _blended(scored: Scored, ranked: Sequence[str]) -> list[str]:
         for place, doc_id in enumerate(scored.first_pass, start=1)
     }
     candidates = [
-        Candidate(doc_id, None, scored.mono[doc_id], rank, (passed[doc_id], StageScore(MONO, 0.0, rank, 0.0)))
+        Candidate(doc_id, None, scored.mono[doc_id], rank, (passed[doc_id], StageScore("model", 0.0, rank, 0.0)))
         if doc_id in kept
         else Candidate(doc_id, None, passed[doc_id].score, rank, (passed[doc_id],))
         for rank, doc_id in enumerate(order, start=1)
@@ -310,7 +311,7 @@ def _blended(scored: Scored, ranked: Sequence[str]) -> list[str]:
 
 
 def _mono_depth(record: Record) -> int:
-    return next((int(stage["candidates"]) for stage in record.fields["stages"] if stage["name"] == MONO), 0)
+    return next((int(stage["candidates"]) for stage in record.fields["stages"] if stage["name"] in FIRST_STAGES), 0)
 
 
 def _check_ranks(query_id: str, ranks: Sequence[int]) -> None:

@@ -59,7 +59,7 @@ def card_of(model: BiEncoder, name: str) -> ModelCard:
     return ModelCard(
         name=name,
         head="cosine",
-        layout="bi-encoder",
+        kind="bi-encoder",
         max_tokens=model.max_tokens,
         max_query_tokens=model.max_tokens,
         segment_rows=int(model.config["type_vocab_size"]),

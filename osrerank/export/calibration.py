@@ -70,7 +70,7 @@ class FirstPassWeight:
 
 
 def read_judged(scorer: LocalScorer, candidates: Path, qrels: Qrels) -> Iterator[Judged]:
-    """Score each query's candidates in a file with a mono model, and yield them with their judgments.
+    """Score each query's candidates in a file with a model, and yield them with their judgments.
 
     Raises:
         FormatError: as `candidate_lists`.

@@ -33,6 +33,7 @@ from osrerank.scoring.model_files import (
     weight_files,
 )
 from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.vectors.records import weights_digest
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,8 @@ class ExportOptions:
 
     Attributes:
         name: the model's name in its card; the output directory's when empty.
-        kind: ``mono``, or ``duo`` for a model that compares two documents. A classifier with two segment embeddings
-            then gets a third.
+        kind: what to make: ``duo`` compares two documents, and a classifier with two segment embeddings then gets a
+            third; None for what the source is.
         third_segment: the third segment's embedding: ``zeros``, as in the released duoBERT, or a ``copy`` of the
             document's (`osrerank.export.third_segment`).
         pooling: bi-encoder only: ``cls`` or ``mean``; None for what the files say.
@@ -64,7 +65,7 @@ class ExportOptions:
     """
 
     name: str = ""
-    kind: Kind = "mono"
+    kind: Kind | None = None
     third_segment: Literal["zeros", "copy"] = "zeros"
     pooling: Pooling | None = None
     query_prefix: str | None = None
@@ -225,15 +226,21 @@ def _with_segments(source: Path, output: Path, options: ExportOptions) -> Iterat
 
 def _card(source: Path, options: ExportOptions) -> ModelCard:
     card = read_card(source, name=options.name)
-    if options.kind == "duo" and card.kind == "mono":
+    if options.kind == "duo" and card.kind != "duo":
         card = _compared(card, source)
     weight = card.first_pass_weight if options.first_pass_weight is None else options.first_pass_weight
     onnx = {options.precision: GRAPHS[options.precision]}
-    return replace(card, onnx=onnx, first_pass_weight=weight, provenance=options.provenance or card.provenance)
+    return replace(
+        card,
+        onnx=onnx,
+        first_pass_weight=weight,
+        provenance=options.provenance or card.provenance,
+        weights=weights_digest(source, card) if card.is_bi_encoder else "",
+    )
 
 
 def _compared(card: ModelCard, source: Path) -> ModelCard:
-    """Return the card of the duo model that is made from a mono model.
+    """Return the card of the duo model that is made from a cross-encoder.
 
     Raises:
         ModelLoadError: it is a bi-encoder.

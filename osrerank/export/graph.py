@@ -46,7 +46,7 @@ def build_graph(weights: Weights, config: Mapping[str, Any], card: ModelCard, he
     Args:
         weights: by their transformers names, with or without the prefix ``bert.``.
         config: the model's ``config.json``; see `can_build`.
-        card: head and layout.
+        card: head and kind.
         head: of a modular cross-encoder; None for a classifier's own.
 
     Raises:
@@ -115,7 +115,7 @@ class BertGraph:
     Args:
         weights: without the prefix ``bert.``.
         config: the model's ``config.json``.
-        card: head and layout.
+        card: head and kind.
     """
 
     def __init__(self, weights: Weights, config: Mapping[str, Any], card: ModelCard) -> None:

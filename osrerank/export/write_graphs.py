@@ -55,7 +55,7 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
 
 
 def _recipe(recipe: Recipe, card: ModelCard) -> Recipe:
-    """Return the recipe; if it does not say how to treat outlier channels, with the layout's default."""
+    """Return the recipe; if it does not say how to treat outlier channels, with the default of its kind."""
     return replace(recipe, outlying=recipe.outlying or ("apart" if card.is_bi_encoder else "smooth"))
 
 

@@ -17,8 +17,10 @@ from osrerank.options.sentences import Sentences
 from osrerank.types import FailurePolicy, StagePipeline
 
 NO_STAGES = "none"
-MONO_DUO = "mono-duo"
-PIPELINES = ("mono", MONO_DUO, NO_STAGES)
+AUTO_PIPELINE = "auto"
+WITH_DUO = ("mono-duo", "vectors-duo")
+"""Pipelines that compare the best candidates in pairs."""
+PIPELINES = (AUTO_PIPELINE, "vectors", "mono", *WITH_DUO, NO_STAGES)
 Blend = Literal["card", "replace", "linear", "weighted", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
 DEPTH, AUTO_DEPTH = 100, 1_000
@@ -63,8 +65,10 @@ class Rerank:
 
     Attributes:
         query: text that candidates are judged against; None takes it from the search itself.
-        pipeline: ``"mono"``; ``"mono-duo"``, which compares the best of mono in pairs; ``"none"`` for the first pass
-            only; or a ``Pipeline`` of your own.
+        pipeline: ``"vectors"`` orders by document vectors, of a bi-encoder; ``"mono"`` by a cross-encoder's scores;
+            ``"auto"`` is the one that the model can do. ``"vectors-duo"`` and ``"mono-duo"`` then compare the best in
+            pairs. ``"none"`` is the first pass only. ``"mono"`` asked of a bi-encoder runs as ``"vectors"``, with a
+            warning in the response. Or a ``Pipeline`` of your own.
         depth: candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and goes deeper, up to
             1,000, as long as candidates have vectors (docs/vectors.md).
         duo_depth: candidates that are compared in pairs (k1), at most ``depth``; n candidates are n(n - 1) pairs. 0
@@ -110,7 +114,7 @@ class Rerank:
     """
 
     query: str | None = None
-    pipeline: str | StagePipeline = "mono"
+    pipeline: str | StagePipeline = AUTO_PIPELINE
     depth: int | Literal["auto"] = DEPTH
     duo_depth: int = 20
     pairs: Pairs = field(default_factory=Pairs)
@@ -146,6 +150,11 @@ class Rerank:
     def is_first_pass(self) -> bool:
         """Whether nothing is reranked."""
         return all(one.pipeline == NO_STAGES for one in self.rankings)
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether the best candidates are compared in pairs."""
+        return self.pipeline in WITH_DUO
 
     @property
     def needs_calibration(self) -> bool:

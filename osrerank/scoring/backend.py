@@ -24,7 +24,7 @@ class Compute(NamedTuple):
 
 
 class Backend(Protocol):
-    """A loaded network: token sequences in, the head's outputs out. Safe to call from ``threads`` threads at once."""
+    """A loaded network: token sequences in, the head's outputs or an encoder's vectors out. Safe to call from ``threads`` threads at once."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class Backend(Protocol):
         """Whether these threads compute in parallel; then a large batch must not leave another thread idle."""
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        """Return the head's outputs ``(n, labels)``.
+        """Return the head's outputs ``(n, labels)``; of a bi-encoder the sequences' vectors ``(n, hidden)``, of norm 1.
 
         Raises:
             InferenceError: the forward pass failed.

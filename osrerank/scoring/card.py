@@ -10,18 +10,19 @@ import numpy.typing as npt
 
 from osrerank.types import Advice
 
-CARD_VERSION = 1
+CARD_VERSION = 2
 CHOICES = {
-    "kind": ("mono", "duo"),
+    "kind": ("bi-encoder", "cross-encoder", "duo"),
     "head": ("logit1", "logits2", "next-sentence", "cosine"),
-    "layout": ("standard", "bi-encoder"),
     "pooling": ("cls", "mean"),
     "length_rule": ("paper", "released"),
 }
 
-Kind = Literal["mono", "duo"]
+Kind = Literal["bi-encoder", "cross-encoder", "duo"]
+POINTWISE: tuple[Kind, ...] = ("bi-encoder", "cross-encoder")
+"""Kinds of models that score one document at a time."""
+DUO: tuple[Kind, ...] = ("duo",)
 Head = Literal["logit1", "logits2", "next-sentence", "cosine"]
-Layout = Literal["standard", "bi-encoder"]
 LengthRule = Literal["paper", "released"]
 Pooling = Literal["cls", "mean"]
 
@@ -53,18 +54,17 @@ class ModelCard:
 
     Attributes:
         name: the model's name, for reports.
-        kind: ``mono`` scores (query, document), ``duo`` compares (query, document, document).
+        kind: ``bi-encoder`` encodes ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` separately and compares their vectors;
+            ``cross-encoder`` reads ``[CLS] q [SEP] d [SEP]``; ``duo`` reads ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
         head: what the model computes. ``logit1``: one logit; ``logits2``: two, of which index 1 means relevant;
             ``next-sentence``: BERT's two next-sentence logits, of which the score is index 1, without softmax, as in
             Birch; ``cosine``: that of a bi-encoder's two vectors.
-        layout: ``standard`` is ``[CLS] q [SEP] d [SEP]``, for duo ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``;
-            ``bi-encoder`` encodes ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` separately.
         max_tokens: most tokens of a sequence (for a bi-encoder, of each text), special tokens included.
         max_query_tokens: most tokens of the query, [CLS] and [SEP] included.
-        length_rule: ``paper``: a mono model fills ``max_tokens``, and each of a duo model's documents gets half of what
-            the longest query leaves. ``released`` follows the published code: a mono model leaves one token unused,
-            and each of a duo model's documents gets half of what its own query leaves.
-        segment_rows: rows of the segment embeddings: two for mono, three for duo; 0 or 1 for models without segments.
+        length_rule: ``paper``: a cross-encoder fills ``max_tokens``, and each of a duo model's documents gets half of
+            what the longest query leaves. ``released`` follows the published code: a cross-encoder leaves one token
+            unused, and each of a duo model's documents gets half of what its own query leaves.
+        segment_rows: rows of the segment embeddings: two for a cross-encoder, three for duo; 0 or 1 if it has none.
         calibration: maps a raw score to a logit.
         first_pass_weight: logits that the query's best first-pass score adds in a linear blend; 0 for none.
         onnx: precision (``int8``, ``fp32``) -> graph's file, relative to the directory.
@@ -72,14 +72,15 @@ class ModelCard:
             hidden states.
         provenance: base model, training data, recipe, licence, measures.
         languages: ISO 639 codes of the languages that the model reads; empty if they are not known.
-        query_prefix: precedes every query; in the layout ``standard``, ``max_query_tokens`` does not count it.
+        query_prefix: precedes every query; ``max_query_tokens`` counts it for a bi-encoder alone.
         document_prefix: bi-encoder only; precedes every document.
+        weights: bi-encoder only; digest of the weights that a graph was exported from, so that vectors of both are the
+            same model's; empty for the files' own.
     """
 
     name: str
     head: Head
-    kind: Kind = "mono"
-    layout: Layout = "standard"
+    kind: Kind = "cross-encoder"
     max_tokens: int = 512
     max_query_tokens: int = 64
     length_rule: LengthRule = "paper"
@@ -92,6 +93,7 @@ class ModelCard:
     languages: tuple[str, ...] = ()
     query_prefix: str = ""
     document_prefix: str = ""
+    weights: str = ""
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -102,9 +104,11 @@ class ModelCard:
             reason = f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and {bound} max_tokens"
             raise ValueError(f"{reason}, which is {self.max_tokens}")
         if self.is_bi_encoder != (self.head == "cosine"):
-            raise ValueError(f"head is {self.head!r} in the layout {self.layout}; cosine is a bi-encoder's head")
+            raise ValueError(
+                f"head is {self.head!r} and kind is {self.kind}; a bi-encoder has the head cosine, and no other"
+            )
         if self.document_prefix and not self.is_bi_encoder:
-            raise ValueError("document_prefix is for the layout bi-encoder, this one is standard")
+            raise ValueError(f"document_prefix is for a bi-encoder, and kind is {self.kind}")
         _ = self.advice  # checks its numbers
         if unknown := [code for code in self.languages if not re.fullmatch(r"[a-z]{2,3}", code)]:
             raise ValueError(f"languages has {unknown[0]!r}; they are ISO 639 codes, such as en")
@@ -114,12 +118,12 @@ class ModelCard:
     @property
     def advice(self) -> Advice:
         """What the model recommends to those who rank by its scores."""
-        return Advice(self.first_pass_weight, passages=self.is_bi_encoder, languages=self.languages)
+        return Advice(self.first_pass_weight, self.is_bi_encoder, self.languages, self.kind)
 
     @property
     def is_bi_encoder(self) -> bool:
         """Whether query and document are encoded separately."""
-        return self.layout == "bi-encoder"
+        return self.kind == "bi-encoder"
 
     def _check_duo(self) -> None:
         if self.head not in ("logit1", "logits2"):
@@ -136,7 +140,7 @@ class ModelCard:
         for name in self.__slots__:
             if name == "languages":
                 content |= {"languages": list(self.languages)} if self.languages else {}
-            elif name in ("query_prefix", "document_prefix"):
+            elif name in ("query_prefix", "document_prefix", "weights"):
                 content |= {name: getattr(self, name)} if getattr(self, name) else {}
             elif name == "pooling":
                 content |= {"pooling": self.pooling} if self.is_bi_encoder else {}

@@ -92,7 +92,7 @@ class InputBuilder:
 
     Args:
         tokenizer: the model's; used as it is, so it must neither pad nor truncate.
-        card: the model's lengths and layout.
+        card: the model's lengths and kind.
     """
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
@@ -133,7 +133,7 @@ class InputBuilder:
     def query(self, text: str) -> Pieces:
         """Return the query's pieces, its prefix among them, at most 62 for the usual 64 tokens.
 
-        A prefix that the card has for the layout ``standard`` comes on top of them.
+        The prefix of a cross-encoder's card comes on top of them.
         """
         return self._pieces([self._query_prefix + text], self._query_pieces)[0]
 

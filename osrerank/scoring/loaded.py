@@ -4,6 +4,7 @@ import contextlib
 import math
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
@@ -20,7 +21,7 @@ RETRY_LOAD_AFTER_S = 30.0
 FIND_AGAIN_AFTER_S = 1.0
 """Searches look for workers this often: what they found is known for longer, and where there are none it costs time."""
 FINDING_SHARE = 0.5
-"""Part of the time left in which a search must know its workers; in the rest it scores what has vectors without them."""
+"""Part of the time left in which a search must know its workers; in the rest it scores known documents without them."""
 
 
 class LoadedModel:
@@ -30,15 +31,17 @@ class LoadedModel:
 
     Args:
         name: directory, hub id or shipped name; "" where none is named.
-        kind: ``mono`` or ``duo``.
+        kinds: what it may be.
         settings: backend, threads, Redis.
         scorer: used in place of the named model; the caller closes it.
         fix: advice that is added to the error when the model cannot be loaded.
     """
 
-    def __init__(self, name: str, kind: Kind, settings: Settings, scorer: Scorer | None = None, fix: str = "") -> None:
+    def __init__(
+        self, name: str, kinds: Sequence[Kind], settings: Settings, scorer: Scorer | None = None, fix: str = ""
+    ) -> None:
         self._name = name
-        self._kind: Kind = kind
+        self._kinds = kinds
         self._settings = settings
         self._given = scorer
         self._fix = fix
@@ -99,7 +102,7 @@ class LoadedModel:
         if self._failure is not None and time.monotonic() - self._failed_at_s < RETRY_LOAD_AFTER_S:
             raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
         try:
-            self._loaded = load(self._settings, self._kind, model=self._name)
+            self._loaded = load(self._settings, self._kinds, model=self._name)
         except ModelLoadError as error:
             failure = ModelLoadError(f"{error}{self._fix}", model=error.model, path=error.path)
             self._failure, self._failed_at_s = failure, time.monotonic()

@@ -19,7 +19,7 @@ from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
 from osrerank.types import NEVER, Advice, Deadline, RequestVectors, Scores
 
-CHUNK = {"mono": 16, "duo": 128}
+CHUNK = {"bi-encoder": 16, "cross-encoder": 16, "duo": 128}
 """Sequences tokenised at a time, while those before them are being computed."""
 LARGE_CHUNK = 256
 """The same for a backend with large batches: a GPU that starts with few sequences is idle."""
@@ -29,7 +29,7 @@ WINDOW, WINDOW_TOKENS = 4096, 512
 
 
 class LocalScorer:
-    """A mono or duo model in this process; safe to call from several threads, whose sequences share batches.
+    """A model in this process; safe to call from several threads, whose sequences share batches.
 
     ``Scores.values`` are logits in float32, ``scale * raw + offset`` with the card's calibration (1 and 0 unless it has
     one), where raw is the logit of a one-logit head, z1 - z0 of two logits (the log-odds, in the order of log-
@@ -73,12 +73,23 @@ class LocalScorer:
     @functools.cached_property
     def identity(self) -> str:
         """All that a pair's score depends on except its texts: model digest, precision and input policy."""
+        policy = f"standard/{self._policy}" + "/log-odds" * self._has_odds  # part of what is cached
+        return f"{self._digest(self.backend.files)}/{self.backend.precision}/{policy}"
+
+    @property
+    def _policy(self) -> str:
+        return f"{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
+
+    def _digest(self, weights: Sequence[str]) -> str:
+        """Return the digest of the model's descriptions, its tokenizer and some files of weights."""
         files = [name for name in (CARD_FILE, CONFIG_FILE) if (self._directory / name).exists()]
         tokenizer = os.path.relpath(tokenizer_file(self._directory), self._directory)
-        backend = self.backend
-        policy = f"{self.card.layout}/{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
-        policy += "/log-odds" * self._has_odds  # part of what is cached
-        return f"{digest(self._directory, [tokenizer, *files, *backend.files])}/{backend.precision}/{policy}"
+        return digest(self._directory, [tokenizer, *files, *weights])
+
+    @property
+    def at_once(self) -> int:
+        """How many tuples, or texts, are tokenised at a time, while the previous ones are being computed."""
+        return max(CHUNK[self.card.kind], min(LARGE_CHUNK, self.backend.budget_tokens // ORDINARY_TOKENS))
 
     @property
     def merges_calls(self) -> bool:
@@ -138,14 +149,13 @@ class LocalScorer:
             backend.close()
 
     def _check(self, tuples: Sequence[tuple[int, ...]]) -> None:
-        if self.card.kind == "mono" and any(len(indices) != 1 for indices in tuples):
-            raise ValueError("a mono model scores single documents; pairs of documents need a duo model")
+        if self.card.kind != "duo" and any(len(indices) != 1 for indices in tuples):
+            raise ValueError(f"a {self.card.kind} scores single documents; pairs of documents need a duo model")
         if self.card.kind == "duo" and any(len(indices) != 2 for indices in tuples):
-            raise ValueError("a duo model scores pairs of documents; single documents need a mono model")
+            raise ValueError("a duo model scores pairs of documents; single documents need another kind")
 
     def _compute(self, texts: "_Texts", tuples: Sequence[tuple[int, ...]], deadline: Deadline) -> Outcome:
-        fitting = self.backend.budget_tokens // ORDINARY_TOKENS
-        chunk = max(CHUNK[self.card.kind], min(LARGE_CHUNK, fitting))
+        chunk = self.at_once
         with self._batcher.call(deadline) as call:
             for start in range(0, len(tuples), chunk):
                 if deadline.passed:

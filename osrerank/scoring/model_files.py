@@ -14,6 +14,7 @@ from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
 from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE, CrossEncoder, read_cross_encoder
 
 CARD_FILE = "osrerank.json"
+READ_VERSIONS = (1, CARD_VERSION)
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -84,7 +85,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:
-    """Return the directory's card: its ``osrerank.json``, or what its ``config.json`` says of a mono model.
+    """Return the directory's card: its ``osrerank.json``, or what its ``config.json`` says of a cross-encoder.
 
     Raises:
         ModelLoadError: the model cannot rerank; the message says why.
@@ -212,15 +213,15 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     card = dict(content)
     card.pop("tokenizer", None)  # `tokenizer_file` reads it
     version = card.pop("version", None)
-    if version != CARD_VERSION:
-        raise ValueError(f"version is {version!r}; this osrerank reads version {CARD_VERSION}")
+    if version not in READ_VERSIONS:
+        raise ValueError(f"version is {version!r}; this osrerank reads {' and '.join(map(str, READ_VERSIONS))}")
     card["calibration"] = Calibration(**card.pop("calibration", {}))
     card["languages"] = tuple(card.pop("languages", ()))
-    return _of_bi_encoder(card)
+    return _of_today(card)
 
 
-def _of_bi_encoder(card: dict[str, Any]) -> dict[str, Any]:
-    """Return a card of today's from one that 0.2 wrote, where a bi-encoder was the layout ``joined``.
+def _of_today(card: dict[str, Any]) -> dict[str, Any]:
+    """Return a card of today's from one of version 1, whose kind was mono or duo and whose layout told bi-encoders.
 
     Raises:
         ValueError: the model has what is gone; the message says what to do instead.
@@ -228,14 +229,15 @@ def _of_bi_encoder(card: dict[str, Any]) -> dict[str, Any]:
     for name in ("biases", "prior_share"):
         if card.pop(name, None):
             raise ValueError(f"{name} is gone; {instead_of(name)}")
-    if card.get("layout") == "cross-bias":
+    if card.pop("layout", "") == "cross-bias":
         raise ValueError(f"the layout cross-bias is gone; {instead_of('cross-bias')}")
     joining = card.pop("joining", {})
     if joining.get("layers"):
         raise ValueError(f"joining has {joining['layers']} layers, and joined layers are gone; {instead_of('joining')}")
+    if card.get("kind", "mono") == "mono":
+        card["kind"] = "bi-encoder" if card.get("head") == "cosine" else "cross-encoder"
     kept = ("pooling", "query_prefix", "document_prefix")
-    layout = {"layout": "bi-encoder"} if card.get("layout") == "joined" else {}
-    return {**card, **layout, **{name: joining[name] for name in kept if name in joining}}
+    return {**card, **{name: joining[name] for name in kept if name in joining}}
 
 
 def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
@@ -259,7 +261,7 @@ def _head(config: Mapping[str, Any]) -> Head:
     """Return the head that a config describes.
 
     Raises:
-        ValueError: it is not the config of a mono model.
+        ValueError: it is not the config of a cross-encoder.
     """
     if "auto_map" in config:
         raise ValueError(

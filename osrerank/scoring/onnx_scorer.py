@@ -1,7 +1,6 @@
 """The ONNX backend: the default on CPU, and all that a base install needs."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,8 +14,6 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Batch, Ids, Tokens, padded
 
 PREFERRED = ("int8", "fp32")
-QUERIES = 128
-"""How many query vectors of a bi-encoder are cached; one search may need the same vector several times."""
 VECTOR = "vector"
 """Name of the output of a bi-encoder's graph."""
 
@@ -111,9 +108,7 @@ class EncoderBackend:
         self.precision = precision
         self.files: Sequence[str] = (file,)
         self._model = card.name
-        self.hidden = int(next(one.shape[1] for one in session.get_outputs() if one.name == VECTOR))
         self._session: Any = session
-        self._query = lru_cache(QUERIES)(self._of_bytes)
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
@@ -133,15 +128,10 @@ class EncoderBackend:
         return cls(session, threads=threads or usable_cores(), card=card, precision=precision, file=file)
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        """Return the cosine of each sequence's query and document ``(n, 1)``."""
         try:
-            return np.concatenate([self._cosine(tokens) for tokens in sequences])
+            return np.concatenate([self.encoded(tokens.ids) for tokens in sequences])
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
-
-    def query(self, ids: Ids) -> npt.NDArray[np.float32]:
-        """Return a query's vector ``(1, hidden)``, of norm 1; the latest vectors are cached."""
-        return self._query(ids.tobytes())
 
     def encoded(self, ids: Ids) -> npt.NDArray[np.float32]:
         """Return a text's vector ``(1, hidden)``, of norm 1.
@@ -154,15 +144,6 @@ class EncoderBackend:
 
     def close(self) -> None:
         self._session = None
-        self._query.cache_clear()
-
-    def _cosine(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        query, document = self.query(tokens.ids[tokens.segments == 0]), self.encoded(tokens.ids[tokens.segments == 1])
-        cosine: npt.NDArray[np.float32] = (query * document).sum(axis=1, keepdims=True)
-        return cosine
-
-    def _of_bytes(self, ids: bytes) -> npt.NDArray[np.float32]:
-        return self.encoded(np.frombuffer(ids, dtype=np.int64))
 
 
 def _precision(directory: Path, card: ModelCard) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osrerank.errors import ConfigError, ModelLoadError, OsrerankError
-from osrerank.scoring.card import Kind, ModelCard
+from osrerank.scoring.card import DUO, POINTWISE, Kind, ModelCard
 from osrerank.scoring.model_files import GRAPHS, WEIGHTS, read_card, weight_files
 from osrerank.settings import Settings
 from osrerank.types import Scorer
@@ -52,7 +52,7 @@ class Entry:
     name: str
     module: str
     is_local: bool = True
-    kinds: Sequence[Kind] = ("mono", "duo")
+    kinds: Sequence[Kind] = (*POINTWISE, *DUO)
     forms: Sequence[Sequence[str]] = ()
     dtypes: Sequence[str] = (AUTO,)
 
@@ -67,7 +67,7 @@ BACKENDS = {
         Entry("onnx", "osrerank.scoring.onnx_scorer", forms=GRAPHS),
         Entry("torch", "osrerank.scoring.torch_scorer", forms=WEIGHTS, dtypes=DTYPES),
         Entry("workers", "osrerank.scoring.remote.load", is_local=False),
-        Entry("http", "osrerank.scoring.endpoint.load", is_local=False, kinds=("mono",)),
+        Entry("http", "osrerank.scoring.endpoint.load", is_local=False, kinds=POINTWISE),
     )
 }
 NAMES = (AUTO, *BACKENDS)
@@ -77,12 +77,14 @@ WORKER_NAMES = tuple(name for name in NAMES if name != WORKERS)
 """What a worker may score with."""
 
 
-def load(settings: Settings, kind: Kind | None, *, model: str | None = None, in_worker: bool = False) -> Scorer:
+def load(
+    settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None, in_worker: bool = False
+) -> Scorer:
     """Return the scorer that the settings describe, without a cache.
 
     Args:
         settings: model, backend, dtype, threads, broker.
-        kind: what the model must be; None takes either.
+        kinds: what the model may be; any if empty.
         model: another model than ``settings.model``; "" where no duo model is named.
         in_worker: whether this process is a worker, which computes itself where the backend is ``workers``.
 
@@ -91,19 +93,19 @@ def load(settings: Settings, kind: Kind | None, *, model: str | None = None, in_
     """
     name = settings.model if model is None else model
     entry = BACKENDS.get(settings.backend)
-    if entry is not None and kind is not None and kind not in entry.kinds:
+    if entry is not None and kinds and not {*kinds} & {*entry.kinds}:
         what = "scores single documents and compares no pairs"
-        reason = f"the backend {entry.name} {what}: use the pipeline mono, or another backend"
+        reason = f"the backend {entry.name} {what}: use a pipeline without duo, or another backend"
         raise ModelLoadError(reason, model=name)
     if not name:
         raise ModelLoadError(NO_DUO_MODEL)
     if entry is None or entry.is_local or (in_worker and settings.backend == WORKERS):
-        return load_local(settings, kind, model=name)
+        return load_local(settings, kinds, model=name)
     scorer: Scorer = entry.load(settings, name)
     return scorer
 
 
-def load_local(settings: Settings, kind: Kind | None, *, model: str | None = None) -> "LocalScorer":
+def load_local(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None) -> "LocalScorer":
     """Return the settings' model in this process; the backend is ``auto`` where the settings name a remote one.
 
     Raises:
@@ -115,7 +117,7 @@ def load_local(settings: Settings, kind: Kind | None, *, model: str | None = Non
         threads=settings.threads,
         dtype=settings.dtype,
         compiled=settings.torch_compile,
-        kind=kind,
+        kinds=kinds,
         settings=settings,
     )
 
@@ -127,21 +129,21 @@ def load_scorer(
     threads: int = 0,
     dtype: str = AUTO,
     compiled: bool = False,
-    kind: Kind | None = None,
+    kinds: Sequence[Kind] = (),
     settings: Settings | None = None,
 ) -> "LocalScorer":
     """Load a model into this process.
 
     Args:
-        model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/e5-small``), or a hub id, with an
-            optional ``@revision``.
+        model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/e5-small``), or a hub id,
+            with an optional ``@revision``.
         backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed.
             Only ``torch`` uses a GPU; ``auto`` warns where there is one.
         threads: CPU threads for scoring; 0 means the cores that this process may use.
         dtype: what torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the
             CPU. Any but ``auto`` selects the torch backend: an ONNX graph has its own types.
         compiled: whether torch compiles the network; its first batches are slow, later ones faster.
-        kind: what the model must be: ``mono`` scores ``(i,)`` tuples, ``duo`` ``(i, j)``; None takes either.
+        kinds: what the model may be: ``duo`` scores ``(i, j)`` tuples, the others ``(i,)``; any if empty.
         settings: how documents' vectors are kept; without them nothing is rounded, and nothing kept.
 
     Raises:
@@ -160,13 +162,13 @@ def load_scorer(
     converted = usable(found)
     directory, own_name = converted.directory, Path(model).name if converted.sha256 else ""
     card = read_card(directory, name=own_name if Path(model).expanduser().exists() else model)
-    if kind is not None and card.kind != kind:
-        reason = f"{directory} is a {card.kind} model; a {kind} one is needed here"
+    if kinds and card.kind not in kinds:
+        reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     loaded: Any = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype, compiled=compiled)
     builder = InputBuilder.load(directory, card)
-    if card.is_bi_encoder and loaded.name == "onnx":
-        from osrerank.scoring.vectors.configured import VectorStorage  # noqa: PLC0415 - for one layout
+    if card.is_bi_encoder:
+        from osrerank.scoring.vectors.configured import VectorStorage  # noqa: PLC0415 - for one kind
         from osrerank.scoring.vectors.scorer import BiEncoderScorer  # noqa: PLC0415 - likewise
 
         return BiEncoderScorer(

@@ -151,6 +151,10 @@ def _load_engine(
     config = read_config(directory)
     dtype, head = DTYPES[precision], head_of(directory)
     obstacle = load.obstacle(config, card, head)
+    if obstacle and card.is_bi_encoder:
+        raise ModelLoadError(
+            f"{directory} cannot be computed in torch: {obstacle}", model=card.name, path=str(directory)
+        )
     if obstacle:
         network = load_network(directory, card).to(dtype)
         return PaddedEngine(network, device, padding_id(directory)), f"transformers ({obstacle})"
@@ -173,7 +177,7 @@ def _load_engine(
 def load_network(directory: Path, card: ModelCard) -> Any:
     """Return the model as a ``torch.nn.Module`` that takes `Batch`'s fields by name and gives logits ``(n, labels)``.
 
-    It is what is exported, and transformers' own forward pass where the layout is the standard one.
+    It is what is exported, and transformers' own forward pass of a cross-encoder.
 
     Raises:
         ModelLoadError: the weights cannot be read or are not the config's.

@@ -50,7 +50,7 @@ class SideVectors:
         self._guard = lru_cache(MOST_GUARDS)(partial(Guard, "index"))
 
     def around(self, call: SearchCall, response: Any) -> Generator[SideRequest | Scoring, Any, Any]:
-        """Yield the steps that rerank a response, with the vectors of its hits, and return what the call makes of it."""
+        """Yield the steps that rerank a response with the vectors of its hits, and return the call's answer."""
         brought = yield from self._read(call, response)
         answer = yield Scoring(partial(call.finish, response, brought.vectors if brought else None))
         if brought:

@@ -80,7 +80,7 @@ class DuoStage:
         failed = len(block) - len(readable)
         reason = NO_TEXT if failed else ""
         done = not failed or ("partial" if readable else False)
-        return StageReport(self.name, done, reason, model=self.model, candidates=len(block), failed=failed)
+        return StageReport(self.name, done, reason, model=self.model, kind="duo", candidates=len(block), failed=failed)
 
     def _score(self, query: str, readable: Sequence[Candidate], plan: PairPlan, deadline: Deadline) -> Scores:
         if deadline.passed:

@@ -17,7 +17,7 @@ from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
 
 @dataclass(frozen=True, slots=True)
 class MonoStage:
-    """Orders the top ``depth`` candidates by the model's logits (monoBERT, or a bi-encoder in its place).
+    """Orders the top ``depth`` candidates by the model's logits (monoBERT; as the stage ``vectors``, a bi-encoder).
 
     Candidates without text, and those that the model cannot score, stay below the scored ones in their old order, with
     ``failure`` set. When the deadline cuts the stage short, the candidates scored so far (the first ones, and those

@@ -110,7 +110,7 @@ def rank_block(
         stage: the stage's name.
         depth: how many candidates are scored.
     """
-    started = time.perf_counter()
+    started, kind = time.perf_counter(), scorer.advice.kind
     block = ranking.candidates[:depth]
     readable = [candidate for candidate in block if candidate.text is not None]
     if not readable:
@@ -126,6 +126,7 @@ def rank_block(
         applied="partial" if reasons else True,
         reason="; ".join(reasons),
         model=scorer.model,
+        kind=kind,
         candidates=len(block),
         **counts,
         failed=failed,

@@ -68,7 +68,7 @@ AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "s
 
 @dataclass(frozen=True, slots=True)
 class PassageStage:
-    """monoBERT over passages: one forward pass for each passage of the top ``depth`` candidates, in one call.
+    """Orders the top ``depth`` candidates by their passages' scores (ICIP), all of them scored in one call.
 
     The hit's ``passage`` is the one with the highest score. First passages of all candidates are scored before second
     ones; when the deadline cuts the stage short, candidates without a scored passage stay below.

@@ -63,10 +63,10 @@ class Scoring:
         return [float(score) for score in found]
 
     def documents(self, trainee: Trainee, examples: Iterable[Example]) -> Iterator[list[float]]:
-        """Yield the scores of each example's documents; a mono model's, or sums over a duo model's pairs."""
+        """Yield the scores of each example's documents; a pointwise model's, or sums over a duo model's pairs."""
         for example in examples:
             query = trainee.builder.query(example.query)
-            if trainee.card.kind == "mono":
+            if trainee.card.kind != "duo":
                 texts = trainee.builder.documents(example.documents, query)
                 yield self.scores(trainee, [trainee.builder.mono(query, text) for text in texts])
             else:

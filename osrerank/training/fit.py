@@ -86,8 +86,12 @@ class Amount:
     cost: float
 
 
-def train(request: Request, kind: Kind = "mono") -> Path | None:
-    """Train a mono or duo model; return its directory, or None when time ran out: the same call then resumes.
+def train(request: Request, kind: Kind | None = None) -> Path | None:
+    """Train a model; return its directory, or None when time ran out: the same call then resumes.
+
+    Args:
+        request: the training.
+        kind: of the model; None for the recipe's, else the start's.
 
     Raises:
         ConfigError: the output exists, or recipe, data and start do not fit together.
@@ -138,7 +142,8 @@ def distill(
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
     kept: tuple[int, ...] = ()
     if student is not None:
-        trainee = load_trainee(student, request.recipe, kind=kind, name=request.output.name)
+        asked = kind if kind == "duo" else None
+        trainee = load_trainee(student, request.recipe, kind=asked, name=request.output.name)
     else:
         kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
         trainee = select_layers(teacher, kept, request.output.name)
@@ -180,15 +185,15 @@ def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly, kind: K
 
 
 def _as_it_is(recipe: Recipe) -> Recipe:
-    """Return the recipe for a teacher, which keeps its own head and layout."""
-    return replace(recipe, head="", layout="", freeze="", loss="listwise")
+    """Return the recipe for a teacher, which keeps its own head and kind."""
+    return replace(recipe, head="", kind="", freeze="", loss="listwise")
 
 
 def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee | None = None) -> Steps:
     """Return the steps for a model, and for its teacher if that reads texts differently."""
 
     def assembly(builder: InputBuilder) -> Assembly:
-        if trainee.card.kind == "mono":
+        if trainee.card.kind != "duo":
             return MonoAssembly(builder)
         return DuoAssembly(builder, unlike=recipe.hard or not recipe.soft)
 
@@ -208,7 +213,7 @@ def _reading(trainee: Trainee) -> tuple[Any, ...]:
     """Return the values that determine a builder's sequences."""
     card = trainee.card
     tokenizer = hashlib.sha256(tokenizer_file(trainee.source).read_bytes()).hexdigest()
-    return tokenizer, card.layout, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
+    return tokenizer, card.kind, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
 
 
 def _fit(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from osrerank._removed import instead_of
 from osrerank.errors import ConfigError
 
 DecayFrom = Literal["start", "warmup"]
@@ -31,7 +32,7 @@ class Recipe:
             its hardest ones; 0 for never.
         head: of a new cross-encoder: "logits2", "logit1", "next-sentence"; empty for the start's. A bi-encoder has its
             own.
-        layout: "standard" makes a cross-encoder of any start; empty for the start's.
+        kind: "cross-encoder" makes one of any start; empty for the start's.
         third_row: of a duo model's token type table, if the start has two rows: "zeros" that are trained, "frozen"
             zeros as in the released duoBERT, or a "copy" of the second row.
         max_tokens, max_query_tokens, length_rule: as in a model's card.
@@ -43,7 +44,7 @@ class Recipe:
         decay_from: see `optimiser.learning_rate`.
         weight_decay, beta1, beta2, eps, bias_correction: of Adam.
         clip: largest norm of the gradient.
-        dropout: if the layout has any.
+        dropout: if the kind has any.
         freeze: "embeddings" keeps the three tables as they are; empty trains everything.
         shuffle: size of the shuffle buffer, in examples.
         seed: of all random choices.
@@ -71,7 +72,7 @@ class Recipe:
     depth: int = 30
     mine_at: float = 0.5
     head: str = ""
-    layout: str = ""
+    kind: str = ""
     third_row: ThirdRow = "zeros"
     max_tokens: int = 512
     max_query_tokens: int = 64
@@ -132,9 +133,8 @@ class Recipe:
             raise _unusable("name", name, f"one of {', '.join(PRESETS)}")
         known = {one.name for one in fields(cls)}
         if unknown := sorted(changes.keys() - known):
-            raise ConfigError(
-                f"a recipe has no {unknown[0]}; it has {', '.join(sorted(known))}", setting="recipe", source="argument"
-            )
+            fix = instead_of(f"recipe.{unknown[0]}") or f"it has {', '.join(sorted(known))}"
+            raise ConfigError(f"a recipe has no {unknown[0]}; {fix}", setting="recipe", source="argument")
         return replace(PRESETS[name], **changes)
 
     def warmup_steps(self, total: int) -> int:

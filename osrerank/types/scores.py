@@ -160,11 +160,13 @@ class Advice:
         first_pass_weight: weight, 0 or above, of the first-pass score over the query's best in a linear blend.
         passages: whether documents beyond the model's window are read by passages.
         languages: that the model reads, by ISO 639-1 code; none where it is not known.
+        kind: of the model: ``bi-encoder``, ``cross-encoder`` or ``duo``.
     """
 
     first_pass_weight: float = 0.0
     passages: bool = False
     languages: tuple[str, ...] = ()
+    kind: str = "cross-encoder"
 
     def __post_init__(self) -> None:
         if not 0 <= self.first_pass_weight < math.inf:
@@ -216,7 +218,7 @@ class Scorer(Protocol):
         Args:
             query: its text.
             documents: their texts.
-            tuples: indices into ``documents``: ``(i,)`` for mono, ``(i, j)`` for duo.
+            tuples: indices into ``documents``: ``(i,)`` for one document, ``(i, j)`` for duo.
             deadline: no batch begins after it; tuples are attempted in about their order.
             vectors: what the search brought of document vectors, for models that have some; others leave it.
         """

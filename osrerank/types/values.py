@@ -152,6 +152,7 @@ class StageReport(Counts):
         applied: True, False or "partial".
         reason: why it was not (wholly) applied; else empty.
         model: the model's name; empty for a stage without one.
+        kind: of the model: ``bi-encoder``, ``cross-encoder`` or ``duo``; likewise.
         candidates: how many candidates it was asked to order.
         failed: candidates that could not be scored.
         took_ms: wall time of the stage, in milliseconds.
@@ -163,6 +164,7 @@ class StageReport(Counts):
     applied: bool | str
     reason: str = ""
     model: str = ""
+    kind: str = ""
     candidates: int = 0
     failed: int = 0
     took_ms: float = 0.0
@@ -176,11 +178,18 @@ class Ranking:
 
     Ids are unique, ranks are 1..n and give the order, scores are finite. Scores never increase within the block that
     a stage ranked; a first pass with its own ``sort`` has no such block.
+
+    Attributes:
+        query: that it is for.
+        candidates: in order.
+        reports: what each stage did.
+        warnings: sentences about what was done otherwise than asked for.
     """
 
     query: Query
     candidates: tuple[Candidate, ...]
     reports: tuple[StageReport, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len({candidate.doc_id for candidate in self.candidates}) != len(self.candidates):

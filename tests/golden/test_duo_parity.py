@@ -50,7 +50,7 @@ def reference(query: str, pairs: list[tuple[str, str]]) -> np.ndarray:
 
 @pytest.mark.parametrize("backend", ["onnx", "torch"])
 def test_pairs_equal_the_plain_forward_of_each(backend: str) -> None:
-    scores = load_scorer(str(DUO), backend=backend, threads=1, kind="duo").score(QUERY, DOCUMENTS, PAIRS)
+    scores = load_scorer(str(DUO), backend=backend, threads=1, kinds=("duo",)).score(QUERY, DOCUMENTS, PAIRS)
     expected = reference(QUERY, [(DOCUMENTS[first], DOCUMENTS[second]) for first, second in PAIRS])
     np.testing.assert_allclose(scores.values, expected, atol=TOLERANCE, rtol=0)
     assert (scores.inferences, scores.truncated, scores.query_truncated) == (20, 1, False)
@@ -65,7 +65,10 @@ def test_a_pair_and_its_reverse_are_two_inferences() -> None:
 
 def test_mono_then_duo_is_the_published_formula() -> None:
     """Sum of p_ij over the top 4 of monoBERT, the others below, against numpy over the reference's probabilities."""
-    mono, duo = load_scorer(str(MONO), threads=1, kind="mono"), load_scorer(str(DUO), threads=1, kind="duo")
+    mono, duo = (
+        load_scorer(str(MONO), threads=1, kinds=("bi-encoder", "cross-encoder")),
+        load_scorer(str(DUO), threads=1, kinds=("duo",)),
+    )
     ranking = ranking_of([*DOCUMENTS, "heat"], QUERY)
     after_mono = MonoStage(mono).rerank(ranking)
     top = [candidate.text or "" for candidate in after_mono.candidates[:4]]

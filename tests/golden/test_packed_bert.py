@@ -142,7 +142,7 @@ def padded_cosines(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_a_bi_encoder_equals_the_padded_module(attention: Callable[[], Attention], pooling: Pooling) -> None:
     directory = DATA / "tiny-bert-bi-encoder"
-    card = ModelCard("tiny", "cosine", layout="bi-encoder", pooling=pooling)
+    card = ModelCard("tiny", "cosine", kind="bi-encoder", pooling=pooling)
     batch = sequences((*LENGTHS, 2), 278)
     packed = committed(directory, attention(), card=card)
     expected = padded_cosines(directory, pooling, batch)

@@ -19,6 +19,7 @@ from osrerank.cli import cli
 from osrerank.doctor import examine
 from osrerank.errors import EndpointError, OsrerankError
 from osrerank.formats.trec import read_run
+from osrerank.scoring.card import POINTWISE
 from osrerank.scoring.registry import load
 from osrerank.settings import Settings
 from tests.http_server import running
@@ -235,7 +236,7 @@ def test_a_worker_may_ask_a_rerank_server(server, engine, expected, redis_url, t
 
 def test_a_server_may_ask_another_one(use, server):
     use(server)
-    scorer = load(Settings.load(), "mono")
+    scorer = load(Settings.load(), POINTWISE)
     with running(scorer, token="other") as url:
         use(url, key="other")
         texts = list(DOCUMENTS.values())[:8]

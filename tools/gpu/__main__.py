@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
 def parity(run: Run) -> Iterator[Row]:
     """Compare the scores of torch in each precision, and of ONNX on the CPU, with transformers' in fp32."""
-    kinds: tuple[tuple[Kind, int, int], ...] = (("mono", 20, 50), ("duo", 10, 12))
+    kinds: tuple[tuple[Kind, int, int], ...] = (("cross-encoder", 20, 50), ("duo", 10, 12))
     for kind, queries, depth in kinds:
         lists, folder = run.lists(run.choose(queries, 2), run.choose(depth, 5), kind), run.checkpoint(kind)
         exact = models.transformers_scores(folder, lists)

@@ -52,16 +52,16 @@ class Run:
         """Return the first value, or in a rehearsal the second."""
         return tiny if self.tiny else whole
 
-    def lists(self, queries: int, depth: int, kind: Kind = "mono") -> list[Asked]:
+    def lists(self, queries: int, depth: int, kind: Kind = "cross-encoder") -> list[Asked]:
         """Return queries of the sample with ``depth`` paragraphs each; for duo, all pairs of them are scored."""
         texts = list(documents().values())
         chosen = []
         for place, query in enumerate(read_queries(SAMPLE / "queries.tsv")[:queries]):
             own = [texts[(place * depth + at) % len(texts)] for at in range(depth)]
-            chosen.append(Asked(query.text, own, list(permutations(range(depth), 1 if kind == "mono" else 2))))
+            chosen.append(Asked(query.text, own, list(permutations(range(depth), 2 if kind == "duo" else 1))))
         return chosen
 
-    def checkpoint(self, kind: Kind = "mono") -> Path:
+    def checkpoint(self, kind: Kind = "cross-encoder") -> Path:
         """Return a random cross-encoder of MiniLM-L6's shape, as safetensors and fp32 graph; it is made only once."""
         drawn, made = self.folder / "drawn", self.folder / kind
         if not drawn.exists():
@@ -90,9 +90,9 @@ def documents() -> Mapping[str, str]:
 
 def bi_encoder(dtype: str) -> BiEncoderScorer:
     """Return the package's bi-encoder; it encodes in torch if a dtype is given, else in ONNX Runtime."""
-    scorer = load_scorer(BI_ENCODER, backend="onnx")
+    scorer = load_scorer(BI_ENCODER, backend="torch" if dtype else "onnx", dtype=dtype or "auto")
     assert isinstance(scorer, BiEncoderScorer)
-    return scorer.made_in_torch(dtype) if dtype else scorer
+    return scorer
 
 
 def vectors(scorer: BiEncoderScorer, texts: Sequence[str]) -> Scores:

@@ -47,7 +47,7 @@ WEIGHT = 0.2
 MERGING_TASKS, SINGLE_TASKS = 16, 4
 """Chunks at a time: enough to fill shared batches, or just enough that the next one is ready."""
 
-PROBES: Mapping[Kind, tuple[int, ...]] = {"mono": (0,), "duo": (0, 1)}
+PROBES: Mapping[Kind, tuple[int, ...]] = {"bi-encoder": (0,), "cross-encoder": (0,), "duo": (0, 1)}
 """The tuple that a model of each kind is checked with."""
 
 
@@ -93,7 +93,7 @@ class Service:
         self._threads: list[threading.Thread] = []
         self._seconds_per_chunk = 0.0
         self._probed_at = 0.0
-        self._probe: tuple[int, ...] = PROBES["mono"]
+        self._probe: tuple[int, ...] = PROBES["cross-encoder"]
         self.queue = ""
         self.tasks = settings.worker_tasks or SINGLE_TASKS
 
@@ -353,8 +353,8 @@ def _load(settings: Settings) -> Loaded:
     """Return the scorer, behind the score cache where one is configured."""
     from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only when a worker starts
 
-    model = load(settings, None, in_worker=True)
+    model = load(settings, in_worker=True)
     scorer = model if settings.redis_url is None else behind_cache(model, settings)
     if not isinstance(model, LocalScorer):  # a rerank server, which takes many requests at once
-        return Loaded(scorer, model, MERGING_TASKS, "mono")
+        return Loaded(scorer, model, MERGING_TASKS, "cross-encoder")
     return Loaded(scorer, model, MERGING_TASKS if model.merges_calls else SINGLE_TASKS, model.card.kind)

@@ -7,15 +7,14 @@ from typing import Any
 from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.options.passages import Passages
-from osrerank.options.rerank import MONO_DUO, Rerank
-from osrerank.response import FIRST_PASS, parse_hit, squash, text_of
+from osrerank.options.rerank import AUTO_PIPELINE, Rerank
+from osrerank.response import FIRST_PASS, FIRST_STAGES, parse_hit, squash, text_of
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
 
 DEPTHS = (10, 20, 50, 100)
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights of the first pass in a linear blend, in logits; 0 leaves it out."""
-MONO = "mono"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +28,7 @@ class Setting:
         blend: ``replace``, ``linear``, ``weighted`` or ``rrf``.
         weight: weight of the first pass in the blend.
         duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have it above 0.
+        pipeline: of the search.
     """
 
     model: str
@@ -37,6 +37,7 @@ class Setting:
     blend: str
     weight: float
     duo_depth: int = 0
+    pipeline: str = AUTO_PIPELINE
 
     def __str__(self) -> str:
         blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
@@ -46,8 +47,9 @@ class Setting:
     def options(self) -> dict[str, Any]:
         """Return the options of a search, as a settings file has them."""
         weight = {} if self.blend in ("replace", "rrf") else {"blend_weight": self.weight}
-        pairs = {"pipeline": MONO_DUO, "duo_depth": self.duo_depth} if self.duo_depth else {"pipeline": MONO}
-        return {**pairs, "depth": self.depth, "blend": self.blend, **weight, "passages": self.passages}
+        pairs = {"duo_depth": self.duo_depth} if self.duo_depth else {}
+        depths = {"pipeline": self.pipeline, **pairs, "depth": self.depth}
+        return {**depths, "blend": self.blend, **weight, "passages": self.passages}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +88,12 @@ class Found:
 def present_setting(client: Client, index: str) -> Setting:
     """Return the setting that a search of the index with ``rerank=True`` has now."""
     options = client.options_of(index)
-    blend = client.reranker.identity(replace(options, pipeline=MONO))["blend"]
+    blend = client.reranker.identity(replace(options, pipeline=AUTO_PIPELINE))["blend"]
     method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
-    pairs = options.duo_depth if _compares_pairs(options) else 0
+    pairs = (options.duo_depth, str(options.pipeline)) if _compares_pairs(options) else ()
     model = client.reranker.settings.model
-    return Setting(model, passages, options.least_depth, str(method), float(weight), pairs)
+    return Setting(model, passages, options.least_depth, str(method), float(weight), *pairs)
 
 
 def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS) -> list[Setting]:
@@ -152,7 +154,7 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
         raise ConfigError(reason, setting="rerank", source="settings file")
     return replace(
         options,
-        pipeline=MONO,
+        pipeline=AUTO_PIPELINE,
         depth=depth,
         blend="replace",
         cache=False,
@@ -168,19 +170,20 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
 
 
 def _compares_pairs(options: Rerank) -> bool:
-    return options.pipeline == MONO_DUO and options.duo_depth > 1
+    return options.compares_pairs and options.duo_depth > 1
 
 
 def _with_pairs(alone: Rerank, options: Rerank) -> Rerank:
     """Return the sampling options with the pipeline, depth and blend of the index."""
     depth, blend = options.least_depth, options.blend
-    return replace(alone, pipeline=MONO_DUO, depth=depth, blend=blend, duo_budget_ms=None)
+    return replace(alone, pipeline=options.pipeline, depth=depth, blend=blend, duo_budget_ms=None)
 
 
 def _candidate(hit: Mapping[str, Any], text: str) -> Candidate:
     """Return a hit as a candidate at its first-pass rank."""
     first = hit.get("_rerank", {}).get(FIRST_PASS) or {"score": hit["_score"] or 0.0, "rank": 1}
     trace = [StageScore(FIRST_PASS, first["score"], first["rank"], squash(first["score"]))]
-    if (model := hit.get("_rerank", {}).get(MONO)) is not None:
-        trace.append(StageScore(MONO, model["score"], model["rank"], 0.0, level=1))
+    for stage, model in hit.get("_rerank", {}).items():
+        if stage in FIRST_STAGES:
+            trace.append(StageScore(stage, model["score"], model["rank"], 0.0, level=1))
     return Candidate(hit["_id"], text, trace[-1].score, first["rank"], tuple(trace))

@@ -215,7 +215,7 @@ class PackedNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        """Return the head's outputs ``(n, labels)``, fp32.
+        """Return the head's outputs ``(n, labels)``, or an encoder's vectors ``(n, hidden)``, fp32.
 
         Args:
             inputs: what `pack` made, on the device.
@@ -250,7 +250,7 @@ class ClassifierEncoder(Protocol):
 
 
 class PackedClassifier(PackedNetwork):
-    """The standard layout: an encoder and a head.
+    """A cross-encoder: an encoder and a head.
 
     Args:
         encoder: the encoder.

@@ -24,7 +24,7 @@ class Engine(Protocol):
     """Whether a batch costs the sum of its lengths; otherwise its longest times their number."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        """Return the head's outputs ``(n, labels)``."""
+        """Return the head's outputs ``(n, labels)``, or an encoder's vectors ``(n, hidden)``."""
 
 
 class PackedEngine:

@@ -29,18 +29,18 @@ def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = Non
 
     Args:
         config: ``config.json``.
-        card: the layout.
+        card: the kind of model.
         head: of a modular cross-encoder; None where the config names the head.
     """
     kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
     architecture = next(iter(config.get("architectures") or ["nothing"]))
-    is_standard = card.layout == "standard"
+    reads_pairs = not card.is_bi_encoder
     is_relative = config.get("position_embedding_type", "absolute") != "absolute"
     known = kind in FAMILIES or kind == modern_shape.MODEL_TYPE
     reasons = {
         f"model_type is {kind}": not known,
-        f"the layout is {card.layout}, model_type {kind}": not is_standard and kind != "bert",
-        f"architecture is {architecture}": is_standard and head is None and architecture not in _classifiers(kind),
+        f"a bi-encoder of model_type {kind}": card.is_bi_encoder and kind != "bert",
+        f"architecture is {architecture}": reads_pairs and head is None and architecture not in _classifiers(kind),
         f"hidden_act is {activation}": activation not in ACTIVATIONS,
         "its positions are relative, or it is a decoder": is_relative or config.get("is_decoder", False),
     }
@@ -73,7 +73,7 @@ def load_packed(
     Args:
         weights: the checkpoint's, by its own names.
         config: ``config.json``; `obstacle` finds nothing against it.
-        card: the layout.
+        card: the kind of model.
         attention: how rows look at columns.
         dtype: of the encoder.
         head: of a modular cross-encoder; None where the config names the head.

@@ -106,7 +106,7 @@ class _GraphWeights:
     def _tables(self, segments: int) -> dict[str, Array]:
         word, _, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
         tables = {"word.weight": self._matrix(word), "position.weight": self._matrix("positions")}
-        if "segment" not in self._constants:  # the standard layout
+        if "segment" not in self._constants:  # a cross-encoder's
             return {**tables, "segment.weight": self._matrix(segment)}
         first = self._constants["segment"]
         others = np.zeros((segments - 1, len(first)), first.dtype)

@@ -10,11 +10,11 @@ from osrerank.scoring.card import Pooling
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.networks.attention import Attention, Bounds
 from osrerank.scoring.networks.bert import Encoder, PackedNetwork
-from osrerank.scoring.networks.packing import Numbers, offsets, pack_by_segment
+from osrerank.scoring.networks.packing import Numbers, offsets, pack
 
 
 class PackedBiEncoder(PackedNetwork):
-    """Computes the cosines of queries and documents; a packed batch has all queries first, then all documents.
+    """Computes the vectors of texts, each read by itself.
 
     `osrerank.scoring.networks.bi_encoder` is the reference implementation.
 
@@ -30,7 +30,7 @@ class PackedBiEncoder(PackedNetwork):
         self.pooling = pooling
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
-        packed = pack_by_segment(sequences)
+        packed = pack(sequences)
         return [*self.encoder.rows(packed), offsets(packed.lengths), packed.lengths]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
@@ -40,8 +40,7 @@ class PackedBiEncoder(PackedNetwork):
         for layer in self.encoder.stack:
             query, key, value = layer.apart(layer.projections(states), 3)
             states = layer.finish(states, self.attention(query, key, value, texts, texts).flatten(1))
-        query, document = self._vectors(states, begins, device_lengths).chunk(2)
-        return (query * document).sum(dim=1, keepdim=True)
+        return self._vectors(states, begins, device_lengths)
 
     def _vectors(self, states: Tensor, begins: Tensor, lengths: Tensor) -> Tensor:
         """Return the vectors of texts, of norm 1, fp32 ``(texts, hidden)``."""

@@ -115,7 +115,7 @@ class BiEncoderOnWorkers(BiEncoderScorer):
 
     @property
     def _own_identity(self) -> str:
-        """Of the model in this process."""
+        """Of the model in this process; workers with another backend or dtype have the same."""
         return super().identity
 
     @property

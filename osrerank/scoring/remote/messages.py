@@ -174,7 +174,9 @@ class Heartbeat:
     def encode(self) -> bytes:
         """Return the message."""
         content = {name: getattr(self, name) for name in Heartbeat.__slots__}
-        return _packed({**content, "advice": _without(asdict(self.advice), "languages")})
+        advice = _without(asdict(self.advice), "languages")
+        del advice["kind"]  # readers tell it by ``passages``, so that those of 0.2 understand the message
+        return _packed({**content, "advice": advice})
 
     @classmethod
     def decode(cls, message: object) -> "Heartbeat":
@@ -202,13 +204,14 @@ class Heartbeat:
 
 def _advice(content: object) -> Advice:
     """Return a model's advice whose numbers are in range."""
-    fits = dict.fromkeys(Advice.__slots__, _is_number) | {"passages": _is_bool, "languages": _are_names}
+    fits = {"first_pass_weight": _is_number, "passages": _is_bool, "languages": _are_names}
     if not isinstance(content, dict) or {"languages", *content} != set(fits):
         raise PayloadError("field advice of a message has a value that cannot be used")
     content = {"languages": [], **content}
     try:
         advice = {name: _checked(content, name, check) for name, check in fits.items()}
-        return Advice(**{**advice, "languages": tuple(advice["languages"])})
+        kind = "bi-encoder" if advice["passages"] else "cross-encoder"
+        return Advice(**{**advice, "languages": tuple(advice["languages"]), "kind": kind})
     except ValueError as error:
         raise PayloadError(f"field advice of a message: {error}") from None
 

@@ -4,6 +4,7 @@ The files are generations. Records are written to the youngest; when that has ha
 old as records may get, a new one is begun and all but two are deleted. So reading writes nothing, and the bound holds.
 """
 
+import logging
 import os
 import shutil
 import threading
@@ -20,6 +21,8 @@ from osrerank._platform import renew_after_fork
 from osrerank.scoring.vectors.store import REST_S, Guard, Size
 
 NAME, PATTERN = "vectors-{:06d}.lmdb", "vectors-*.lmdb"
+OLDER, OLDER_FOLDER = "states-", "states"
+"""How the files of 0.2 and their folder are called; the records in them are the same."""
 PRUNED = "pruned-{}"
 """Folder of what a process keeps while it prunes."""
 GENERATIONS = 2
@@ -30,6 +33,8 @@ MOST_READERS = 1024
 MOUNTS = Path("/proc/self/mounts")
 REMOTE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs"})
 """File systems on which several machines could map the file, which LMDB cannot bear."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,22 +197,31 @@ class FileStore:
 
     def _drop(self) -> int:
         with self._writing:
-            count = self._size().records
+            count = self._size().records + self.older()
             self._begin(keep=1)
+            for file in older_folder(self.folder).glob(f"{OLDER}*.lmdb"):
+                _delete(file)
         return count
+
+    def older(self) -> int:
+        older = older_folder(self.folder)
+        if older == self.folder or not any(older.glob(f"{OLDER}*.lmdb")):
+            return 0
+        with self._asked():
+            return sum(_records_in(file) for file in older.glob(f"{OLDER}*.lmdb"))
 
     def _open(self, *, make: bool = False) -> tuple[_Generation, ...]:
         """Return the generations, the youngest first; they are opened anew when the folder has changed."""
-        if make and not self.folder.is_dir():
+        if make and not self.folder.is_dir() and not _take_over_folder(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._opening:
-            try:
-                changed_ns = self.folder.stat().st_mtime_ns
-            except FileNotFoundError:
+            if not self.folder.is_dir() and not _take_over_folder(self.folder):
                 self._generations, self._changed_ns = (), -1
                 return ()
+            changed_ns = self.folder.stat().st_mtime_ns
             if changed_ns != self._changed_ns:
                 _refuse_remote(self.folder)
+                _take_over_files(self.folder)
                 files = sorted(self.folder.glob(PATTERN), reverse=True)[:GENERATIONS]
                 self._generations = tuple(self._opened(file) for file in files)
                 self._changed_ns = self.folder.stat().st_mtime_ns  # opening may make a file for locks
@@ -270,6 +284,38 @@ def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
         if store is None:
             store = _stores[place] = FileStore(place, most_bytes=most_bytes, ttl_s=ttl_s)
         return store
+
+
+def older_folder(folder: Path) -> Path:
+    """Return where 0.2 kept what is kept in a folder now."""
+    return folder.with_name(OLDER_FOLDER)
+
+
+def _take_over_folder(folder: Path) -> bool:
+    """Let a folder of 0.2 beside this one, which does not exist, become this one; return whether there was one."""
+    older = older_folder(folder)
+    if folder == older or not any(older.glob(f"{OLDER}*.lmdb")):
+        return False
+    with suppress(FileNotFoundError):  # another process was faster
+        older.rename(folder)
+        logger.warning("[vectors-taken-over] the document vectors of %s, which 0.2 wrote, are in %s now", older, folder)
+    return folder.is_dir()
+
+
+def _take_over_files(folder: Path) -> None:
+    """Give files that 0.2 wrote today's names, unless these are taken."""
+    for file in sorted(folder.glob(f"{OLDER}*")):
+        wanted = file.with_name(file.name.replace(OLDER, "vectors-", 1))
+        if not wanted.exists():
+            with suppress(FileNotFoundError):
+                file.rename(wanted)
+
+
+def _records_in(file: Path) -> int:
+    import lmdb  # noqa: PLC0415 - for those who have vectors alone
+
+    with lmdb.open(str(file), subdir=False, readonly=True, lock=False) as environment:
+        return int(environment.stat()["entries"]) - 1
 
 
 def _put(environment: Any, records: Mapping[bytes, bytes]) -> None:

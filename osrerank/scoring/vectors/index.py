@@ -8,7 +8,9 @@ embedded engine. The index is hidden, so that no pattern of the application's fi
 
 import base64
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,7 +19,8 @@ from opensearchpy import NotFoundError, OpenSearch, RequestError
 from osrerank.errors import OsrerankError
 from osrerank.scoring.vectors.store import REST_S, Guard, Size
 
-SUFFIX = "-osrerank-vectors"
+SUFFIX, OLDER_SUFFIX = "-osrerank-vectors", "-osrerank-states"
+"""What the names of side indices end with: today's, and those of 0.2, which have the same records."""
 FIELD = "record"
 READ_AT_ONCE = 250
 """Records of a request that reads: some 100 KB of them in the profile ``standard``."""
@@ -25,6 +28,8 @@ BULK_BYTES = 4 << 20
 """Bytes of records in a request that writes, about."""
 KEEP_ALIVE = "5m"
 EXISTS = "resource_already_exists_exception"
+
+logger = logging.getLogger(__name__)
 
 
 def side_index(index: str) -> str:
@@ -57,8 +62,7 @@ class Form(NamedTuple):
         body = {
             "size": len(ids),
             "query": {"ids": {"values": ids}},
-            "docvalue_fields": [FIELD],
-            "_source": False,
+            **self.wanted(),
             "track_total_hits": False,
             "sort": ["_doc"],
         }
@@ -66,7 +70,14 @@ class Form(NamedTuple):
 
     def found(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the records in an answer to `reading`, by key; what is no record is left out."""
-        entries = answer["docs"] if self.is_embedded else answer["hits"]["hits"]
+        return self.records(answer["docs"] if self.is_embedded else answer["hits"]["hits"])
+
+    def wanted(self) -> dict[str, Any]:
+        """Return the part of a search's body that asks for records."""
+        return {} if self.is_embedded else {"docvalue_fields": [FIELD], "_source": False}
+
+    def records(self, entries: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
+        """Return the records in hits, by key; what is no record is left out."""
         read = (self._entry(entry) for entry in entries)
         return {key: record for key, record in read if record}
 
@@ -204,6 +215,25 @@ class IndexStore:
         stored = self._client.indices.stats(index=self.index)["_all"]["primaries"]["store"]
         return Size(count, int(stored["size_in_bytes"]), 0)
 
+    def take_over(self) -> int:
+        """Move the records of 0.2's side index into this one; return how many there were."""
+        older = f"{self.beside}{OLDER_SUFFIX}"
+        if not self._client.indices.exists(index=older):
+            return 0
+        form = self._form
+        body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, **form.wanted()}
+        every = every_hit(self._client, older, body, is_embedded=form.is_embedded)
+        count = 0
+        while some := list(islice(every, READ_AT_ONCE)):
+            count += self._write(form.records(some))
+        self._client.indices.delete(index=older)
+        logger.warning("[vectors-taken-over] %d document vectors of %s are in %s now", count, older, self.index)
+        return count
+
+    def older(self) -> int:
+        older = f"{self.beside}{OLDER_SUFFIX}"
+        return int(self._client.count(index=older)["count"]) if self._client.indices.exists(index=older) else 0
+
     def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
         wanted = {key.hex() for keys in kept for key in keys}
         if not self._client.indices.exists(index=self.index):
@@ -219,9 +249,8 @@ class IndexStore:
         return self.size().records
 
     def drop(self) -> int:
-        count = self.size().records
-        try:
-            self._client.indices.delete(index=self.index)
-        except NotFoundError:
-            return 0
+        count = self.size().records + self.older()
+        for name in (self.index, f"{self.beside}{OLDER_SUFFIX}"):
+            with suppress(NotFoundError):
+                self._client.indices.delete(index=name)
         return count

@@ -4,18 +4,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from osrerank.errors import InferenceError
 from osrerank.scoring.batcher import Batcher
-from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import InputBuilder, Tokens
-from osrerank.scoring.onnx_scorer import EncoderBackend
+from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.vectors.record import Bits, Record
 from osrerank.types import Deadline
 
-ENCODED_AT_ONCE = 16
-"""Documents that are tokenised at a time, while the previous ones are being encoded."""
+NOT_FINITE = "its vector is not finite; in 16 bits another --dtype may help"
 
 
 class Made(NamedTuple):
@@ -45,47 +41,31 @@ class LocalMaker:
     """Encodes texts with the model in this process.
 
     Args:
-        batcher: runs an `Encoder`.
+        batcher: runs a bi-encoder's backend.
         builder: makes token sequences from texts.
         bits: bits of each stored number.
+        at_once: texts that are tokenised at a time, while the previous ones are being encoded.
     """
 
-    def __init__(self, batcher: Batcher, builder: InputBuilder, bits: Bits) -> None:
-        self._batcher, self._builder, self._bits = batcher, builder, bits
+    def __init__(self, batcher: Batcher, builder: InputBuilder, bits: Bits, at_once: int) -> None:
+        self._batcher, self._builder, self._bits, self._at_once = batcher, builder, bits, at_once
         self._no_query = builder.query("")
 
     def make(self, texts: Sequence[str], deadline: Deadline) -> Made:
         cut: list[bool] = []
         with self._batcher.call(deadline) as call:
-            for start in range(0, len(texts), ENCODED_AT_ONCE):
+            for start in range(0, len(texts), self._at_once):
                 if deadline.passed:
                     break
-                pieces = self._builder.documents(texts[start : start + ENCODED_AT_ONCE], self._no_query)
+                pieces = self._builder.documents(texts[start : start + self._at_once], self._no_query)
                 cut += [one.cut for one in pieces]
                 call.add([self._builder.alone(one) for one in pieces])
             outcome = call.result()
-        records = {at: Record.of(vector, self._bits, cut=cut[at]) for at, vector in outcome.outputs.items()}
-        return Made(records, dict(outcome.failures))
-
-
-class Encoder:
-    """A backend for a batcher, whose output for each sequence is its vector."""
-
-    packed = True
-    parallel = True
-    budget_tokens = 1
-
-    def __init__(self, backend: EncoderBackend, card: ModelCard) -> None:
-        self._backend = backend
-        self._model = card.name
-        self.name, self.precision = backend.name, backend.precision
-        self.threads, self.files = backend.threads, backend.files
-
-    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        try:
-            return np.concatenate([self._backend.encoded(tokens.ids) for tokens in sequences])
-        except Exception as error:
-            raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
-
-    def close(self) -> None:
-        self._backend.close()
+        finite = {at: bool(np.isfinite(vector).all()) for at, vector in outcome.outputs.items()}
+        records = {
+            at: Record.of(outcome.outputs[at], self._bits, cut=cut[at]) for at, is_one in finite.items() if is_one
+        }
+        infinite = {at: NOT_FINITE for at, is_one in finite.items() if not is_one}
+        if infinite and not records:
+            raise InferenceError(f"no text could be encoded: {NOT_FINITE}")
+        return Made(records, {**outcome.failures, **infinite})

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.model_files import tokenizer_file
+from osrerank.scoring.model_files import digest, tokenizer_file, weight_files
+from osrerank.scoring.onnx_scorer import PREFERRED
 from osrerank.scoring.vectors.background import Background
 from osrerank.scoring.vectors.configured import VectorStorage
 from osrerank.scoring.vectors.long_record import MAGIC, LongRecord
@@ -34,21 +35,20 @@ class Records:
     Args:
         directory: the model's.
         card: the model's.
-        encoder: file of the graph that encodes texts, relative to the directory.
         hidden: the model's hidden size.
         vectors: where records are kept, and the bits of each number.
     """
 
-    def __init__(self, directory: Path, card: ModelCard, encoder: str, hidden: int, vectors: VectorStorage) -> None:
+    def __init__(self, directory: Path, card: ModelCard, hidden: int, vectors: VectorStorage) -> None:
         self.store, self.bits, self._secret = vectors.store, vectors.bits, vectors.secret
         self.hidden = hidden
-        self._directory, self._card, self._encoder = directory, card, encoder
+        self._directory, self._card = directory, card
         self._writes = Background()
 
     @functools.cached_property
-    def side(self) -> bytes:
-        """Digest of all that records depend on besides the text: encoder, prefix, lengths, precision; 16 bytes."""
-        return side_of(self._directory, self._card, self.bits, self._encoder)
+    def model_key(self) -> bytes:
+        """Digest of all that records depend on besides the text, 16 bytes."""
+        return model_key_of(self._directory, self._card, self.bits)
 
     @property
     def most_bytes(self) -> int:
@@ -57,7 +57,7 @@ class Records:
 
     def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
         """Return the key of each text's record, 16 bytes each."""
-        return record_keys(self.side, texts)
+        return record_keys(self.model_key, texts)
 
     def find(
         self, keys: Sequence[bytes], vectors: RequestVectors | None
@@ -126,18 +126,21 @@ class Records:
             vectors.write(self.contents(records))
 
 
-def side_of(directory: Path, card: ModelCard, bits: Bits, encoder: str) -> bytes:
+def model_key_of(directory: Path, card: ModelCard, bits: Bits) -> bytes:
     """Return a digest of all that a model's records depend on besides the text, 16 bytes.
+
+    It is of weights, pooling, tokenizer, prefix, length and bits. What computes the vectors, backend, device or dtype,
+    is no part of it: a worker on a GPU fills what a client on a CPU reads.
 
     Args:
         directory: the model's.
         card: the model's.
         bits: bits of each stored number.
-        encoder: file of the graph that encodes texts, relative to the directory.
     """
     parts = (
-        *(_content(file) for file in (directory / encoder, tokenizer_file(directory))),
-        "0",  # was the number of joined layers; kept, so that old records stay valid
+        weights_digest(directory, card),
+        _content(tokenizer_file(directory)),
+        "0",  # as 0.2 had it, so that its records stay valid
         card.document_prefix,
         str(card.max_tokens),
         PRECISIONS[bits],
@@ -145,12 +148,25 @@ def side_of(directory: Path, card: ModelCard, bits: Bits, encoder: str) -> bytes
     return _hash("\0".join(parts).encode())
 
 
-def record_keys(side: bytes, texts: Iterable[str | LongText]) -> list[bytes]:
+def record_keys(model_key: bytes, texts: Iterable[str | LongText]) -> list[bytes]:
     """Return the keys of texts, 16 bytes each; a long text's key also depends on how it is split into passages."""
     return [
-        _hash(side + LONG + text.content) if isinstance(text, LongText) else _hash(side + _hash(_bytes(text)))
+        _hash(model_key + LONG + text.content) if isinstance(text, LongText) else _hash(model_key + _hash(_bytes(text)))
         for text in texts
     ]
+
+
+def weights_digest(directory: Path, card: ModelCard) -> str:
+    """Return the digest of a bi-encoder's weights: the card's, else of its graph, else of its safetensors.
+
+    A graph pools, too; to the digest of other weights the pooling is added.
+    """
+    if card.weights:
+        return card.weights
+    for precision in PREFERRED:
+        if precision in card.onnx:
+            return _content(directory / card.onnx[precision])
+    return f"{digest(directory, weight_files(directory))}/{card.pooling}"
 
 
 def _bytes(text: str) -> bytes:

@@ -5,6 +5,7 @@ the bytes allowed, or is half as old as records may get, it becomes the old one 
 writes nothing, and the bound holds without an eviction policy of the server.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -18,6 +19,8 @@ from osrerank.scoring.vectors.store import REST_S, Guard, Size
 PREFIX = "{osrerank:vectors:1}:"
 """Changes with the form of keys or values; the braces keep all keys in one slot of a cluster."""
 YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old", "young-bytes", "old-bytes"))
+OLDER_PREFIX = "{osrerank:states:1}:"
+"""Of 0.2; the records under it are the same."""
 KEPT, KEPT_BYTES = (PREFIX + name for name in ("kept", "kept-bytes"))
 """What is kept while the others are looked for."""
 CONNECT_S, ANSWER_S = 0.2, 0.5
@@ -49,6 +52,9 @@ return 1
 """Writes records, and lets the young generation become the old one when it is large or old enough."""
 
 
+logger = logging.getLogger(__name__)
+
+
 class RedisStore:
     """Records in Redis: one round trip to read, one to write. An absent, slow or full Redis only costs time.
 
@@ -67,6 +73,7 @@ class RedisStore:
         self._most = most_bytes
         self._ttl_ms = int(ttl_s * 1000)
         self._usual_bytes = USUAL_BYTES
+        self._has_taken_over = False
         self._guard = Guard(self.name, "Redis", rest_s)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -91,7 +98,19 @@ class RedisStore:
         with suppress(Exception):
             self._redis.close()
 
+    def _take_over(self) -> None:
+        """Give what 0.2 wrote today's names, once and unless something has them already."""
+        if self._has_taken_over:
+            return
+        if not self._redis.exists(YOUNG, OLD):
+            for name in (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES):
+                with suppress(ResponseError):  # there is none
+                    self._redis.renamenx(OLDER_PREFIX + name.removeprefix(PREFIX), name)
+                    logger.warning("[vectors-taken-over] %s: document vectors of 0.2 are kept on", name)
+        self._has_taken_over = True
+
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        self._take_over()
         pieces = list(_pieces(keys, max(1, PIECE_BYTES // self._usual_bytes)))
         found: dict[bytes, bytes] = {}
         for generation in (YOUNG, OLD):
@@ -107,6 +126,7 @@ class RedisStore:
         return found
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
+        self._take_over()
         largest = max(map(len, records.values()))
         try:
             for some in _pieces(list(records.items()), max(1, PIECE_BYTES // largest)):
@@ -128,6 +148,7 @@ class RedisStore:
                 self._redis.rename(young, old)
 
     def _size(self) -> Size:
+        self._take_over()
         pipeline = self._redis.pipeline(transaction=False)
         for generation, counted in ((YOUNG, YOUNG_BYTES), (OLD, OLD_BYTES)):
             pipeline.hlen(generation)
@@ -164,9 +185,14 @@ class RedisStore:
         return count
 
     def _drop(self) -> int:
-        count = self._size().records
-        self._redis.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, KEPT, KEPT_BYTES)
+        count = self._size().records + self.older()
+        every = (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, KEPT, KEPT_BYTES)
+        self._redis.unlink(*every, *(OLDER_PREFIX + name.removeprefix(PREFIX) for name in every))
         return count
+
+    def older(self) -> int:
+        with self._guard.asked(RedisError):
+            return sum(self._redis.hlen(OLDER_PREFIX + name.removeprefix(PREFIX)) for name in (YOUNG, OLD))
 
 
 def _pieces(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

@@ -12,27 +12,29 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
-from osrerank._optional import require
 from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError, OsrerankError
+from osrerank.scoring.backend import Backend
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import InputBuilder, Pieces
+from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.local import WINDOW, LocalScorer
-from osrerank.scoring.onnx_scorer import EncoderBackend
+from osrerank.scoring.model_files import read_config
 from osrerank.scoring.passages import Part, in_turns
 from osrerank.scoring.vectors.background import Background
 from osrerank.scoring.vectors.configured import VectorStorage
 from osrerank.scoring.vectors.long_record import LongRecord
-from osrerank.scoring.vectors.making import Encoder, LocalMaker, Made, Maker
+from osrerank.scoring.vectors.making import LocalMaker, Made, Maker
 from osrerank.scoring.vectors.record import Floats, Record, cosines
-from osrerank.scoring.vectors.records import PRECISIONS, Kept, Records
+from osrerank.scoring.vectors.records import Kept, Records
 from osrerank.scoring.vectors.store import VECTORS_OFF, VectorStore
 from osrerank.types import NEVER, Deadline, LongText, PassageScores, RequestVectors, Scores, Span
 
+QUERIES = 128
+"""How many query vectors are cached; one search may need the same vector several times."""
 MOST_LATE, MOST_LATE_CALLS = 256, 4
 """How many documents of a call may be encoded after its deadline, and how many such calls may be queued."""
 
@@ -63,39 +65,27 @@ class BiEncoderScorer(LocalScorer):
     """
 
     def __init__(
-        self, directory: Path, card: ModelCard, builder: InputBuilder, backend: EncoderBackend, vectors: VectorStorage
+        self, directory: Path, card: ModelCard, builder: InputBuilder, backend: Backend, vectors: VectorStorage
     ) -> None:
-        super().__init__(directory, card, builder, Encoder(backend, card))
-        self._encoder = backend
-        self.records = Records(directory, card, backend.files[0], backend.hidden, vectors)
-        self._maker: Maker = LocalMaker(self._batcher, builder, vectors.bits)
+        super().__init__(directory, card, builder, backend)
+        self.records = Records(directory, card, int(read_config(directory)["hidden_size"]), vectors)
+        self._maker: Maker = LocalMaker(self._batcher, builder, vectors.bits, self.at_once)
+        self._query = functools.lru_cache(QUERIES)(self._of_bytes)
         self._late = Background(MOST_LATE_CALLS)
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Start new threads in a forked child, because the old ones stay with the parent."""
-        self._executor = ThreadPoolExecutor(self._encoder.threads, thread_name_prefix="osrerank-query")
+        self._executor = ThreadPoolExecutor(self.backend.threads, thread_name_prefix="osrerank-query")
 
     @functools.cached_property
     def identity(self) -> str:
-        return f"{super().identity}/vectors/{PRECISIONS[self.records.bits]}"
+        """All that a score depends on except its texts. Backend, device and dtype are no part of it.
 
-    def made_in_torch(self, dtype: str) -> Self:
-        """Encode documents in torch from now on, on a CUDA device if there is one, and return this scorer.
-
-        Args:
-            dtype: as of `osrerank.scoring.registry.load_scorer`.
-
-        Raises:
-            ModelLoadError: the weights cannot be read.
-            MissingDependencyError: the extra ``torch`` is not installed.
+        So whoever has the same model, in whatever precision, reads the same records and cached scores.
         """
-        require("torch", extra="torch")
-        from osrerank.scoring.vectors.in_torch import TorchMaker  # noqa: PLC0415 - imports torch
-
-        self._maker = TorchMaker.load(self._directory, self.card, self._builder, self.records.bits, dtype)
-        return self
+        return f"{self._digest(())}/{self.records.model_key.hex()}/bi-encoder/{self._policy}"
 
     @property
     def store(self) -> VectorStore | None:
@@ -236,20 +226,22 @@ class BiEncoderScorer(LocalScorer):
 
     def query_vector(self, query: str) -> Floats:
         """Return the vector of a query ``(1, hidden)``, of norm 1."""
-        return self._encoder.query(self._builder.alone(self._builder.query(query)).ids)
+        return self._query(self._builder.alone(self._builder.query(query)).ids.tobytes())
 
     def _encoding(self, query: Pieces) -> Future[Floats]:
         """Start to encode a query in another thread, so that records can be looked up meanwhile."""
         try:
-            return self._executor.submit(self._encoder.query, self._builder.alone(query).ids)
+            return self._executor.submit(self._query, self._builder.alone(query).ids.tobytes())
         except RuntimeError as error:
             raise InferenceError(f"{self.model} is closed", model=self.model) from error
 
     def _cosines(self, query: Future[Floats], records: Sequence[Record]) -> Floats:
-        try:
-            return cosines(query.result(), records)
-        except Exception as error:
-            raise InferenceError(f"{self.model} failed in ONNX Runtime: {error}", model=self.model) from error
+        return cosines(query.result(), records)
+
+    def _of_bytes(self, ids: bytes) -> Floats:
+        """Return the vector ``(1, hidden)`` of a query's token ids, int64 as bytes."""
+        read = np.frombuffer(ids, dtype=np.int64)
+        return self.backend.run([Tokens(read, np.zeros_like(read))])
 
     def _logits(self, raw: Floats) -> Floats:
         """Return calibrated logits of cosines."""

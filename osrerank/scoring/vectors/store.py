@@ -67,6 +67,9 @@ class VectorStore(Protocol):
     def drop(self) -> int:
         """Forget all records; return how many there were."""
 
+    def older(self) -> int:
+        """Return how many records are left that 0.2 wrote and nobody reads any more; `drop` deletes them, too."""
+
     def close(self) -> None:
         """Release what is open."""
 
@@ -154,6 +157,9 @@ class MemoryStore:
             count, self._stored = len(self._records), 0
             self._records.clear()
         return count
+
+    def older(self) -> int:
+        return 0
 
     def close(self) -> None:
         pass

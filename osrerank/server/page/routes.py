@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, ScoringError, WorkerError
-from osrerank.options.rerank import NO_STAGES, PIPELINES, Rerank, RerankOptions
+from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.retrieval.requests import engine_of
 from osrerank.retrieval.text_fields import USUAL
 from osrerank.scoring.registry import HTTP
@@ -187,13 +187,14 @@ class Comparison:
 
 def usable_pipelines(reranker: RerankService) -> dict[str, str]:
     """Load the models of each pipeline once and return its name -> why it cannot be used, empty when it can."""
-    return {name: _obstacle(reranker, name) for name in PIPELINES if name != NO_STAGES}
+    return {name: _obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
 
 
 def _obstacle(reranker: RerankService, pipeline: str) -> str:
     try:
         reranker.warm_up(Rerank(pipeline=pipeline), server_ms=SERVER_MS)
-    except (ModelLoadError, MissingDependencyError) as error:
+        return "".join(reranker.resolve(Rerank(pipeline=pipeline))[1])
+    except (ConfigError, ModelLoadError, MissingDependencyError) as error:
         return str(error)
     except WorkerError:  # workers may start later
         return ""
@@ -201,7 +202,6 @@ def _obstacle(reranker: RerankService, pipeline: str) -> str:
         if reranker.settings.backend != HTTP:
             raise
         return ""  # likewise a rerank server
-    return ""
 
 
 def refusal(error: TransportError, index: str = "", engine: str = "OpenSearch") -> Refused:
@@ -260,7 +260,7 @@ async def search(
     http: HttpRequest,
     query: Annotated[str, Parameter(alias="q", min_length=1, max_length=1_000, pattern=r"\S")],
     index: Annotated[str, Parameter(max_length=255, pattern=INDEX_PATTERN)],
-    pipeline: Annotated[str, Parameter(max_length=50)] = "mono",
+    pipeline: Annotated[str, Parameter(max_length=50)] = "auto",
     depth: Annotated[int, Parameter(ge=1, le=MOST_DEPTH, description="Candidates reranked.")] = DEFAULT_DEPTH,
     passages: Annotated[
         int, Parameter(ge=0, le=500, description="Words of a passage; 0 judges documents by their beginnings.")

@@ -60,6 +60,6 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
 
 def _load(model: Path, card: ModelCard) -> Trainee:
     """Read a model in the form of a card."""
-    form = {name: getattr(card, name) for name in ("layout", "head", "max_tokens", "max_query_tokens", "length_rule")}
-    recipe = Recipe.of({**form, "head": card.head if card.layout == "standard" else ""}, "modern")
+    form = {name: getattr(card, name) for name in ("head", "max_tokens", "max_query_tokens", "length_rule")}
+    recipe = Recipe.of({**form, "kind": card.kind, "head": "" if card.is_bi_encoder else card.head}, "modern")
     return load_trainee(model, recipe, kind=card.kind, name=card.name)

@@ -78,14 +78,14 @@ class Trainee:
         write_card(directory, self.card)
 
 
-def load_trainee(source: Path, recipe: Recipe, *, kind: Kind = "mono", name: str = "") -> Trainee:
-    """Read a checkpoint and give it the head, layout and lengths of the recipe; new weights come from the seed.
+def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name: str = "") -> Trainee:
+    """Read a checkpoint and give it the head, kind and lengths of the recipe; new weights come from the seed.
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors: an encoder, a masked language
             model or a reranker; one of ours may have its weights in its graph.
-        recipe: of the training; an empty ``head`` or ``layout`` is the source's own.
-        kind: ``mono`` or ``duo``.
+        recipe: of the training; an empty ``head`` or ``kind`` is the source's own.
+        kind: what it must be; None for the recipe's, else the source's.
         name: for the model's card.
 
     Raises:
@@ -114,20 +114,18 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in named.items()}
 
 
-def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
+def _card(source: Path, recipe: Recipe, asked: Kind | None, name: str) -> ModelCard:
     """Return the card of the model to be trained."""
     known = read_card(source, name=name) if _is_reranker(source) else None
-    layout = recipe.layout or (known.layout if known else "standard")
-    if layout == "bi-encoder":
+    own = known.kind if known and known.kind != "duo" else "cross-encoder"
+    kind = asked or recipe.kind or own
+    if kind == "bi-encoder":
         head = "cosine"
-        if known is None or known.layout != layout:
+        if known is None or not known.is_bi_encoder:
             reason = f"{source} has no card of a bi-encoder; osrerank export gives it one"
-            raise ConfigError(reason, setting="recipe.layout", source="argument")
-        if kind == "duo":
-            reason = f"{source} is a bi-encoder, which reads one text alone; layout=standard makes a duo model of it"
-            raise ConfigError(reason, setting="recipe.layout", source="argument")
+            raise ConfigError(reason, setting="recipe.kind", source="argument")
     else:
-        known = known if known and known.layout == layout and known.kind == kind else None
+        known = known if known and known.kind == kind else None
         head = recipe.head or (known.head if known else "logits2")
     base = known or ModelCard(name=name, head="logits2")
     config = read_config(source)
@@ -139,9 +137,8 @@ def _card(source: Path, recipe: Recipe, kind: Kind, name: str) -> ModelCard:
         return replace(
             base,
             name=name,
-            kind=kind,
-            head=head,  # type: ignore[arg-type] # the card checks it
-            layout=layout,  # type: ignore[arg-type] # likewise
+            kind=kind,  # type: ignore[arg-type] # the card checks it
+            head=head,  # type: ignore[arg-type] # likewise
             max_tokens=min(recipe.max_tokens, room),
             max_query_tokens=_query_tokens(known, recipe),
             length_rule=recipe.length_rule,  # type: ignore[arg-type] # likewise

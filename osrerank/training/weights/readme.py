@@ -48,7 +48,7 @@ def write_average_readme(made: Path, card: ModelCard) -> None:
 
 
 def _what(card: ModelCard) -> str:
-    return f"A {card.kind} reranking model: {card.layout} layout, {card.head} head, {card.max_tokens} tokens."
+    return f"A reranking model of the kind {card.kind}: {card.head} head, {card.max_tokens} tokens."
 
 
 def _describe(made: Path, folder: Path, name: str, what: str, provenance: Mapping[str, Any]) -> None:

@@ -69,14 +69,14 @@ def test_a_checkpoint_of_two_segments_becomes_a_duo_model(tmp_path, start, backe
     assert (card.kind, card.segment_rows) == ("duo", 3)
     assert read_card(tmp_path / "duo") == card
     assert json.loads((tmp_path / "duo" / "config.json").read_text())["type_vocab_size"] == 3
-    found = load_scorer(str(tmp_path / "duo"), backend=backend, kind="duo").score("low pressure", DOCUMENTS, PAIRS)
+    found = load_scorer(str(tmp_path / "duo"), backend=backend, kinds=("duo",)).score("low pressure", DOCUMENTS, PAIRS)
     np.testing.assert_allclose(found.values, reference(start), atol=1e-4, rtol=0)
 
 
 def test_it_is_exported_again_as_it_is(tmp_path):
     export_model(DATA / "tiny-bert-duo", tmp_path / "again")
     one, two = (
-        load_scorer(str(directory), backend="onnx", kind="duo").score("low", DOCUMENTS, PAIRS).values
+        load_scorer(str(directory), backend="onnx", kinds=("duo",)).score("low", DOCUMENTS, PAIRS).values
         for directory in (DATA / "tiny-bert-duo", tmp_path / "again")
     )
     np.testing.assert_allclose(one, two, atol=1e-5)

@@ -110,7 +110,7 @@ def test_a_damaged_directory_is_refused_with_the_reason(
 def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
     prefixes = {"query_prefix": "query: ", "document_prefix": "passage: "}
     card = ModelCard(
-        "tiny", "cosine", layout="bi-encoder", max_query_tokens=512, pooling="mean", languages=("en", "deu"), **prefixes
+        "tiny", "cosine", kind="bi-encoder", max_query_tokens=512, pooling="mean", languages=("en", "deu"), **prefixes
     )
     assert card.advice.languages == ("en", "deu")
     (directory / "osrerank.json").write_text(json.dumps(card.to_json()))

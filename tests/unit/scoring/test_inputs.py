@@ -39,7 +39,7 @@ def test_the_two_segments(builder: InputBuilder) -> None:
 
 
 def test_a_bi_encoder_begins_the_document_anew() -> None:
-    builder = InputBuilder.load(DIRECTORY, card(head="cosine", layout="bi-encoder"))
+    builder = InputBuilder.load(DIRECTORY, card(head="cosine", kind="bi-encoder"))
     expected = [CLS, *ids("low"), SEP, CLS, *ids("wing"), SEP]
     assert sequence(builder, "low", "wing") == (expected, [0, 0, 0, 1, 1, 1])
 

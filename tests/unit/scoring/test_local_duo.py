@@ -72,9 +72,9 @@ def test_kinds_are_told_apart():
     with pytest.raises(ValueError, match="pairs of documents need a duo model"):
         mono.score("low", ["a", "b"], [(0, 1)])
     with pytest.raises(ModelLoadError, match="is a mono model; a duo one is needed here"):
-        load_scorer(str(MONO), kind="duo")
+        load_scorer(str(MONO), kinds=("duo",))
     with pytest.raises(ModelLoadError, match="is a duo model; a mono one is needed here"):
-        load_scorer(str(DUO), kind="mono")
+        load_scorer(str(DUO), kinds=("bi-encoder", "cross-encoder"))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Make rerankers of public bi-encoders by their recipes in ``recipes``: the shipped models. Nothing is trained.
 
-python tools/models/joined/make.py MODELS SETS OUTPUT [--only mono mono-small]
+python tools/models/joined/make.py MODELS SETS OUTPUT [--only e5-small minilm-l6]
 
 MODELS has the bi-encoders in folders of their own, as sentence-transformers saves them; SETS is what `sets.py` writes.
 A model's map to probabilities is fitted on as many pairs of each set as the recipe names, BM25's best 20 of each query.
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("models", type=Path)
     parser.add_argument("sets", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--only", nargs="+", default=["mono", "mono-small"], help="recipes")
+    parser.add_argument("--only", nargs="+", default=["e5-small", "minilm-l6"], help="recipes")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     for name in options.only:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from osrerank.scoring.card import POINTWISE
 from osrerank.scoring.registry import load
 from osrerank.settings import Settings
 
@@ -13,7 +14,7 @@ def scorer_of():
 
     def make(url, dialect="tei", **options):
         settings = Settings.load(backend="http", rerank_url=url, rerank_dialect=dialect, **options)
-        scorers.append(load(settings, "mono"))
+        scorers.append(load(settings, POINTWISE))
         return scorers[-1]
 
     yield make

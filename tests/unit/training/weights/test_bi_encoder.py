@@ -88,7 +88,7 @@ def test_a_duo_model_and_an_encoder_without_a_card_are_refused(examples: Path, t
     with pytest.raises(ConfigError, match=r"source is a bi-encoder, .* layout=standard makes a duo model of it"):
         train(request(examples, source, output), "duo")
     with pytest.raises(ConfigError, match="bare has no card of a bi-encoder; osrerank export gives it one"):
-        train(request(examples, plain(tmp_path / "bare"), output, replace(SMALL, layout="bi-encoder")))
+        train(request(examples, plain(tmp_path / "bare"), output, replace(SMALL, kind="bi-encoder")))
     assert not output.exists()
 
 
