@@ -24,7 +24,10 @@ class Compute(NamedTuple):
 
 
 class Backend(Protocol):
-    """A loaded network: token sequences in, the head's outputs or an encoder's vectors out. Safe to call from ``threads`` threads at once."""
+    """A loaded network: token sequences in, logits or an encoder's vectors out.
+
+    It is safe to call from ``threads`` threads at once.
+    """
 
     @property
     def name(self) -> str:

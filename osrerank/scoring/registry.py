@@ -276,7 +276,7 @@ def _for_dtype(backend: str, dtype: str) -> str:
 def _choose(directory: Path, card: ModelCard) -> str:
     """Return what ``auto`` takes: ONNX where the model has a graph, else torch where it is installed."""
     if card.onnx:
-        if GPU.exists():
+        if GPU.exists() and not card.is_bi_encoder:  # whose vectors are computed once
             logger.warning(
                 "[gpu-unused] %s is computed on the CPU, and this machine has a GPU: --backend torch uses it", card.name
             )

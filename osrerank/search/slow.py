@@ -1,7 +1,7 @@
 """One log line about searches that are slow because of scoring: which option would help."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from osrerank._seldom import Seldom
@@ -35,12 +35,15 @@ def advise_if_slow(answer: Mapping[str, Any], options: Rerank, rerank_s: float) 
         scoring["inferences"],
         scoring["candidates"],
         scoring["model"],
-        _advice(scoring, options),
+        _advice(scoring, options, answer["hits"]["hits"]),
     )
 
 
-def _advice(scoring: Mapping[str, Any], options: Rerank) -> str:
-    """Return the options that would make the slowest stage faster."""
+def _advice(scoring: Mapping[str, Any], options: Rerank, hits: Sequence[Mapping[str, Any]]) -> str:
+    """Return what would make the slowest stage faster: stored vectors, or other options."""
+    if encoded := scoring.get("encoded"):
+        index = next((str(hit.get("_index")) for hit in hits), "NAME")
+        return f"{encoded} texts had no stored vectors: osrerank vectors build --index {index} encodes them beforehand"
     name = "duo_depth" if scoring["name"] == "duo" else "depth"
     depth = options.duo_depth if scoring["name"] == "duo" else options.least_depth
     ways = [f"a lower {name} than {depth} is less work"]

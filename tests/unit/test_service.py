@@ -2,6 +2,7 @@
 
 import pytest
 
+from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -54,3 +55,37 @@ def test_other_models_score_the_beginning() -> None:
 def test_passages_that_are_asked_for_are_of_every_document() -> None:
     ranking = reranked(ByPassages(beginning), passages="maxp")
     assert all(candidate.trace[-1].passage is not None for candidate in ranking.candidates)
+
+
+class BiEncoder(FunctionScorer):
+    """Says that it is a bi-encoder."""
+
+    @property
+    def advice(self) -> Advice:
+        return Advice(kind="bi-encoder")
+
+
+@pytest.mark.parametrize("pipeline", ["auto", "vectors"])
+def test_a_bi_encoder_runs_in_the_stage_vectors(pipeline: str) -> None:
+    ranking = reranked(BiEncoder(beginning), pipeline=pipeline)
+    assert [(report.name, report.kind) for report in ranking.reports] == [("vectors", "bi-encoder")]
+    assert (ranking.candidates[0].trace[-1].stage, ranking.warnings) == ("vectors", ())
+
+
+@pytest.mark.parametrize("pipeline", ["auto", "mono"])
+def test_a_cross_encoder_runs_in_the_stage_mono(pipeline: str) -> None:
+    ranking = reranked(FunctionScorer(beginning), pipeline=pipeline)
+    assert [(report.name, report.kind) for report in ranking.reports] == [("mono", "cross-encoder")]
+    assert ranking.warnings == ()
+
+
+def test_mono_asked_of_a_bi_encoder_runs_as_vectors_with_a_warning() -> None:
+    ranking = reranked(BiEncoder(beginning), pipeline="mono")
+    assert [report.name for report in ranking.reports] == ["vectors"]
+    (warning,) = ranking.warnings
+    assert warning.startswith("the pipeline mono ran as vectors, because testing/function is a bi-encoder")
+
+
+def test_vectors_asked_of_a_cross_encoder_are_refused_with_the_pipeline_to_ask_for() -> None:
+    with pytest.raises(ConfigError, match=r"pipeline vectors-duo needs a bi-encoder, .* ask for mono-duo"):
+        reranked(FunctionScorer(beginning), pipeline="vectors-duo")

@@ -15,7 +15,7 @@ from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 
 DATA = Path(__file__).parents[2] / "data"
-BI_ENCODER = {"layout": "bi-encoder", "head": "cosine"}
+BI_ENCODER = {"kind": "bi-encoder", "head": "cosine"}
 OLDER = {"layout": "joined", "head": "cosine"}
 """As 0.2 wrote a bi-encoder's."""
 
@@ -76,16 +76,25 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: edit_json(folder / "config.json", auto_map={"AutoModel": "x.Y"}), "never runs"),
         (lambda folder: (folder / "onnx/model.onnx").write_bytes(b"\x08\x08 cut"), "cannot be read as an ONNX graph"),
         (lambda folder: _truncate(folder / "onnx/model.onnx"), "cannot be read as an ONNX graph"),
-        (lambda folder: (folder / "osrerank.json").write_text('{"version": 2}'), "version is 2"),
+        (
+            lambda folder: (folder / "osrerank.json").write_text('{"version": 3}'),
+            "version is 3; this",
+        ),
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 1, "head": "odd"}'), "head is 'odd'"),
         (lambda folder: (folder / "osrerank.json").write_text('{"version": 1, "x": 1}'), r"osrerank\.json: .*'x'"),
         (
             lambda folder: _card(folder, BI_ENCODER | {"pooling": "max"}),
             "pooling is 'max'; it must be",
         ),
-        (lambda folder: _card(folder, {"layout": "bi-encoder"}), "head is 'logit1' in the layout bi-encoder"),
-        (lambda folder: _card(folder, {"head": "cosine"}), "head is 'cosine' in the layout standard"),
-        (lambda folder: _card(folder, {"document_prefix": "x"}), "document_prefix is for the layout bi-encoder"),
+        (lambda folder: _card(folder, {"kind": "bi-encoder"}), "head is 'logit1' and kind is bi-encoder; a bi-enc"),
+        (
+            lambda folder: _card(folder, {"kind": "cross-encoder", "head": "cosine"}),
+            "head is 'cosine' and kind",
+        ),
+        (
+            lambda folder: _card(folder, {"document_prefix": "x"}),
+            "document_prefix is for a bi-encoder",
+        ),
         (lambda folder: _card(folder, OLDER | {"joining": {"layers": 1}}), "joined layers are gone; export the bi-enc"),
         (lambda folder: _card(folder, OLDER | {"layout": "cross-bias"}), "cross-bias is gone; export the bi-encoder"),
         (
@@ -117,7 +126,8 @@ def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
     assert read_card(directory) == card
     content = {name: value for name, value in card.to_json().items() if name not in ("pooling", *prefixes)}
     joining = {"layers": 0, "bias": -4.0, "rows": "all", "pooling": "mean", **prefixes}
-    older = {**content, "layout": "joined", "biases": {}, "prior_share": 0.0, "joining": joining}
+    older = {**content, "version": 1, "kind": "mono", "layout": "joined", "biases": {}, "prior_share": 0.0}
+    older["joining"] = joining
     (directory / "osrerank.json").write_text(json.dumps(older))
     assert read_card(directory) == card
 

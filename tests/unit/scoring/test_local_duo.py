@@ -71,17 +71,16 @@ def test_kinds_are_told_apart():
         duo.score("low", ["a", "b"], [(0,)])
     with pytest.raises(ValueError, match="pairs of documents need a duo model"):
         mono.score("low", ["a", "b"], [(0, 1)])
-    with pytest.raises(ModelLoadError, match="is a mono model; a duo one is needed here"):
+    with pytest.raises(ModelLoadError, match="is a cross-encoder model; a duo model is needed here"):
         load_scorer(str(MONO), kinds=("duo",))
-    with pytest.raises(ModelLoadError, match="is a duo model; a mono one is needed here"):
+    with pytest.raises(ModelLoadError, match="is a duo model; a bi-encoder or cross-encoder model is needed here"):
         load_scorer(str(DUO), kinds=("bi-encoder", "cross-encoder"))
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"layout": "bi-encoder"}, "head is 'logits2' in the layout bi-encoder"),
-        ({"head": "cosine", "layout": "bi-encoder"}, "head is 'cosine'; a duo model has logit1 or logits2"),
+        ({"head": "cosine"}, "head is 'cosine' and kind is duo"),
         ({"head": "next-sentence"}, "a duo model has logit1 or logits2"),
         ({"segment_rows": 2}, "needs a row each for the query and both documents"),
         ({"max_tokens": 69}, "leaves two documents no room beside the query"),

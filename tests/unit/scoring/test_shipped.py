@@ -82,8 +82,9 @@ def test_a_base_install_is_enough(model: str) -> None:
 @pytest.mark.long
 def test_onnx_runtime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
     program = (
-        "from osrerank.scoring.registry import load_scorer; load_scorer('osrerank/e5-small').score('a', ['b'], [(0,)]); "
-        "import os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+        "from osrerank.scoring.registry import load_scorer; "
+        "load_scorer('osrerank/e5-small').score('a', ['b'], [(0,)]); import os; "
+        "print(os.environ['ORT_DISABLE_TELEMETRY'])"
     )
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     homes = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"), str(tmp_path))

@@ -12,7 +12,7 @@ from osrerank.search import slow
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
 
-STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "inferences": 80, "model": "osrerank/e5-small"}
+STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "inferences": 80, "model": "some/cross-encoder"}
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,8 @@ def due(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answer(first_pass_ms: float = 100, **stage: Any) -> dict[str, Any]:
-    return {"rerank": {"first_pass_took_ms": first_pass_ms, "stages": [{**STAGE, **stage}]}}
+    marks = {"first_pass_took_ms": first_pass_ms, "stages": [{**STAGE, **stage}]}
+    return {"hits": {"hits": [{"_index": "notes"}]}, "rerank": marks}
 
 
 def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -31,8 +32,15 @@ def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCapt
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
         "[slow-search] a search took 2.0 s, 1.8 s of them in the stage mono: 80 inferences for 100 candidates with "
-        "osrerank/e5-small; a lower depth than 100 is less work, deadline_ms bounds it, workers or a GPU (backend) do it "
-        "faster"
+        "some/cross-encoder; a lower depth than 100 is less work, deadline_ms bounds it, workers or a GPU (backend) do "
+        "it faster"
+    )
+
+
+def test_where_vectors_lack_the_remedy_is_to_build_them(caplog: pytest.LogCaptureFixture) -> None:
+    slow.advise_if_slow(answer(name="vectors", encoded=70, known=30), Rerank(), 1.9)
+    assert caplog.text.rstrip().endswith(
+        "70 texts had no stored vectors: osrerank vectors build --index notes encodes them beforehand"
     )
 
 
@@ -46,7 +54,7 @@ def test_pairs_and_a_deadline(caplog: pytest.LogCaptureFixture) -> None:
     [
         (answer(took_ms=700.0), 0.8),
         (answer(first_pass_ms=2500), 1.9),
-        ({"rerank": {"first_pass_took_ms": 9, "stages": []}}, 3),
+        ({"hits": {"hits": []}, "rerank": {"first_pass_took_ms": 9, "stages": []}}, 3),
     ],
 )
 def test_fast_searches_and_slow_first_passes_say_nothing(

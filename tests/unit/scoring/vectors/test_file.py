@@ -280,3 +280,36 @@ def test_a_network_file_system_is_left_alone(
     assert store.write(records(1)) == 0
     assert "network file system (nfs4)" in caplog.text
     assert not list(store.folder.glob("*.lmdb"))
+
+
+def older(folder: Path) -> FileStore:
+    """Return a folder as 0.2 wrote it, with three records."""
+    store = FileStore(folder, most_bytes=4 * MEGABYTE, ttl_s=3600)
+    store.write(records(3))
+    store.close()
+    for file in folder.glob("vectors-*"):
+        file.rename(folder / file.name.replace("vectors-", "states-"))
+    return store
+
+
+def test_the_folder_of_02_is_taken_over_with_its_records(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
+    older(store.folder.with_name("states"))
+    assert store.read(list(records(4))) == records(3)
+    assert store.write(records(1, 3)) == 1
+    assert (store.size().records, store.older()) == (4, 0)
+    assert not store.folder.with_name("states").exists()
+    assert caplog.text.count("[vectors-taken-over]") == 1
+
+
+def test_files_of_02_in_a_named_folder_are_read(tmp_path: Path) -> None:
+    older(tmp_path / "mine")
+    store = FileStore(tmp_path / "mine", most_bytes=4 * MEGABYTE, ttl_s=3600)
+    assert store.read(list(records(3))) == records(3)
+
+
+def test_what_a_process_of_02_writes_later_is_counted_and_dropped(store: FileStore) -> None:
+    store.write(records(2))
+    older(store.folder.with_name("states"))
+    assert (store.size().records, store.older()) == (2, 3)
+    assert store.drop() == 5
+    assert store.older() == 0

@@ -155,3 +155,27 @@ def test_a_flushed_redis_is_filled_again(redis_url: str, client: Redis) -> None:
     assert store.read([key(0)]) == {}
     assert store.write(records(2)) == 2
     assert len(store.read([key(0), key(1)])) == 2
+
+
+def older(redis_url: str, client: Redis) -> None:
+    """Write three records under the keys of 0.2."""
+    opened(redis_url).write(records(3))
+    for name in client.keys("{osrerank:vectors:1}:*"):
+        client.rename(name, name.replace(b"vectors", b"states"))
+
+
+def test_keys_of_02_are_taken_over(redis_url: str, client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    older(redis_url, client)
+    store = opened(redis_url)
+    assert store.read(list(records(4))) == records(3)
+    assert (store.size().records, store.older()) == (3, 0)
+    assert "[vectors-taken-over]" in caplog.text
+
+
+def test_keys_that_02_writes_later_are_counted_and_dropped(redis_url: str, client: Redis) -> None:
+    older(redis_url, client)
+    client.copy("{osrerank:states:1}:young", "{osrerank:vectors:1}:young")
+    store = opened(redis_url)
+    assert (store.size().records, store.older()) == (3, 3)
+    assert store.drop() == 6
+    assert client.keys("{osrerank:*") == []

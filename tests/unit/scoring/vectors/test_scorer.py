@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from osrerank.bench.contenders import Cosines
 from osrerank.errors import InferenceError
 from osrerank.scoring.card import Pooling
 from osrerank.scoring.inputs import InputBuilder
@@ -63,7 +64,8 @@ def opened(
 def whole_pairs(directory: Path) -> LocalScorer:
     """Return a scorer that computes each pair from its texts, without records."""
     card = read_card(directory)
-    return LocalScorer(directory, card, InputBuilder.load(directory, card), EncoderBackend.load(directory, card))
+    backend = Cosines(EncoderBackend.load(directory, card))
+    return LocalScorer(directory, card, InputBuilder.load(directory, card), backend)
 
 
 def cold_and_warm(directory: Path, profile: str, tuples: Sequence[tuple[int, ...]]) -> tuple[Scores, Scores]:
@@ -166,9 +168,9 @@ def test_a_forged_record_is_none(models: Callable[..., Path]) -> None:
 
 def test_a_changed_text_and_another_profile_have_other_records(models: Callable[..., Path]) -> None:
     one, other = opened(models(), profile="standard"), opened(models(), profile="exact")
-    assert one.records.side != other.records.side
+    assert one.records.model_key != other.records.model_key
     assert one.identity != other.identity
-    assert one.records.side == opened(models(), profile="standard").records.side
+    assert one.records.model_key == opened(models(), profile="standard").records.model_key
 
 
 class Counting(MemoryStore):
