@@ -83,7 +83,7 @@ def main() -> None:
     for form in FORMS:
         make(DATA / f"tiny-bert-{form}", form)
         card = json.loads((DATA / f"tiny-bert-{form}" / "osrerank.json").read_text())
-        sys.stdout.write(f"{card['name']}: {card['head']}, {card['layout']}\n")
+        sys.stdout.write(f"{card['name']}: {card['head']}, {card['kind']}\n")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ DATA = Path(__file__).parents[1] / "data"
 FORMS = ("one-label", "two-labels", "next-sentence", "duo")
 QUERY = "what causes low blood pressure"
 DOCUMENTS = ["blood pressure is low when the heart is slow", "", "wing flow " * 40, "water & heat: 1,000!"]
-TUPLES = {"mono": [(0,), (1,), (2,), (3,)], "duo": [(0, 1), (1, 0), (2, 3), (3, 2)]}
+TUPLES = {"cross-encoder": [(0,), (1,), (2,), (3,)], "duo": [(0, 1), (1, 0), (2, 3), (3, 2)]}
 
 
 def next_sentence(folder: Path) -> Path:
@@ -44,7 +44,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def exported(source: Path, output: Path, form: str = "fp32") -> LocalScorer:
-    kind = "duo" if source.name.endswith("duo") else "mono"
+    kind = "duo" if source.name.endswith("duo") else None
     options = ExportOptions(kind=kind, precision=form)
     export_model(source, output, options)
     return load_scorer(str(output), backend="onnx", threads=2)

@@ -218,7 +218,7 @@ def test_pairs_are_refused_and_the_first_stage_holds(use, server, engine, expect
     with contextlib.closing(connect(engine)) as client:
         response = client.search(QUERY, index=INDEX, size=DEPTH, rerank={**WHOLE, "pipeline": "mono-duo"})
     assert response["rerank"]["applied"] == "partial"
-    assert response["rerank"]["reason"].endswith("compares no pairs: use the pipeline mono, or another backend")
+    assert response["rerank"]["reason"].endswith("compares no pairs: use a pipeline without duo, or another backend")
     assert ids(response) == ids(expected)
 
 

@@ -60,13 +60,13 @@ def settings(broker: str, model: str, tmp_path: Path) -> Settings:
 
 
 def opened(settings: Settings, **changes: object) -> BiEncoderOnWorkers:
-    scorer = load(Settings.load(**{**settings.model_dump(), **changes}), None)
+    scorer = load(Settings.load(**{**settings.model_dump(), **changes}))
     assert isinstance(scorer, BiEncoderOnWorkers)
     return scorer
 
 
 def local(settings: Settings) -> BiEncoderScorer:
-    scorer = load_local(settings.model_copy(update={"vectors": "off", "backend": "onnx"}), None)
+    scorer = load_local(settings.model_copy(update={"vectors": "off", "backend": "onnx"}))
     assert isinstance(scorer, BiEncoderScorer)
     return scorer
 
@@ -87,6 +87,22 @@ def test_what_workers_made_is_known_from_then_on(group: WorkerGroup, settings: S
     for found in (cold, warm):
         np.testing.assert_array_equal(found.values, expected)
     scorer.close()
+
+
+def test_a_worker_with_torch_fills_what_a_client_with_onnx_reads(model: str, tmp_path: Path) -> None:
+    environment = {"OSRERANK_VECTORS": "off", "OSRERANK_BACKEND": "torch", "OSRERANK_DTYPE": "bf16"}
+    with servers.redis(tmp_path / "broker") as url:
+        settings = Settings.load(model=model, broker_url=url, backend="workers", vectors_folder=tmp_path / "vectors")
+        with worker_group(url, tmp_path, 1, model=model, environment=environment):
+            scorer = opened(settings)
+            cold = scorer.score(QUERY, DOCUMENTS, TUPLES)
+            scorer.close()
+    here = load_local(settings.model_copy(update={"backend": "onnx"}))
+    warm = here.score(QUERY, DOCUMENTS, TUPLES)
+    here.close()
+    assert (cold.encoded, warm.encoded, warm.known) == (60, 0, 60)
+    np.testing.assert_array_equal(warm.values, cold.values)
+    np.testing.assert_allclose(warm.values / 20, local(settings).score(QUERY, DOCUMENTS, TUPLES).values / 20, atol=0.1)
 
 
 def test_a_text_longer_than_a_model_reads_is_known_too(group: WorkerGroup, settings: Settings) -> None:
@@ -178,7 +194,7 @@ def test_a_whole_index_is_built_by_workers(
 
 def test_vectors_that_are_off_leave_all_to_workers(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
-    scorer = load(settings.model_copy(update={"vectors": "off"}), None)
+    scorer = load(settings.model_copy(update={"vectors": "off"}))
     assert not isinstance(scorer, BiEncoderScorer)
     np.testing.assert_array_equal(
         scorer.score(QUERY, DOCUMENTS, TUPLES).values, local(settings).score(QUERY, DOCUMENTS, TUPLES).values

@@ -64,9 +64,9 @@ def test_the_duo_model_of_0_2_is_refused_with_its_successor():
     assert "name a duo model of your own" in response["rerank"]["reason"]
 
 
-def test_a_mono_model_is_no_duo_model():
+def test_a_cross_encoder_is_no_duo_model():
     client = client_for(duo_scorer=None, duo_model=str(DATA / "tiny-bert-one-label"))
-    assert "is a mono model; a duo one is needed here" in search(client)["rerank"]["reason"]
+    assert "is a cross-encoder model; a duo model is needed here" in search(client)["rerank"]["reason"]
 
 
 def test_budgets_are_the_stages_own():

@@ -28,13 +28,13 @@ def test_every_shipped_model_has_a_recipe():
     assert shipped == {file.stem for file in RECIPES}
 
 
-def test_mono_small_reads_texts_with_the_tokenizer_of_mono():
+def test_minilm_l6_reads_texts_with_the_tokenizer_of_e5_small():
     shared = tokenizer_file(locate("osrerank/e5-small"))
     assert shared.exists()
     assert tokenizer_file(locate("osrerank/minilm-l6")).samefile(shared)
 
 
-def test_what_is_made_of_mono_small_has_its_tokenizer(tmp_path):
+def test_what_is_made_of_minilm_l6_has_its_tokenizer(tmp_path):
     pytest.importorskip("onnx")
     from osrerank.export.export_model import ExportOptions, export_model
 

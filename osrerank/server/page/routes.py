@@ -147,7 +147,8 @@ class Comparison:
         """
         if self.indexes and index not in self.indexes:
             raise Refused(404, f"the index {index} is not offered here; there are {', '.join(self.indexes)}")
-        if pipeline not in self.pipelines:
+        pipeline = pipeline or next((name for name, reason in self.pipelines.items() if not reason), AUTO_PIPELINE)
+        if pipeline not in {AUTO_PIPELINE, *self.pipelines}:
             raise Refused(422, f"there is no pipeline {pipeline}; there are {', '.join(self.pipelines)}")
         options: RerankOptions = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
         options |= {
@@ -260,7 +261,7 @@ async def search(
     http: HttpRequest,
     query: Annotated[str, Parameter(alias="q", min_length=1, max_length=1_000, pattern=r"\S")],
     index: Annotated[str, Parameter(max_length=255, pattern=INDEX_PATTERN)],
-    pipeline: Annotated[str, Parameter(max_length=50)] = "auto",
+    pipeline: Annotated[str, Parameter(max_length=50, description="The first usable one if empty.")] = "",
     depth: Annotated[int, Parameter(ge=1, le=MOST_DEPTH, description="Candidates reranked.")] = DEFAULT_DEPTH,
     passages: Annotated[
         int, Parameter(ge=0, le=500, description="Words of a passage; 0 judges documents by their beginnings.")

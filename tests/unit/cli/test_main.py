@@ -103,7 +103,7 @@ def test_search_for_people_and_for_programs(tmp_path, capsys):
     main([*common, "--explain"])
     shown = capsys.readouterr().out
     assert "[bold]" in shown
-    assert "mono: rank 1" in shown
+    assert "vectors: rank 1" in shown
     assert "1 inferences" in shown
     main([*common, "--no-rerank"])
     assert "first pass only" in capsys.readouterr().out

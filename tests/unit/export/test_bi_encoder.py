@@ -140,7 +140,7 @@ def test_its_scores_are_the_cosines_of_sentence_transformers(pooling: Pooling, b
 def test_its_card_has_what_the_files_say_and_defaults(tmp_path: Path) -> None:
     export_model(saved(tmp_path / "saved", "cls", **PROMPTS), tmp_path / "made")
     card = read_card(tmp_path / "made")
-    assert (card.layout, card.pooling, card.max_tokens, card.max_query_tokens) == ("bi-encoder", "cls", 24, 24)
+    assert (card.kind, card.pooling, card.max_tokens, card.max_query_tokens) == ("bi-encoder", "cls", 24, 24)
     assert (card.query_prefix, card.document_prefix) == (PROMPTS["query"], PROMPTS["document"])
     assert card.first_pass_weight == pytest.approx(0.1 * card.calibration.scale)
     assert dict(card.onnx) == {"int8": "onnx/model_int8.onnx"}

@@ -50,7 +50,7 @@ def test_a_classifier_becomes_a_directory_of_ours(tmp_path: Path) -> None:
 def test_int8_stays_near(tmp_path: Path, caplog: pytest.LogCaptureFixture, source: Path) -> None:
     export_model(source, tmp_path / "made", ExportOptions(precision="int8"))
     scorer = load_scorer(str(tmp_path / "made"))
-    assert "/int8/" in scorer.identity
+    assert scorer.backend.precision == "int8"
     assert not caplog.records
     exact = values(source)
     assert np.abs(values(tmp_path / "made") - exact).max() < 0.25 * np.ptp(exact)
@@ -174,7 +174,7 @@ def test_the_command_fits_the_card_to_judged_candidates(tmp_path: Path, capsys: 
     main(["export", str(CLASSIFIER), str(tmp_path / "made"), "--no-self-check", *judged_files(tmp_path)])
     out = capsys.readouterr().out
     assert "first-pass weight 0: nDCG@10 1.0000, by cross-validation 1.0000" in out
-    assert "mono model, standard layout, logit1 head, logit = " in out
+    assert "cross-encoder with the head logit1, logit = " in out
     assert load_scorer(str(tmp_path / "made")).card.calibration.scale not in {0.0, 1.0}
     given = ["--first-pass-weight", "2", "--no-self-check", *judged_files(tmp_path)]
     main(["export", str(CLASSIFIER), str(tmp_path / "given"), *given])

@@ -100,4 +100,4 @@ def test_the_command_makes_one(tmp_path, capsys):
     main(
         ["export", str(TWO_ROWS), str(tmp_path / "duo"), "--kind", "duo", "--third-segment", "copy", "--no-self-check"]
     )
-    assert "duo model, standard layout, logits2 head" in capsys.readouterr().out
+    assert "duo with the head logits2" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import pytest
 
 from osrerank.errors import WorkerError
 from osrerank.scoring import loaded
+from osrerank.scoring.card import POINTWISE
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -25,7 +26,7 @@ class OnWorkers(FunctionScorer):
 
 def test_workers_are_looked_for_in_half_of_the_time_and_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = OnWorkers()
-    model = LoadedModel("m", "mono", Settings.load(), scorer)
+    model = LoadedModel("m", POINTWISE, Settings.load(), scorer)
     for _ in range(3):
         model.find_workers(Deadline.after_ms(10_000))
     assert [round(one, 1) for one in scorer.asked_s] == [5.0]
@@ -35,5 +36,5 @@ def test_workers_are_looked_for_in_half_of_the_time_and_once_a_second(monkeypatc
 
 
 def test_what_is_on_no_workers_or_cannot_be_loaded_is_no_failure() -> None:
-    LoadedModel("m", "mono", Settings.load(), FunctionScorer()).find_workers(NEVER)
-    LoadedModel("/no/such/folder", "mono", Settings.load()).find_workers(NEVER)
+    LoadedModel("m", POINTWISE, Settings.load(), FunctionScorer()).find_workers(NEVER)
+    LoadedModel("/no/such/folder", POINTWISE, Settings.load()).find_workers(NEVER)

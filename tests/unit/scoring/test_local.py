@@ -109,7 +109,7 @@ def test_a_deadline_that_has_passed_reaches_nothing(scorer: LocalScorer) -> None
 
 
 def test_a_deadline_far_away_changes_no_score(scorer: LocalScorer) -> None:
-    documents = ["wing " * (index % 23) for index in range(2 * CHUNK["mono"] + 3)]
+    documents = ["wing " * (index % 23) for index in range(2 * CHUNK["cross-encoder"] + 3)]
     tuples = [(index,) for index in range(len(documents))]
     by_blocks = scorer.score("low", documents, tuples, deadline=Deadline.after_ms(60_000))
     assert by_blocks.reached == len(documents)

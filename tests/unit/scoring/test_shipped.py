@@ -1,4 +1,4 @@
-"""The mono models in the package: that they are there, small, and rank."""
+"""The models in the package: that they are there, small, and rank."""
 
 import os
 import subprocess

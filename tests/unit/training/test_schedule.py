@@ -31,7 +31,7 @@ def per_query() -> float:
 def planned(sequences: float, development: Development | None = None):
     """The schedule of a training of sequences that each cost as much as a query's."""
     development = development or Development(EXAMPLES, "RR@10", passages=PASSAGES)
-    return schedule(development, sequences * per_query(), "mono", 10_000)
+    return schedule(development, sequences * per_query(), "cross-encoder", 10_000)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_a_small_set_is_measured_whole_or_not_at_all() -> None:
 
 
 def test_pairs_and_what_is_cut_off_are_counted() -> None:
-    assert cost("1234", ("123456", "12"), 2, "mono", 100) == 2 * (4 + 4)
+    assert cost("1234", ("123456", "12"), 2, "cross-encoder", 100) == 2 * (4 + 4)
     assert cost("1234", ("123456", "12"), 2, "duo", 100) == 2 * (4 + 8)
-    assert cost("1234", ("1" * 10_000,), 1, "mono", 100) == 500
-    assert cost("1234", (), 0, "mono", 100) == 0
+    assert cost("1234", ("1" * 10_000,), 1, "cross-encoder", 100) == 500
+    assert cost("1234", (), 0, "cross-encoder", 100) == 0
 
 
 @pytest.mark.long

@@ -41,7 +41,7 @@ def advice(collection: Collection) -> Advice:
 
 def test_a_model_that_helps(advice: Advice) -> None:
     assert (advice.verdict.outcome, advice.choice.verdict.outcome) == ("helps", "helps")
-    assert advice.recommended["pipeline"] == "mono"
+    assert advice.recommended["pipeline"] == "auto"
     assert advice.choice.low <= advice.choice.promised <= advice.choice.high
     assert headline(advice) == f"{INDEX}: reranking helps"
     assert 0 < len(lines(advice)) < 20

@@ -57,6 +57,6 @@ def test_pairs_that_confuse_are_judged_and_go(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path}"
     advice = advice_with(url, duo_depth=15, scorer=KNOWING, duo_scorer=CONFUSED)
     assert {one.duo_depth for one in advice.values} == {0, 15}
-    assert (advice.current.duo_depth, advice.recommended["pipeline"]) == (15, "mono")
+    assert (advice.current.duo_depth, advice.recommended["pipeline"]) == (15, "auto")
     with pytest.raises(InferenceError, match="broken on purpose"):
         advice_with(url, duo_depth=15, scorer=KNOWING, duo_scorer=FunctionScorer(broken=True))

@@ -88,7 +88,7 @@ def test_what_is_missing_is_said_when_a_client_is_made():
 
 
 def test_pairs_are_refused_in_one_sentence(scorer_of):
-    with pytest.raises(ModelLoadError, match="compares no pairs: use the pipeline mono, or another backend"):
+    with pytest.raises(ModelLoadError, match="compares no pairs: use a pipeline without duo, or another backend"):
         load(Settings.load(backend="http", rerank_url="http://localhost:9"), ("duo",))
     with pytest.raises(ValueError, match="single documents"):
         scorer_of("http://localhost:9").score("q", ["a", "b"], [(0, 1)])

@@ -115,11 +115,11 @@ def test_torch_scores_without_safetensors(tmp_path: Path, form: str) -> None:
     np.testing.assert_allclose(found[0], found[2], atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["mono", "mono-small"])
+@pytest.mark.parametrize("name", ["e5-small", "minilm-l6"])
 def test_the_shipped_models_run_in_torch(name: str) -> None:
     scorers = [load_scorer(f"osrerank/{name}", backend=backend) for backend in ("onnx", "torch")]
     assert parameter_files(SHIPPED / name) == ["onnx/model_int8.onnx"]
-    assert len({scorer.identity for scorer in scorers}) == 2
+    assert len({scorer.identity for scorer in scorers}) == 1  # whoever computes a vector
     texts = [
         "Low blood pressure is caused by dehydration, blood loss or heart problems.",
         "High blood pressure is treated with drugs.",

@@ -46,11 +46,11 @@ def test_each_weight_is_the_weighted_mean(tmp_path: Path) -> None:
     for name, tensor in after.items():
         torch.testing.assert_close(tensor, before[name] + 0.375)
     card = read_card(made)
-    assert (card.name, card.max_tokens, card.layout) == ("mean", 64, "standard")
+    assert (card.name, card.max_tokens, card.kind) == ("mean", 64, "cross-encoder")
     assert card.provenance["average_of"] == [{"model": "trained", "share": 0.75}, {"model": "start", "share": 0.25}]
     assert card.provenance["base_model"] == "tiny"
     readme = (made / "README.md").read_text(encoding="utf-8")
-    assert readme.startswith("# mean\n\nA mono reranking model: standard layout, logits2 head, 64 tokens.\n")
+    assert readme.startswith("# mean\n\nA reranking model of the kind cross-encoder: logits2 head, 64 tokens.\n")
     assert readme.endswith("the mean of those of\n\n- 0.75 of `trained`\n- 0.25 of `start`\n")
     assert load_scorer(str(made), backend="torch").score("low", ["salt"], [(0,)]).inferences == 1
 

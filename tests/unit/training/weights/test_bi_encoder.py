@@ -60,7 +60,7 @@ def test_it_learns_and_scores_the_same_after_it_was_written(
     losses = [float(row["loss"]) for row in read_curve(made / "curve.csv")]
     assert np.mean(losses[-8:]) < 0.8 * np.mean(losses[:8])
     card, before = read_card(made), read_card(source)
-    assert (card.kind, card.layout, card.pooling, card.query_prefix) == ("mono", before.layout, pooling, prefix)
+    assert (card.kind, card.pooling, card.query_prefix) == (before.kind, pooling, prefix)
     assert card.max_query_tokens == SMALL.max_tokens
     old, new = load_file(source / "model.safetensors"), load_file(made / "model.safetensors")
     assert new.keys() == old.keys()
@@ -83,10 +83,8 @@ def test_a_student_of_fewer_layers_learns_its_teachers_logits(examples: Path, tm
     assert values(made).shape == (4,)
 
 
-def test_a_duo_model_and_an_encoder_without_a_card_are_refused(examples: Path, tmp_path: Path) -> None:
-    source, output = carded(tmp_path / "source"), tmp_path / "made"
-    with pytest.raises(ConfigError, match=r"source is a bi-encoder, .* layout=standard makes a duo model of it"):
-        train(request(examples, source, output), "duo")
+def test_an_encoder_without_a_card_is_refused(examples: Path, tmp_path: Path) -> None:
+    output = tmp_path / "made"
     with pytest.raises(ConfigError, match="bare has no card of a bi-encoder; osrerank export gives it one"):
         train(request(examples, plain(tmp_path / "bare"), output, replace(SMALL, kind="bi-encoder")))
     assert not output.exists()
@@ -94,8 +92,8 @@ def test_a_duo_model_and_an_encoder_without_a_card_are_refused(examples: Path, t
 
 def test_a_cross_encoder_is_made_of_a_bi_encoders_weights(tmp_path: Path) -> None:
     source = carded(tmp_path / "source")
-    trainee = load_trainee(source, replace(SMALL, layout="standard", max_query_tokens=16), kind="duo")
+    trainee = load_trainee(source, replace(SMALL, max_query_tokens=16), kind="duo")
     card = trainee.card
-    assert (card.kind, card.layout, card.head, card.segment_rows) == ("duo", "standard", "logits2", 3)
+    assert (card.kind, card.head, card.segment_rows) == ("duo", "logits2", 3)
     found = dict(trainee.network.network.named_parameters())[f"bert.{WEIGHT}"]
     assert torch.equal(found, load_file(source / "model.safetensors")[WEIGHT])
