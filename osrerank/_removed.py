@@ -25,6 +25,7 @@ REMOVED: dict[str, str] = {
     "osrerank export --activations": "leave it out: int8 graphs compute each activation tensor's scale as they run",
     "osrerank export --calibrate": "give --candidates CANDIDATES --qrels QRELS",
     "osrerank export --document-bias": EXPORT,
+    "osrerank export --kind mono": "leave it out: osrerank export reads bi-encoders and cross-encoders as they are",
     "osrerank export --layout": "leave it out: osrerank export reads bi-encoders and cross-encoders as they are",
     "osrerank export --other-bias": EXPORT,
     "osrerank export --pool-factor": EXPORT,

@@ -71,6 +71,9 @@ def build_vectors(
     """
     sides, done = SideStores(client), Built()
     scorer = bi_encoder_of(client)
+    if client.reranker.settings.vectors_index:
+        for side in side_stores(client, [index]):
+            side.take_over()
     count = int(client.count(index=index)["count"])
     for batch in batches_of(client, index):
         kept = [scorer.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
@@ -131,8 +134,7 @@ class SideStores:
     def of(self, index: str) -> IndexStore | None:
         """Return an index's side index."""
         if self._is_on and index not in self._stores:
-            store = self._stores[index] = IndexStore(self._client, index, is_embedded=is_embedded(self._client))
-            store.take_over()
+            self._stores[index] = IndexStore(self._client, index, is_embedded=is_embedded(self._client))
         return self._stores.get(index)
 
 

@@ -228,11 +228,11 @@ class Settings(BaseSettings):
                 no such folder of secrets.
         """
         known = {SECRETS_DIR} | {f"{PREFIX}{name}".upper() for name in cls.model_fields}
-        for name in variables():
+        for name in (*variables(), *secret_files()):
             if name.upper() not in known:
                 fix = instead_of(name.upper()) or f"known are {', '.join(sorted(known))}"
                 raise ConfigError(
-                    f"the environment variable {name} is not a setting; {fix}",
+                    f"{name} is not a setting; {fix}",
                     setting=name,
                     source="environment",
                 )
@@ -255,6 +255,13 @@ class Settings(BaseSettings):
 def variables() -> dict[str, str]:
     """Return the environment's variables of ours, whether there are such settings or not."""
     return {name: value for name, value in os.environ.items() if name.upper().startswith(PREFIX)}
+
+
+def secret_files() -> list[str]:
+    """Return the names of the files in the folder of secrets that begin as our variables do."""
+    folder = os.environ.get(SECRETS_DIR)
+    found = sorted(Path(folder).iterdir()) if folder and Path(folder).is_dir() else ()
+    return [file.name for file in found if file.name.upper().startswith(PREFIX)]
 
 
 def keys_of(secret: SecretStr | None) -> list[bytes]:

@@ -41,10 +41,10 @@ def doctor(context: click.Context, /, *, index: str, upgrade: bool) -> None:
 
 
 def _upgrade(context: click.Context) -> None:
-    from osrerank.settings import variables  # noqa: PLC0415 - pydantic
+    from osrerank.settings import secret_files, variables  # noqa: PLC0415 - pydantic
     from osrerank.upgrade import changes_from_02  # noqa: PLC0415 - tokenizers
 
-    changes = list(changes_from_02(variables(), context.obj["model"]))
+    changes = list(changes_from_02(variables() | dict.fromkeys(secret_files(), ""), context.obj["model"]))
     if wants_json(context):
         click.echo(json.dumps([change._asdict() for change in changes], indent=2))
         return

@@ -4,10 +4,18 @@ from pathlib import Path
 
 import click
 
+from osrerank._removed import instead_of
 from osrerank.cli.options import CHECKPOINT
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+def _kind(value: str | None) -> str | None:
+    if value not in (None, "duo"):
+        fix = instead_of(f"osrerank export --kind {value}") or "leave it out for what SOURCE is"
+        raise click.BadParameter(f"{value!r} is not 'duo'; {fix}.")
+    return value
 
 
 @click.command()
@@ -16,7 +24,8 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--name", default="", help="Name in the model's card; the output folder's by default.")
 @click.option(
     "--kind",
-    type=click.Choice(["duo"]),
+    metavar="[duo]",
+    callback=lambda _context, _option, value: _kind(value),
     help="Make a duo model, which compares two documents, of a cross-encoder.  [default: what SOURCE is]",
 )
 @click.option(

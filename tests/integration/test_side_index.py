@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from osrerank import Client, connect
 from osrerank.cli import cli
 from osrerank.indexing import build_vectors, coverage, prune_vectors, side_stores
-from osrerank.scoring.vectors.index import IndexStore, side_index
+from osrerank.scoring.vectors.index import OLDER_SUFFIX, IndexStore, side_index
 from tests.articles import fill
 
 pytest.importorskip("torch")
@@ -179,6 +179,21 @@ def test_a_side_index_that_is_removed_is_made_again(client: Client, index_name: 
     assert client.count(index=side_index(index_name))["count"] == COUNT
 
 
+def test_a_build_takes_over_the_side_index_of_02(
+    client: Client, index_name: str, encodings: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, index_name, DOCUMENTS)
+    with monkeypatch.context() as patch:  # as 0.2 named it
+        patch.setattr("osrerank.scoring.vectors.index.SUFFIX", OLDER_SUFFIX)
+        build_vectors(client, index_name)
+    (side,) = side_stores(client, [index_name])
+    client.indices.refresh(index=f"{index_name}{OLDER_SUFFIX}")
+    assert (side.size().records, side.older()) == (0, COUNT)
+    del encodings[:]
+    assert build_vectors(client, index_name).encoded == 0
+    assert (side.size().records, side.older(), encodings) == (COUNT, 0, [])
+
+
 def test_damaged_and_foreign_records_are_misses(client: Client, index_name: str, encodings: list[int]) -> None:
     fill(client, index_name, DOCUMENTS)
     first = order(client, index_name)
@@ -231,5 +246,11 @@ def test_the_commands(client: Client, engine_url: str, index_name: str, model: P
     assert prune_vectors(client, [index_name]) == COUNT - 1
     assert answer("status", "--index", index_name)["records"] == COUNT - 1
     assert answer("drop", "--yes", "--index", index_name) == {"dropped": COUNT - 1}
-    assert answer("status", "--index", index_name) == {"store": "index", "records": 0, "stored": 0, "most": 0}
+    assert answer("status", "--index", index_name) == {
+        "store": "index",
+        "records": 0,
+        "stored": 0,
+        "most": 0,
+        "older": 0,
+    }
     assert not client.indices.exists(index=side_index(index_name))

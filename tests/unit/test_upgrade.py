@@ -8,6 +8,7 @@ import pytest
 
 from osrerank.cli import main
 from osrerank.errors import ConfigError
+from osrerank.settings import Settings
 from osrerank.upgrade import changes_from_02
 from tests.servers import ROOT
 
@@ -70,3 +71,10 @@ def test_the_command_works_where_the_old_variables_stop_all_others(
     monkeypatch.setenv("OSRERANK_STATES", "off")
     main(["doctor", "--upgrade"])
     assert capsys.readouterr().out == "OSRERANK_STATES: set OSRERANK_VECTORS\n"
+
+
+def test_a_secret_file_of_02_is_refused_with_its_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "osrerank_states_key").write_text("a key of at least sixteen characters")
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match="osrerank_states_key is not a setting; set OSRERANK_VECTORS_KEY"):
+        Settings.load()

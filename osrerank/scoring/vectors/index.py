@@ -220,12 +220,14 @@ class IndexStore:
         older = f"{self.beside}{OLDER_SUFFIX}"
         if not self._client.indices.exists(index=older):
             return 0
+        self._client.indices.refresh(index=older)
         form = self._form
         body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, **form.wanted()}
         every = every_hit(self._client, older, body, is_embedded=form.is_embedded)
         count = 0
         while some := list(islice(every, READ_AT_ONCE)):
             count += self._write(form.records(some))
+        self._client.indices.refresh(index=self.index)
         self._client.indices.delete(index=older)
         logger.warning("[vectors-taken-over] %d document vectors of %s are in %s now", count, older, self.index)
         return count
