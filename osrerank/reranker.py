@@ -3,10 +3,11 @@
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Self, Unpack
 
+from osrerank._threads import DaemonThreads
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.search.ranking import id_of, rank_texts
@@ -120,10 +121,12 @@ class Reranker:
         """
         if len(queries) != len(documents):
             raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            asked = zip(queries, documents, strict=True)
-            futures = [threads.submit(carried(self.rank), *one, top_k=top_k) for one in asked]
+        threads, rank = DaemonThreads(AT_ONCE, "osrerank-rank"), carried(partial(self.rank, top_k=top_k))
+        try:
+            futures = [threads.submit(rank, *one) for one in zip(queries, documents, strict=True)]
             return [future.result() for future in futures]
+        finally:
+            threads.close()
 
     async def arank(self, query: str, documents: Sequence[Document], *, top_k: int | None = None) -> list[RankedText]:
         """Do as `rank` in a thread, so that the event loop stays free."""

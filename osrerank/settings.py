@@ -23,6 +23,8 @@ from osrerank.errors import ConfigError
 from osrerank.tracing.spans import Tracing
 
 PREFIX = "OSRERANK_"
+DAY_S = 24 * 3600
+MOST_TTL_S = 3650 * DAY_S
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 """A folder with a file for each secret, ``osrerank_redis_url`` and so on, as Docker and Kubernetes mount them."""
 DEFAULT_MODEL = "osrerank/mono"
@@ -110,15 +112,15 @@ class Settings(BaseSettings):
     backend: str = "auto"
     dtype: str = "auto"
     torch_compile: bool = False
-    cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=1)
-    cache_mb: float = Field(default=256.0, gt=0)
-    cache_local_mb: float = Field(default=16.0, ge=0)
+    cache_ttl_s: int = Field(default=7 * DAY_S, gt=1, le=MOST_TTL_S)
+    cache_mb: float = Field(default=256.0, gt=0, allow_inf_nan=False)
+    cache_local_mb: float = Field(default=16.0, ge=0, allow_inf_nan=False)
     cache_key: SecretStr | None = None
     states: Literal["file", "redis", "off"] = "file"
     states_redis_url: SecretStr | None = None
     states_folder: Path = Field(default_factory=_default_states_folder)
-    states_mb: float = Field(default=1024.0, ge=1)
-    states_ttl_s: int = Field(default=30 * 24 * 3600, gt=1)
+    states_mb: float = Field(default=1024.0, ge=1, allow_inf_nan=False)
+    states_ttl_s: int = Field(default=30 * DAY_S, gt=1, le=MOST_TTL_S)
     states_profile: Literal["standard", "exact"] = "standard"
     states_index: bool = False
     states_key: SecretStr | None = None

@@ -10,6 +10,8 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+MOST_S = 1e6
+"""No deadline is further away, in seconds, so that every system can wait for it."""
 WITHDRAWN_AFTER_S = 0.1
 """Who waits for an event notices that its deadline was withdrawn this much later."""
 
@@ -51,12 +53,18 @@ class Deadline:
     """When a call must have answered.
 
     Attributes:
-        at_s: on the monotonic clock; None for never.
+        at_s: on the monotonic clock, at most `MOST_S` from now; None for never.
         withdrawn: returns whether nobody waits for the answer any more, so that the deadline has passed; asked often.
     """
 
     at_s: float | None = None
     withdrawn: Callable[[], bool] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.at_s is not None:
+            if math.isnan(self.at_s):
+                raise ValueError("a deadline is a point in time, and NaN is none")
+            object.__setattr__(self, "at_s", min(self.at_s, time.monotonic() + MOST_S))
 
     @classmethod
     def after_ms(cls, duration_ms: float | None) -> Self:
@@ -70,6 +78,8 @@ class Deadline:
 
     def within_ms(self, duration_ms: float | None) -> "Deadline":
         """Return the sooner of this deadline and one this many milliseconds from now; None keeps this one."""
+        if duration_ms is None or duration_ms == math.inf:
+            return self
         sooner = replace(Deadline.after_ms(duration_ms), withdrawn=self.withdrawn)
         return sooner if sooner.remaining_s() < self.remaining_s() else self
 

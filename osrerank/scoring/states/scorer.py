@@ -10,7 +10,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from osrerank._optional import require
 from osrerank._platform import renew_after_fork
+from osrerank._threads import DaemonThreads
 from osrerank.errors import InferenceError, OsrerankError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Pieces
@@ -75,7 +76,7 @@ class BiEncoderScorer(LocalScorer):
 
     def renew(self) -> None:
         """Start new threads in a forked child, because the old ones stay with the parent."""
-        self._executor = ThreadPoolExecutor(self._encoder.threads, thread_name_prefix="osrerank-query")
+        self._threads = DaemonThreads(self._encoder.threads, "osrerank-query")
 
     @functools.cached_property
     def identity(self) -> str:
@@ -231,7 +232,7 @@ class BiEncoderScorer(LocalScorer):
     def close(self) -> None:
         super().close()
         self._late.close()
-        self._executor.shutdown()
+        self._threads.close()
         self.records.close()
 
     def query_vector(self, query: str) -> Floats:
@@ -241,7 +242,7 @@ class BiEncoderScorer(LocalScorer):
     def _encoding(self, query: Pieces) -> Future[Floats]:
         """Start to encode a query in another thread, so that records can be looked up meanwhile."""
         try:
-            return self._executor.submit(self._encoder.query, self._builder.alone(query).ids)
+            return self._threads.submit(self._encoder.query, self._builder.alone(query).ids)
         except RuntimeError as error:
             raise InferenceError(f"{self.model} is closed", model=self.model) from error
 
