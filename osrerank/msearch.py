@@ -105,8 +105,7 @@ def _first_passes(
     second = yield _request([headers[at] for at in again], list(own.values()))
     chosen = dict(enumerate(responses))
     for at, response in zip(again, second["responses"], strict=True):
-        if calls[at].is_better(response, responses[at]):
-            calls[at], chosen[at] = own[at], response
+        calls[at], chosen[at] = calls[at].choose(responses[at], own[at], response)
     return {**second, **answer, "responses": list(chosen.values())}
 
 

@@ -36,6 +36,7 @@ class RankedText:
         probability: the model's, in [0, 1], higher is better; None where it was not scored.
         rank: place in the new order, from 1.
         text: what the model read: title and text.
+        truncated: whether the model reads less than all of it.
     """
 
     doc_id: Any
@@ -43,6 +44,7 @@ class RankedText:
     probability: float | None
     rank: int
     text: str
+    truncated: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields."""
@@ -150,4 +152,5 @@ class Reranker:
 def _ranked(candidate: Candidate, doc_id: Any) -> RankedText:
     probability = probability_of(candidate)
     score = None if probability is None else candidate.score
-    return RankedText(doc_id, score, probability, candidate.rank, candidate.text or "")
+    truncated = any(entry.cut for entry in candidate.trace)
+    return RankedText(doc_id, score, probability, candidate.rank, candidate.text or "", truncated)

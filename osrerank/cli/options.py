@@ -112,6 +112,11 @@ def _depth(context: click.Context, option: click.Parameter, value: Any) -> Any:
     return value if value in (None, "auto") else click.IntRange(1, MAX_DEPTH).convert(value, option, context)
 
 
+allow_partial = click.option(
+    "--allow-partial",
+    is_flag=True,
+    help="Keep queries that were reranked in part alone: cut off by a deadline, or with documents that have no score.",
+)
 run_form = click.option(
     "--format",
     "form",

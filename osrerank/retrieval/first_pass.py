@@ -12,6 +12,10 @@ from osrerank.retrieval.text_fields import USUAL
 DEFAULT_SIZE = 10
 MOST_REASON = 200
 """Characters of a shard's reason that are told."""
+COLLAPSED = (
+    "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
+    "docs/concepts.md says how to rerank all members"
+)
 SORTED = "the search is sorted by something else than score"
 """Why hits that the caller sorts are not reranked."""
 
@@ -34,12 +38,14 @@ class FirstPass:
         params: of the request's URL.
         page: the part of the reranked list that the caller wants.
         refusal: why the response is not reranked; empty when it is. Such a request is sent unchanged.
+        warnings: what the caller should know of the answer.
     """
 
     body: dict[str, Any]
     params: dict[str, Any]
     page: Page = field(default_factory=Page)
     refusal: str = ""
+    warnings: tuple[str, ...] = ()
 
     def loss(self, response: Mapping[str, Any]) -> str:
         """Return what a response lacks that the answer to the caller's own request may have; empty for nothing."""
@@ -106,7 +112,7 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
     needed = tuple(name for name in read if ":" not in name)  # the request has highlight: and inner_hits: anyway
     borrowed = _borrow_fields(wanted_body, params, needed)
     page = Page(offset, size, borrowed, options.min_score, options.explain)
-    return FirstPass(wanted_body, wanted_params, page)
+    return FirstPass(wanted_body, wanted_params, page, warnings=(COLLAPSED,) if "collapse" in body else ())
 
 
 def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None) -> str:

@@ -128,16 +128,24 @@ class SearchCall:
         lost = self._first_pass.loss(response)
         return f"the first pass for reranking was not whole ({lost})" if lost else ""
 
-    def is_better(self, own: Mapping[str, Any], response: Any) -> bool:
-        """Return whether the answer to the caller's own request is to be preferred to the first pass's response."""
-        if not isinstance(response, Mapping) or "error" in response or self._first_pass is None:
-            return True
-        return self._first_pass.is_better(own, response)
+    def choose(self, response: Any, own: Self, answered: Mapping[str, Any]) -> tuple[Self, Any]:
+        """Return which of two calls is finished, and with which response.
+
+        Args:
+            response: to this call, or OpenSearch's error.
+            own: the call of the caller's own request.
+            answered: the response to that.
+        """
+        is_error = not isinstance(response, Mapping) or "error" in response
+        if not is_error and self._first_pass is not None and not self._first_pass.is_better(answered, response):
+            return self, response
+        reason = own._first_pass.refusal if own._first_pass else ""
+        if due.is_due("first-pass-refused"):
+            logger.warning("[first-pass-refused] a search is not reranked: %s; not told again for a minute", reason)
+        return own, answered
 
     def fall_back(self, body: Any, params: Mapping[str, Any], reason: str) -> Self:
         """Return the call that sends the caller's own request, and marks its response with the reason."""
-        if due.is_due("first-pass-refused"):
-            logger.warning("[first-pass-refused] a search is not reranked: %s; not told again for a minute", reason)
         sent, params = {**without_ubi(_decoded(body))}, dict(params)
         return replace(self, body=sent, params=params, _first_pass=FirstPass(sent, params, refusal=reason))
 
@@ -214,6 +222,8 @@ class SearchCall:
                     states=states,
                 )
             outcome = answer["rerank"]["applied"]
+            if first_pass.warnings:
+                answer["rerank"]["warnings"] = [*answer["rerank"].get("warnings", ()), *first_pass.warnings]
         finally:
             took_s = time.perf_counter() - started
             count_search(took_s, applied=outcome)

@@ -124,8 +124,7 @@ def _search(
         own = SearchCall.plan(reranker, defaults, query, body, params, rerank=False)
         own = call.fall_back(own.body, own.params, reason)
         answered = yield SearchRequest(own)
-        if call.is_better(answered, response):
-            call, response = own, answered
+        call, response = call.choose(response, own, answered)
     answer = yield from states.around(call, response)
     return (yield from records.after(call, answer))
 

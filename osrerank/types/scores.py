@@ -25,8 +25,8 @@ class Counts:
         cached: scores that came from a cache.
         encoded: documents whose vectors were computed, of a bi-encoder.
         known: documents whose vectors were there.
-        truncated: documents cut to fit the model, among those inferred.
-        query_truncated: whether the query was cut to fit the model; known only where something was inferred.
+        truncated: documents cut to fit the model, those with cached scores among them.
+        query_truncated: whether the query was cut to fit the model.
     """
 
     inferences: int = 0
@@ -103,6 +103,8 @@ class Deadline:
         return event.is_set()
 
 
+QUERY_CUT = 128
+"""What `Scores.cuts` has where the query was cut."""
 NEVER = Deadline()
 """A deadline that never passes."""
 
@@ -118,6 +120,8 @@ class Scores(Counts):
         identity: identity of the model that scored (`Scorer.identity`) where it may change between calls; else empty.
         odds: log-odds of relevance ``(n,)`` where they are not the values: of a next-sentence head, whose value is the
             second of two logits.
+        cuts: what of each tuple was cut to fit the model ``(n,)``: 1 for its first document, 2 for its second, and
+            `QUERY_CUT` for the query, added up; None where that is not known.
     """
 
     values: npt.NDArray[np.float32]
@@ -125,6 +129,7 @@ class Scores(Counts):
     reached: int = -1
     identity: str = ""
     odds: npt.NDArray[np.float32] | None = None
+    cuts: npt.NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
         if self.reached < 0:
@@ -153,6 +158,33 @@ class Scores(Counts):
             if isinstance(part, Scores):
                 joined[list(where)] = part.log_odds
         return joined
+
+    def cut_documents(self, tuples: Sequence[tuple[int, ...]]) -> set[int]:
+        """Return the documents that were cut to fit the model, as far as that is known.
+
+        Args:
+            tuples: that were scored.
+        """
+        if self.cuts is None:
+            return set()
+        found = np.flatnonzero(self.cuts % QUERY_CUT).tolist()
+        return {index for at in found for bit, index in enumerate(tuples[at]) if self.cuts[at] >> bit & 1}
+
+    def among(self, places: Sequence[int], size: int, reason: str) -> "Scores":
+        """Return scores of single documents as those of more, of which the others failed.
+
+        Args:
+            places: of the scored ones, in order.
+            size: how many there are.
+            reason: why the others have no score.
+        """
+        values = np.full(size, np.nan, dtype=np.float32)
+        values[places] = self.values
+        failures = dict.fromkeys(sorted({*range(size)} - {*places}), reason)
+        failures |= {places[at]: why for at, why in self.failures.items()}
+        reached = places[self.reached] if self.reached < len(places) else size
+        odds = Scores.joined_odds([self], [places], size)
+        return replace(self, values=values, failures=failures, reached=reached, odds=odds, cuts=None)
 
     @property
     def attempted(self) -> list[int]:

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -33,6 +34,7 @@ from osrerank.scoring.states.record import Floats, Record, cosines
 from osrerank.scoring.states.records import PRECISIONS, Kept, Records
 from osrerank.scoring.states.store import STATES_OFF, StateStore
 from osrerank.types import NEVER, Deadline, LongText, PassageScores, RequestStates, Scores, Span
+from osrerank.types.scores import QUERY_CUT
 
 MOST_LATE, MOST_LATE_CALLS = 256, 4
 """How many documents of a call may be encoded after its deadline, and how many such calls may be queued."""
@@ -120,8 +122,9 @@ class BiEncoderScorer(LocalScorer):
         pieces = self._builder.query(query)
         encoded_query = self._encoding(pieces)
         values = np.full(len(tuples), np.nan, dtype=np.float32)
+        cuts = np.zeros(len(tuples), dtype=np.uint8)
         failures: dict[int, str] = {}
-        reached = inferences = truncated = encoded = known_before = 0
+        reached = inferences = encoded = known_before = 0
         while reached < len(tuples) and not deadline.passed:
             window = [at for (at,) in tuples[reached : reached + WINDOW]]
             needed = list(dict.fromkeys(window))
@@ -135,26 +138,27 @@ class BiEncoderScorer(LocalScorer):
                 logit = logits.get(at, math.nan)
                 if math.isfinite(logit):
                     values[reached + place] = logit
+                    cuts[reached + place] = records[at].cut | QUERY_CUT * pieces.cut
                 elif at in records or at in failed:
                     failures[reached + place] = self._not_finite() if at in records else failed[at]
                 else:
                     done = min(done, place)
             inferences += len(able)
             encoded, known_before = encoded + made, known_before + known
-            truncated += sum(record.cut for record in records.values())
             reached += done
             if done < len(window):
                 break
-        return Scores(
+        scores = Scores(
             values,
             failures,
             reached,
+            cuts=cuts,
             inferences=inferences,
             encoded=encoded,
             known=known_before,
-            truncated=truncated,
             query_truncated=pieces.cut,
         )
+        return replace(scores, truncated=len(scores.cut_documents(tuples)))
 
     def score_passages(
         self,
@@ -179,14 +183,16 @@ class BiEncoderScorer(LocalScorer):
                 logits[at][turn] = logit
             else:
                 failures[at, turn] = self._not_finite()
+        cut = frozenset(at for at, turn in order if documents[at].records[turn].cut)
         return PassageScores(
             [document.places for document in documents],
             logits,
             failures,
+            cut=cut,
             inferences=len(order),
             encoded=made,
             known=known,
-            truncated=sum(documents[at].records[turn].cut for at, turn in order),
+            truncated=len(cut),
             query_truncated=pieces.cut,
         )
 
