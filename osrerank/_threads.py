@@ -96,9 +96,9 @@ class DaemonThreads:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(f"the threads {self._name} are closed")
+            self._tasks.put((future, task, arguments))  # before a thread starts, which is idle when it finds nothing
             if not self._idle.acquire(blocking=False) and len(self._started) < self._most:
-                self._start()
-            self._tasks.put((future, task, arguments))
+                self._start(future)
         return future
 
     def close(self, *, wait: bool = True) -> None:
@@ -116,7 +116,7 @@ class DaemonThreads:
         for thread in self._started if wait else ():
             thread.join()
 
-    def _start(self) -> None:
+    def _start(self, first: "Future[Any]") -> None:
         number = len(self._started)
         arguments = self._tasks, self._idle
         thread = threading.Thread(target=_work, args=arguments, name=f"{self._name}_{number}", daemon=True)
@@ -124,6 +124,7 @@ class DaemonThreads:
             thread.start()
         except RuntimeError:  # the system has no more threads
             if not self._started:
+                first.cancel()
                 raise
         else:
             self._started.append(thread)

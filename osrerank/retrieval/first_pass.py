@@ -64,8 +64,11 @@ class FirstPass:
 
     def is_better(self, own: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
         """Return whether the answer to the caller's own request has anything that the first pass's response lacks."""
-        page = _hits(response)[self.page.offset : self.page.offset + self.page.size]
-        return any(less < more for less, more in zip(_losses(own, _hits(own)), _losses(response, page), strict=True))
+        size, start = self.page.size, self.page.offset
+        pairs = zip(
+            _losses(own, _hits(own)[:size]), _losses(response, _hits(response)[start : start + size]), strict=True
+        )
+        return any(less < more for less, more in pairs)
 
 
 def _hits(response: Mapping[str, Any]) -> Sequence[Any]:
