@@ -21,7 +21,7 @@ class StageMarks(TypedDict):
         candidates: that it looked at.
         inferences: runs of the model.
         cached: scores that the cache had.
-        truncated: documents that were longer than the model reads.
+        truncated: documents that were longer than the model reads, those with cached scores among them.
         query_truncated: whether the query was.
         failed: candidates that could not be scored.
         took_ms: time in milliseconds.
@@ -135,12 +135,14 @@ class StageScoreMarks(TypedDict):
         rank: place after the stage, from 1.
         logit: the model's, from stages that have one.
         probability: of relevance, in [0, 1], likewise.
+        truncated: True where the model did not read the whole text, else absent.
     """
 
     score: float
     rank: int
     logit: NotRequired[float]
     probability: NotRequired[float]
+    truncated: NotRequired[bool]
 
 
 class HitMarks(TypedDict, total=False):

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from osrerank._optional import require
+from osrerank.cli.options import DURATION
 from osrerank.errors import ConfigError
+from osrerank.options.rerank import MOST_MS
 
 NAMES = ("redis_url", "model", "duo_model", "backend", "dtype")
 PAGE_OPTIONS = ("indexes", "hosts", "queries", "qrels", "save_judgments")
@@ -24,12 +26,12 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--max-queue", type=click.IntRange(1), help="Documents waiting or being scored.  [default: 20000]")
 @click.option(
     "--timeout-ms",
-    type=click.FloatRange(min=0, min_open=True),
+    type=DURATION,
     help="Most time for a request; they may ask for less.  [default: 30000]",
 )
 @click.option(
     "--max-wait",
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(0, MOST_MS / 1000),
     metavar="SECONDS",
     help="Refuse a request at once (429) that is expected to wait longer for its turn.  [default: its own time]",
 )
