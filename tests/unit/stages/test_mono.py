@@ -8,7 +8,7 @@ import pytest
 from osrerank import MonoStage
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.stages.ordering import NO_TEXT
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Deadline, Scores
 from tests.rankings import ranking_of
 
@@ -74,13 +74,12 @@ def test_nothing_scorable_is_an_error():
 
 
 def test_deadline_reorders_the_prefix_that_was_reached():
-    scorer = FunctionScorer(lambda _query, text: float(text), seconds_per_pair=0.05)
-    ranking = MonoStage(scorer).rerank(ranking_of([str(n) for n in range(40)]), deadline=Deadline.after_ms(400))
-    reached = ranking.reports[0].inferences
-    assert 0 < reached < 40
-    assert texts(ranking) == [str(n) for n in [*reversed(range(reached)), *range(reached, 40)]]
+    clock = ManualClock()
+    scorer = FunctionScorer(lambda _query, text: float(text), seconds_per_pair=1, sleep=clock.sleep)
+    ranking = MonoStage(scorer).rerank(ranking_of(list("012345")), deadline=Deadline.after_ms(4_000, clock))
+    assert texts(ranking) == ["3", "2", "1", "0", "4", "5"]
     assert ranking.reports[0].applied == "partial"
-    assert f"after {reached} of 40" in ranking.reports[0].reason
+    assert "after 4 of 6" in ranking.reports[0].reason
 
 
 def test_deadline_counts_candidates_without_text_among_those_reached():

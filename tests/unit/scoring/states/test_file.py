@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from osrerank.errors import OsrerankError
 from osrerank.scoring.states import file as file_module
 from osrerank.scoring.states.file import FileStore, file_store
 from osrerank.scoring.states.store import MemoryStore, StateStore
+from osrerank.testing import ManualClock
 
 MEGABYTE = 1_000_000
 RECORD = bytes(2_000)
@@ -149,17 +149,18 @@ def test_what_is_too_large_is_not_kept(store: FileStore, caplog: pytest.LogCaptu
     assert store.read([key(1)]) == {}
 
 
-def test_a_record_is_gone_after_its_time(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time()
+def test_a_record_is_gone_after_its_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = FileStore(tmp_path, most_bytes=4 * MEGABYTE, ttl_s=3600, clock=clock)
     store.write(records(1))
-    monkeypatch.setattr("time.time", lambda: now + 1900)  # the next generation
+    clock.sleep(1900)  # the next generation
     store.write(records(1, start=1))
     assert len(store.read([key(0), key(1)])) == 2
-    monkeypatch.setattr("time.time", lambda: now + 3700)
+    clock.sleep(1800)
     assert list(store.read([key(0), key(1)])) == [key(1)]
-    monkeypatch.setattr("time.time", lambda: now + 3800)
+    clock.sleep(100)
     store.write(records(1, start=2))  # begins the third, and deletes the first
-    monkeypatch.setattr("time.time", lambda: now)
+    clock.sleep(-3800)
     assert sorted(store.read([key(0), key(1), key(2)])) == [key(1), key(2)]
 
 
