@@ -1,12 +1,16 @@
 """Fixtures that every tier may use."""
 
-from collections.abc import Iterator
+import hashlib
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from tests import servers
+from tests.bi_encoders import plain
 
 # Machines are noisy, and a fresh checkout first builds Hypothesis' tables of characters: time is no ground to fail on.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,6 +46,29 @@ def shared() -> Path:
     if not servers.SHARED.is_dir():
         pytest.skip("the real collections are not here: no folder ../shared")
     return servers.SHARED / "data"
+
+
+@pytest.fixture(scope="session")
+def bi_encoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that exports the tiny bi-encoder with some options, once a run for all of its processes."""
+    pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+    from osrerank.export.export_model import ExportOptions, export_model
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "bi-encoders"
+    folder.mkdir(exist_ok=True)
+
+    def exported(**options: str) -> Path:
+        name = hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()[:16]
+        with FileLock(folder / f"{name}.lock"):
+            if not (folder / name).exists():
+                source = plain(folder / f"{name}-source")
+                export_model(source, folder / f"{name}-unfinished", ExportOptions(**options))
+                (folder / f"{name}-unfinished").rename(folder / name)
+        return folder / name
+
+    return exported
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

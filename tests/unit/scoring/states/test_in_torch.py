@@ -1,5 +1,6 @@
 """Records made in torch are those of the model's graph up to rounding."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,22 +10,18 @@ from osrerank import connect
 from osrerank.scoring.states.store import MemoryStore
 from osrerank.states import bi_encoder_of, build_states
 from osrerank.types import NEVER, Deadline
-from tests.bi_encoders import plain
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
 import torch
 
-from osrerank.export.export_model import ExportOptions, export_model
 from tests.unit.scoring.states.test_scorer import DOCUMENTS, MONO, QUERY, opened
 
 
 @pytest.fixture(scope="module", params=["cls", "mean"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    export_model(plain(folder / "plain"), folder / "made", ExportOptions(pooling=request.param, precision="fp32"))
-    return folder / "made"
+def directory(request: pytest.FixtureRequest, bi_encoder: Callable[..., Path]) -> Path:
+    return bi_encoder(pooling=request.param, precision="fp32")
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("auto", 2e-4), ("bf16", 0.1)])
