@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -76,3 +77,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"opensearch_url", "redis_url"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
+
+
+OF_LATER_TIERS = ("server", "integration", "long", "slow", "bench")
+STARTS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"}
+_may_start = [True]
+
+
+def _refuse_processes(event: str, arguments: tuple[object, ...]) -> None:
+    if event in STARTS and not _may_start[0]:
+        pytest.fail(f"a unit test starts a process ({arguments[:1]}): mark it `long`, for `make test`")
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Let no test of `make check` start a process."""
+    _may_start[0] = any(item.get_closest_marker(name) for name in OF_LATER_TIERS)
+    try:
+        return (yield)
+    finally:
+        _may_start[0] = True

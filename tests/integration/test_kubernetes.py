@@ -98,6 +98,7 @@ def metric(port: int, name: str) -> float:
     return value
 
 
+@pytest.mark.slow
 def test_pods_start_become_ready_and_stop(broker, tmp_path):
     secrets = tmp_path / "secrets"
     secrets.mkdir()
@@ -132,6 +133,7 @@ def documented_trigger() -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_scaler_sees_the_chunks_that_celery_has_in_redis(broker, tmp_path):
     """The only lists of tasks are the queues that the page names, and the workers' metric is their length."""
     port, metadata = free_port(), of_kind(plain(), "ScaledObject")[0]["spec"]["triggers"][0]["metadata"]

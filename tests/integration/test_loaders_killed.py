@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 DOCUMENTS = 12_000
 KILLS = 10
-IN_ORDINARY_SUITE = 3
+IN_ORDINARY_SUITE = 1
 _random = random.Random(20_190_113)
 POINTS = [round(_random.uniform(0.01, 0.97), 3) for _ in range(KILLS)]
 SOME_THEN_ALL = [
@@ -132,6 +132,7 @@ def test_loader_killed(opensearch_url: str, passages: Path, point: float) -> Non
         client.close()
 
 
+@pytest.mark.slow
 def test_opensearch_killed_twice(passages: Path, tmp_path: Path) -> None:
     home = servers.opensearch_home()
     if home is None:

@@ -122,7 +122,8 @@ def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url
 
 
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("window", [WINDOW, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [WINDOW, 100])
 def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, installer, opensearch_url, window):
     folder = shared / "msmarco-dl19"
     with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
@@ -244,6 +245,7 @@ def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, ser
     assert state(cluster) == before
 
 
+@pytest.mark.slow
 def test_a_model_that_was_lost_is_made_again(cluster, server, installer):
     before = state(cluster)
     installer.install(Wish(server, NAME))
@@ -255,6 +257,7 @@ def test_a_model_that_was_lost_is_made_again(cluster, server, installer):
     assert state(cluster) == before
 
 
+@pytest.mark.slow
 def test_another_server_takes_the_place_of_the_first(cluster, server, installer):
     before = state(cluster)
     with running(FunctionScorer()) as first:

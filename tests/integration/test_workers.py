@@ -364,6 +364,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_worker(broker: str, tmp_path: Pa
     assert "cannot start" in line["message"]
 
 
+@pytest.mark.slow
 def test_tls_and_passwords_to_redis_and_opensearch(opensearch_url: str, tmp_path: Path) -> None:
     cert, key = tls.certificate(tmp_path / "http")
     basic = "Basic " + base64.b64encode(b"admin:sesame").decode()

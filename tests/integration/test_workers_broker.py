@@ -203,6 +203,7 @@ def test_workers_and_clients_come_back_by_themselves(tmp_path: Path, away_s: flo
     without_broker(tmp_path, away_s)
 
 
+@pytest.mark.slow
 def test_a_broker_that_falls_silent_holds_no_search_beyond_its_deadline(signed: WorkerGroup, broker: str) -> None:
     """Whatever the search asks it just then: for workers, whether the queue is full, or to take a chunk."""
     for kind in ("swallow", "latency"):
@@ -222,6 +223,7 @@ def test_a_broker_that_falls_silent_holds_no_search_beyond_its_deadline(signed: 
         assert max(took) < 1.2, took
 
 
+@pytest.mark.slow
 def test_the_first_search_after_a_pause_does_not_wait_for_a_silent_broker(
     signed: WorkerGroup, broker: str, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ with connect("embedded:" + tempfile.mkdtemp(), rerank=options) as client:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"pipeline": "mono-duo"}, {"passages": "maxp"}, {"sentences": True}], ids=str)
 def test_after_warm_up_the_first_search_loads_nothing(options):
     program = WARMED.format(options=options)

@@ -25,6 +25,7 @@ def model(bi_encoder: Callable[..., Path]) -> Path:
     return bi_encoder(pooling="cls", precision="fp32")
 
 
+@pytest.mark.long
 def test_it_measures_documents_whose_states_are_there(model: Path) -> None:
     workload = ["--words", "10", "--words", "30", "--queries", "2", "--depth", "20", "--rounds", "2"]
     arguments = ["--model", str(model), "bench", "--states", "exact", *workload]

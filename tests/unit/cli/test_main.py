@@ -93,6 +93,7 @@ def test_debug_shows_the_traceback():
         main(["--debug", "--url", "http://127.0.0.1:9", "search", "x", "--index", "i"])
 
 
+@pytest.mark.long
 def test_search_for_people_and_for_programs(tmp_path, capsys):
     from osrerank import connect
 

@@ -153,6 +153,7 @@ def test_several_threads_get_the_same_scores(scorer: LocalScorer) -> None:
             np.testing.assert_array_equal(found.result(), expected)
 
 
+@pytest.mark.long
 def test_a_forked_child_has_lanes_of_its_own() -> None:
     """As under a server that loads the model and then forks: in a process of its own, this one has threads."""
     script = (

@@ -139,6 +139,7 @@ def test_a_stopped_training_goes_on_to_the_last_bit(
     )
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Path) -> None:
     train(request(examples, tmp_path / "whole"))
     code = (
@@ -317,6 +318,7 @@ def test_logits_go_from_a_cross_encoder_to_a_bi_encoder(examples: Path, tmp_path
     assert f"the student began as `{start.name}`" in (tmp_path / "made" / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_network_learns_the_same(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, steps=3, dropout=0.0, mine_at=0.0, evaluate_every=3)
@@ -339,6 +341,7 @@ def test_a_checkpoint_is_tensors_and_json(examples: Path, tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.slow
 def test_bfloat16_in_a_process_of_its_own(examples: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from dataclasses import replace; from pathlib import Path\n"

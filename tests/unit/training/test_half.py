@@ -51,6 +51,7 @@ def stopped(examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "parts.training" / "step-4" / "state.json"
 
 
+@pytest.mark.slow
 def test_it_learns_as_in_fp32_and_writes_fp32(examples: Path, tmp_path: Path) -> None:
     for name, precision in (("half", "fp16"), ("whole", "fp32")):
         train(request(examples, tmp_path / name, replace(HALF, precision=precision, rate=1e-4)))

@@ -70,6 +70,7 @@ def test_separators_are_never_hidden_and_a_text_has_none_of_its_own() -> None:
         assert int((targets != IGNORED).sum()) == max(1, round(0.15 * int((ids != last).sum() - 1)))
 
 
+@pytest.mark.long
 def test_the_papers_recipe_packs_and_an_option_keeps_texts_apart(corpus: Path, tmp_path: Path) -> None:
     assert Recipe.of(None, "target-corpus").pack
     assert not Recipe.of({"name": "target-corpus", "pack": False}, "target-corpus").pack
@@ -83,6 +84,7 @@ def test_the_papers_recipe_packs_and_an_option_keeps_texts_apart(corpus: Path, t
         assert said[0].startswith(expected)
 
 
+@pytest.mark.long
 def test_a_model_of_fewer_positions_has_shorter_sequences(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
     config = json.loads((start / "config.json").read_text())

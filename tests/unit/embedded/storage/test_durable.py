@@ -91,6 +91,7 @@ def test_stored_document_that_cannot_be_indexed_keeps_none_back(
     assert "document [bad] of [a] cannot be searched" in caplog.text
 
 
+@pytest.mark.long
 def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     holder, other = WriterLock(tmp_path), WriterLock(tmp_path)
     holder.acquire()

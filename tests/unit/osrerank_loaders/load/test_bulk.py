@@ -117,6 +117,7 @@ def test_only_busy_documents_are_sent_again(faulty: Callable[[Script], FaultySer
     assert server.requests == [["0", "1", "2", "3", "4", "5"], ["1", "3", "5"]]
 
 
+@pytest.mark.long
 def test_an_answer_that_came_too_late_loses_and_repeats_nothing(faulty: Callable[[Script], FaultyServer]) -> None:
     late = threading.Event()
     server = faulty(lambda _number, _ids: None)

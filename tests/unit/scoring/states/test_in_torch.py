@@ -24,6 +24,7 @@ def directory(request: pytest.FixtureRequest, bi_encoder: Callable[..., Path]) -
     return bi_encoder(pooling=request.param, precision="fp32")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "tolerance"), [("auto", 2e-4), ("bf16", 0.1)])
 def test_scores_are_the_same_up_to_rounding(directory: Path, dtype: str, tolerance: float) -> None:
     if torch.cuda.is_available() and dtype == "auto":
@@ -58,6 +59,7 @@ def test_batches_are_of_one_length_and_a_deadline_ends_between_them(
     assert scorer._maker.make(DOCUMENTS, Deadline.after_ms(-1)).records == {}
 
 
+@pytest.mark.long
 def test_an_index_is_built_in_torch_and_searched_with_its_graphs(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,7 @@ def failing(keys: list[bytes]) -> Iterator[list[bytes]]:
     raise KeyError("the index is gone")
 
 
+@pytest.mark.long
 def test_a_full_redis_gets_back_what_states_take(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = ("--maxmemory", "6mb", "--maxmemory-policy", "noeviction")
     with servers.start_redis(servers.redis_binary(), tmp_path, options=options) as (url, _):

@@ -256,6 +256,7 @@ def test_a_late_answer_counts_the_documents_of_the_request_not_of_its_part(serve
     check(serve(*slow()).post("/rerank", json=body), 504, "of 30 documents", "Timeout")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", [{"truncate": False}, {"truncation": False}, {"truncate": "NONE"}])
 def test_texts_that_must_not_be_cut_are_refused_where_they_would_be(serve, asked):
     client = serve(load_scorer(TINY, backend="onnx"))
