@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from opensearchpy.exceptions import TransportError
 
 from osrerank import connect
 from tests import servers
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -65,13 +66,6 @@ def running(arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.communicate()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    give_up = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up, "waited too long"
-        time.sleep(0.05)
 
 
 def documents_written(client: OpenSearch, index: str) -> int:

@@ -23,8 +23,10 @@ from osrerank.scoring.remote.broker import TASK, celery_app
 from osrerank.scoring.remote.broker import connect as connect_redis
 from osrerank.scoring.remote.messages import Request
 from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.types import Deadline, Scorer
 from tests import servers, tls
+from tests.waiting import wait_until
 from tests.workers import STAND_IN, TINY, WorkerGroup, worker_group
 
 pytestmark = pytest.mark.integration
@@ -166,17 +168,23 @@ def test_a_client_works_on_both_sides_of_a_fork(remote: RemoteScorer, expected: 
 def test_a_killed_worker_loses_nothing(remote: RemoteScorer, group: WorkerGroup, expected: np.ndarray) -> None:
     with ThreadPoolExecutor(8) as threads:
         calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
-        time.sleep(0.2)
+        wait_until(calls[0].done)
         group.kill(group.processes[0])
         found = [call.result(30) for call in calls]
     group.start(1, wait=False)
     assert all(scores.values.tobytes() == expected.tobytes() for scores in found)
 
 
-def test_without_any_worker_left_a_search_says_so(stand_in: WorkerGroup, slow: RemoteScorer, tmp_path: Path) -> None:
+def is_held(broker: str, group: WorkerGroup) -> bool:
+    """Return whether a worker of the group has a chunk."""
+    with connect_redis(broker) as redis:
+        return any(one.held for one in WorkerRegistry(redis, group.model, group.signer).heartbeats())
+
+
+def test_without_any_worker_left_a_search_says_so(stand_in: WorkerGroup, slow: RemoteScorer, broker: str) -> None:
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
-        time.sleep(0.4)
+        wait_until(lambda: is_held(broker, stand_in))
         stand_in.kill(stand_in.processes[0])
         with pytest.raises(TaskFailed, match="no worker is left"):
             call.result(20)
@@ -218,7 +226,7 @@ def test_too_much_waiting_is_refused_at_once(slow: RemoteScorer) -> None:
             slow.score("q", *hundred, deadline=Deadline.after_ms(500))
         with pytest.raises(Overloaded, match="are waiting"):
             slow.score("q", *hundred)
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 5  # the twelve take twelve
         refused = [call for call in calls if isinstance(call.exception(), Overloaded)]
         assert all(call.result().reached == 100 for call in calls if call not in refused)
     assert 0 < len(refused) < 12
@@ -287,10 +295,7 @@ def test_a_worker_survives_whatever_lies_in_its_queue(own_broker: str, tmp_path:
             app.send_task(TASK, args=rng.choice([(bytes(damaged),), (), (5,), (b"a", "b"), ({},)]), queue=queue)
         app.send_task(TASK, args=(whole + b"x" * (9 << 20),), queue=queue)
         app.close()
-        waiting = time.monotonic() + 90
-        while redis.llen(queue) and time.monotonic() < waiting:
-            time.sleep(0.1)
-        assert redis.llen(queue) == 0
+        wait_until(lambda: redis.llen(queue) == 0, 90)
         assert scorer.score(QUERY, DOCUMENTS, TUPLES).values.tobytes() == expected.tobytes()
         assert len(group.processes) == 1
         assert group.processes[0].poll() is None
