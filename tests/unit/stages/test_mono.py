@@ -69,8 +69,9 @@ def test_no_text_anywhere_is_reported():
 
 
 def test_nothing_scorable_is_an_error():
-    with pytest.raises(InferenceError, match="unscorable on purpose"):
+    with pytest.raises(InferenceError, match="unscorable on purpose") as caught:
         MonoStage(FunctionScorer(unscorable=frozenset({"x"}))).rerank(ranking_of(["x", "x"]))
+    assert (caught.value.stage, caught.value.model) == ("mono", "testing/function")
 
 
 def test_deadline_reorders_the_prefix_that_was_reached():
@@ -107,8 +108,15 @@ def test_scores_behind_the_first_unreached_count_too():
 
 
 def test_deadline_before_the_first_score_is_an_error():
-    with pytest.raises(DeadlineExceeded):
+    class Late(FunctionScorer):
+        def score(self, query, documents, tuples, *, deadline=None):
+            return Scores(np.full(len(tuples), np.nan, dtype=np.float32), reached=0)
+
+    with pytest.raises(DeadlineExceeded, match="before stage mono began"):
         MonoStage(BY_LENGTH).rerank(ranking_of(["a"]), deadline=Deadline(0.0))
+    with pytest.raises(DeadlineExceeded, match="before any candidate was scored") as caught:
+        MonoStage(Late()).rerank(ranking_of(["a"]))
+    assert caught.value.stage == "mono"
 
 
 def test_nan_names_model_and_document():

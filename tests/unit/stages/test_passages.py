@@ -14,7 +14,7 @@ from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, k_max_avg_p, max_p, sum_p
 from osrerank.stages.sentences import SentenceStage
 from osrerank.testing import FunctionScorer, ManualClock
-from osrerank.types import Candidate, Deadline, Query, Ranking, Section
+from osrerank.types import Candidate, Deadline, Query, Ranking, Section, Span
 from tests.rankings import ranking_of, response_of
 
 COUNT = FunctionScorer(lambda query, text: float(text.split().count(query)) - 3.0)
@@ -98,6 +98,7 @@ def test_documents_of_a_title_or_of_nothing_are_one_passage():
     stage = PassageStage(FunctionScorer(), Passages())
     texts = [stage.passages_of(candidate) for candidate in ranking.candidates]
     assert [[text for text, _span in one] for one in texts] == [["only title"], [""], [""]]
+    assert texts[0][0][1] == Span("title", 0, len("only title"))
     assert stage.rerank(ranking).reports[0].inferences == 3
 
 
