@@ -95,7 +95,8 @@ sys.addaudithook(_refuse_processes)
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """Let no test of `make check` start a process."""
-    _may_start[0] = any(item.get_closest_marker(name) for name in OF_LATER_TIERS)
+    is_unit = servers.ROOT / "tests" / "unit" in item.path.parents
+    _may_start[0] = not is_unit or any(item.get_closest_marker(name) for name in OF_LATER_TIERS)
     try:
         return (yield)
     finally:

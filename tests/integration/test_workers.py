@@ -214,13 +214,13 @@ def test_a_deadline_gives_what_came_in_time(slow: RemoteScorer) -> None:
     assert np.isnan(scores.values[scores.reached :]).sum() >= 100
 
 
-def test_too_much_waiting_is_refused_at_once(slow: RemoteScorer) -> None:
+def test_too_much_waiting_is_refused_at_once(slow: RemoteScorer, broker: str) -> None:
     hundred = (["q"] * 100, [(n,) for n in range(100)])
-    slow.score("q", *hundred)  # the worker learns what a chunk costs
-    time.sleep(0.7)
-    with ThreadPoolExecutor(12) as threads:
-        calls = [threads.submit(slow.score, "q", *hundred, deadline=Deadline.after_ms(20_000)) for _ in range(12)]
-        time.sleep(0.3)
+    slow.score("q", *hundred)
+    wait_until(lambda: slow.workers().first.seconds_per_chunk > 0)  # the worker has learnt what a chunk costs
+    with ThreadPoolExecutor(12) as threads, connect_redis(broker) as redis:
+        calls = [threads.submit(slow.score, "q", *hundred, deadline=Deadline.after_ms(60_000)) for _ in range(12)]
+        wait_until(lambda: redis.llen(slow.workers().first.queue) >= 4)
         started = time.monotonic()
         with pytest.raises(Overloaded, match="busy"):
             slow.score("q", *hundred, deadline=Deadline.after_ms(500))
@@ -249,7 +249,7 @@ def test_an_upgrade_never_mixes_models(broker: str, tmp_path: Path) -> None:
         group.processes.remove(first)
         first.send_signal(signal.SIGTERM)
         assert first.wait(30) == 0
-        time.sleep(1.2)
+        wait_until(lambda: scorer.workers().first.identity != before.identity)
         after = scorer.score(QUERY, DOCUMENTS, TUPLES)
     finally:
         scorer.close()
