@@ -137,7 +137,7 @@ def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, ins
     fill(cluster, Sample.load().documents[:600])
 
 
-@pytest.mark.parametrize("kind", ["Client", "AsyncClient"])
+@pytest.mark.parametrize("kind", ["Client", pytest.param("AsyncClient", marks=pytest.mark.slow)])
 def test_clients_name_the_pipeline_as_in_opensearch(cluster, server, sample, installer, opensearch_url, kind):
     installer.install(Wish(server, NAME))
     query = next(iter(sample.queries.values()))
@@ -166,10 +166,13 @@ def test_a_server_that_is_gone_costs_the_order_only(cluster, sample, installer):
 
 
 FAULTS = {"500": Reply({}, 500), "429": Reply({}, 429), "no scores": Reply({"results": "none"}), "hung": Reply(None)}
+LIKE_500 = ("429", "no scores")
 GOOD = Reply({"results": [{"index": 0, "relevance_score": 0.9}, {"index": 1, "relevance_score": 0.1}]})
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_500)) for name in FAULTS]
+)
 def test_a_server_that_fails_costs_the_order_only(cluster, sample, installer, fault):
     query = "which plague"
     first_pass = ids(cluster.search(index=INDEX, body={"query": {"match": {"text": query}}, "size": 5}))

@@ -34,6 +34,7 @@ def test_no_published_number_stands_beside_the_shipped_model(page: str) -> None:
         assert "--no-rerank" in line or line.lstrip().startswith("osrerank --model "), line
 
 
+@pytest.mark.slow
 def test_monobert(run_page: RunPage) -> None:
     settings = 'STEPS=4\nWARMUP=1\nPAIRS_SEEN="64 96"\nDEV_QUERIES=5'
     told = run_page("monobert", collections.msmarco_passage(), settings)

@@ -149,6 +149,7 @@ def test_its_card_has_what_the_files_say_and_defaults(tmp_path: Path) -> None:
     assert dict(card.onnx) == {"int8": "onnx/model_int8.onnx"}
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_one_of_the_hub_is_fetched_with_what_says_how_it_pools(tmp_path: Path) -> None:
     folder = saved(tmp_path / "saved", "cls", **PROMPTS)

@@ -73,6 +73,7 @@ def test_int8_is_fetched_instead_of_fp32(tmp_path: Path) -> None:
     assert found == ["config.json", "onnx/model_quantized.onnx", "tokenizer.json"]
 
 
+@pytest.mark.slow
 def test_weights_are_fetched_where_there_is_no_graph(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert fetched(published(graph=False), tmp_path) == ["config.json", "model.safetensors", "tokenizer.json"]

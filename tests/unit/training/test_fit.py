@@ -54,7 +54,10 @@ def curve(folder: Path) -> list[dict[str, str]]:
     return read_curve(folder / "curve.csv")
 
 
-@pytest.mark.parametrize("recipe", [SMALL, replace(SMALL, loss="pointwise", draw="balanced", mine_at=0.0)])
+POINTWISE = replace(SMALL, loss="pointwise", draw="balanced", mine_at=0.0)
+
+
+@pytest.mark.parametrize("recipe", [SMALL, pytest.param(POINTWISE, marks=pytest.mark.slow)])
 def test_a_model_learns_and_scores_the_same_after_it_was_written(
     examples: Path, tmp_path: Path, recipe: Recipe
 ) -> None:
@@ -93,7 +96,7 @@ def with_scores(examples: Path, output: Path) -> Path:
     return output
 
 
-@pytest.mark.parametrize("start", ["cross-encoder", "bi-encoder"])
+@pytest.mark.parametrize("start", ["cross-encoder", pytest.param("bi-encoder", marks=pytest.mark.slow)])
 def test_scores_that_the_examples_bring_are_learnt_and_labels_are_not_looked_at(
     examples: Path, tmp_path: Path, start: str
 ) -> None:
@@ -125,7 +128,7 @@ def test_an_example_without_scores_is_named(examples: Path, tmp_path: Path) -> N
     assert not (tmp_path / "made.training").exists()
 
 
-@pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
+@pytest.mark.parametrize("kind", ["cross-encoder", pytest.param("bi-encoder", marks=pytest.mark.slow)])
 def test_a_stopped_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Path, kind: str) -> None:
     start = CLASSIFIER if kind == "cross-encoder" else carded(tmp_path / "start")
     train(request(examples, tmp_path / "whole", source=start))

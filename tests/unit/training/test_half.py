@@ -58,6 +58,7 @@ def test_it_learns_as_in_fp32_and_writes_fp32(examples: Path, tmp_path: Path) ->
     assert {tensor.dtype for tensor in load_file(tmp_path / "half" / "model.safetensors").values()} == {torch.float32}
 
 
+@pytest.mark.slow
 def test_a_stopped_one_goes_on_with_its_scale_to_the_last_bit(examples: Path, tmp_path: Path, stopped: Path) -> None:
     state = json.loads(stopped.read_text())
     assert state["scaler"]["scale"] == 65536 / 2 ** state["skipped"]

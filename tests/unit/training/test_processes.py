@@ -85,6 +85,7 @@ Path(f"left.{machine.number}").write_text("".join(name for name in names if "glo
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the threads' names are read from Linux's /proc")
 def test_no_thread_of_the_group_outlives_it(tmp_path: Path) -> None:
     (tmp_path / "leave.py").write_text(LEAVE, encoding="utf-8")

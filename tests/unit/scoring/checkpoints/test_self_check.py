@@ -64,6 +64,7 @@ def test_what_does_not_rank_is_refused(card: ModelCard, function: Callable[[str,
         checked(scorer, MONO, card)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_the_shipped_model_passes() -> None:
     with closing(load_scorer("osrerank/mono")) as scorer:
