@@ -45,7 +45,8 @@ demo: $(VENV)/.base
 test: setup
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not bench and not slow" $(TEST_OPTIONS)
 
-test-all: setup helm
+test-all: setup
+	-$(MAKE) helm
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not bench" $(TEST_OPTIONS)
 
 check: lint type
