@@ -13,6 +13,7 @@ from osrerank.search.ubi_query import UbiQuery
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
+from osrerank.types import NEVER, Deadline
 
 HITS = [{"_id": "7", "_source": {"sku": "S7"}}, {"_id": "9", "_source": {}, "fields": {"sku": ["S9", "S10"]}}]
 ANSWER: dict[str, Any] = {"hits": {"hits": HITS}, "rerank": {"applied": "partial"}}
@@ -25,10 +26,12 @@ def query(**given: Any) -> UbiQuery:
     return ubi
 
 
-def after(records: UbiRecords) -> Any:
+def after(records: UbiRecords, answer: Any = ANSWER, deadline: Deadline = NEVER) -> Any:
     """Begin to record the answer of a search."""
     reranker = RerankService(Settings.load(), FunctionScorer())
-    return records.after(SearchCall.plan(reranker, Rerank(fields=("text",)), None, BODY, {}, rerank=True), ANSWER)
+    options = Rerank(fields=("text",))
+    call = SearchCall.plan(reranker, options, None, BODY, {}, rerank=True, deadline=deadline)
+    return records.after(call, answer)
 
 
 def outcome(steps: Any, result: Any) -> dict[str, Any]:
@@ -96,6 +99,21 @@ def test_the_first_search_makes_the_index_and_later_ones_write_at_once() -> None
     assert next(after(records)).path == "/ubi_queries/_doc"
 
 
+@pytest.mark.parametrize(("left_ms", "timeout_s"), [(60_000, 2.0), (500, 0.5), (0, 0.1)])
+def test_the_record_takes_of_the_time_left_and_always_a_little(left_ms: float, timeout_s: float) -> None:
+    steps = after(UbiRecords(is_embedded=False), deadline=Deadline.after_ms(left_ms, ManualClock()))
+    assert next(steps).params["request_timeout"] == pytest.approx(timeout_s)
+
+
+def test_what_else_the_engine_says_in_ext_stays() -> None:
+    steps = after(UbiRecords(is_embedded=False), {**ANSWER, "ext": {"other": 1}})
+    next(steps)
+    steps.send(True)
+    with pytest.raises(StopIteration) as end:
+        steps.send({})
+    assert end.value.value["ext"] == {"other": 1, "ubi": {"query_id": "q1"}}
+
+
 def test_after_a_refusal_nothing_is_asked_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     records = UbiRecords(is_embedded=False, clock=clock)
@@ -104,7 +122,7 @@ def test_after_a_refusal_nothing_is_asked_for_a_while(caplog: pytest.LogCaptureF
     refused = outcome(steps, TransportError(403, "security_exception", {}))
     assert (refused["recorded"], refused["reason"]) == (False, "TransportError: security_exception")
     assert "[ubi-lost] a search was not recorded in ubi_queries" in caplog.text
-    assert "just now" in outcome(after(records), None)["reason"]
+    assert outcome(after(records), None)["reason"] == "the engine refused a record just now"
     clock.sleep(REST_S)
     assert next(after(records)).method == "HEAD"
 
