@@ -22,7 +22,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
-START_TIMEOUT_S = 120
+START_TIMEOUT_S = 240
 
 
 def free_port() -> int:

@@ -34,6 +34,7 @@ def test_minilm_l6_reads_texts_with_the_tokenizer_of_e5_small():
     assert tokenizer_file(locate("osrerank/minilm-l6")).samefile(shared)
 
 
+@pytest.mark.slow
 def test_what_is_made_of_minilm_l6_has_its_tokenizer(tmp_path):
     pytest.importorskip("onnx")
     from osrerank.export.export_model import ExportOptions, export_model
