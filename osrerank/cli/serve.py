@@ -1,5 +1,8 @@
 """``osrerank serve``: the rerank API over HTTP, and the comparison page."""
 
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -16,6 +19,19 @@ from osrerank.options.rerank import MOST_MS
 NAMES = ("redis_url", "model", "duo_model", "backend", "dtype")
 PAGE_OPTIONS = ("indexes", "hosts", "queries", "qrels", "save_judgments")
 FILE = click.Path(exists=True, dir_okay=False)
+
+
+@contextmanager
+def _sigterm_ends_it() -> Iterator[None]:
+    """Let SIGTERM end a command with 0 while it loads models, too."""
+    if threading.current_thread() is not threading.main_thread():  # where signals cannot be received
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @click.command()
@@ -49,6 +65,7 @@ FILE = click.Path(exists=True, dir_okay=False)
     help="With --ui: let people judge documents, and save that in this folder, qrels.txt and queries.tsv.",
 )
 @click.pass_context
+@_sigterm_ends_it()
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
     """Answer rerank requests over HTTP, in the dialects of Cohere, Jina, Voyage, vLLM, TEI, SageMaker and Weaviate.
 

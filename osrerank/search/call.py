@@ -122,7 +122,8 @@ class SearchCall:
         if not isinstance(response, Mapping):
             return ""
         if "error" in response:  # of one search among several
-            cause = next(iter(response["error"].get("root_cause") or ()), response["error"])
+            error = response["error"]
+            cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
             return f"the first pass for reranking was refused ({cause.get('type')}: {cause.get('reason')})"
         lost = self._first_pass.loss(response)
         return f"the first pass for reranking was not whole ({lost})" if lost else ""

@@ -271,22 +271,6 @@ def test_hybrid_queries_keep_the_pipeline_of_their_index():
     assert "search_pipeline" not in asked(client)["params"]
 
 
-def test_what_is_refused_only_when_widened_is_sent_as_it_came():
-    class Narrow(CannedTransport):
-        def perform_request(self, method, url, params=None, body=None, **options):
-            answer = super().perform_request(method, url, params, body, **options)
-            if body and body.get("size", 10) > 50:
-                cause = {"error": {"root_cause": [{"reason": "Result window is too large", "type": "x"}]}}
-                raise opensearchpy.RequestError(400, "search_phase_execution_exception", cause)
-            return answer
-
-    client = connect("http://localhost:9", scorer=BY_LENGTH, transport_class=Narrow, answer=response_of(["a", "bbb"]))
-    response = client.search("low", index="i", size=5, rerank=True)
-    assert ids(response) == ["d0", "d1"]
-    assert "Result window is too large" in response["rerank"]["reason"]
-    assert [request["body"].get("size") for request in client.transport.requests] == [100, None]
-
-
 def test_dsl_query_object():
     client = client_for(response_of(["a", "bbb"]))
     assert ids(client.search(opensearchpy.Q("match", text="low"), index="i", rerank=True)) == ["d1", "d0"]
