@@ -104,6 +104,7 @@ def test_redis_lets_the_user_work_and_not_administer(user):
             user.execute_command(*command.split())
 
 
+@pytest.mark.slow
 def test_opensearch_knows_every_setting(tmp_path):
     home = servers.opensearch_home()
     if home is None:

@@ -102,6 +102,7 @@ def test_published_measures_on_opensearch(opensearch_url, shared, tmp_path):
     assert measured[P @ 30] == pytest.approx(0.2224, abs=0.001)
 
 
+@pytest.mark.slow
 def test_embedded_engine_beside_opensearch(opensearch_url, shared, tmp_path):
     """With the constants that the embedded engine has, both engines give nearly the same measures."""
     urls = {"opensearch": opensearch_url, "embedded": f"embedded:{tmp_path / 'engine'}"}

@@ -130,6 +130,7 @@ def test_stays_up_under_much(server):
     stay_up(server, bodies=10_000, connections=200, slow_count=200)
 
 
+@pytest.mark.slow
 def test_headers_that_never_end_are_not_waited_for(server):
     _process, port, _log = server
     started = time.monotonic()
