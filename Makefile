@@ -64,7 +64,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup
-	$(BIN)/python -m pytest -m bench tests/bench $(TEST_OPTIONS)
+	OPENSEARCH_JAVA_OPTS="-Xms1g -Xmx1g" $(BIN)/python -m pytest -m bench tests/bench $(TEST_OPTIONS)
 
 gpu-rehearsal: setup
 	$(BIN)/python -m tools.gpu --tiny

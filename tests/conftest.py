@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from filelock import FileLock
@@ -80,13 +81,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 OF_LATER_TIERS = ("server", "integration", "long", "slow", "bench")
+STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - of Python itself
 STARTS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"}
 _may_start = [True]
 
 
 def _refuse_processes(event: str, arguments: tuple[object, ...]) -> None:
-    if event in STARTS and not _may_start[0]:
+    if event in STARTS and not _may_start[0] and _is_ours(sys._getframe(1)):
         pytest.fail(f"a unit test starts a process ({arguments[:1]}): mark it `long`, for `make test`")
+
+
+def _is_ours(frame: FrameType | None) -> bool:
+    """Return whether the nearest caller outside of Python's own library is no library: those may look around once."""
+    while frame is not None and frame.f_code.co_filename.startswith((STANDARD, "<")):
+        frame = frame.f_back
+    return frame is not None and "site-packages" not in frame.f_code.co_filename
 
 
 sys.addaudithook(_refuse_processes)

@@ -9,7 +9,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.search.call import SearchCall
 from osrerank.search.ubi import EXISTS, REST_S, UbiRecords, index_body, record_of
-from osrerank.search.ubi_query import UbiQuery
+from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
@@ -138,3 +138,8 @@ def test_after_a_refusal_nothing_is_asked_for_a_while(caplog: pytest.LogCaptureF
 def test_what_the_schema_does_not_allow_is_refused_by_name(ubi: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         UbiQuery.of({"ext": {"ubi": ubi}}, {})
+
+
+def test_only_what_is_ours_is_taken_out_of_ext() -> None:
+    assert without_ubi({"size": 1, "ext": {"ubi": {}, "other": 1}}) == {"size": 1, "ext": {"other": 1}}
+    assert without_ubi({"size": 1, "ext": {"ubi": {}}}) == {"size": 1}
