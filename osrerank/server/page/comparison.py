@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
 from osrerank.response import FIRST_PASS, hits_of, parse_hit, sections_of
-from osrerank.retrieval.text_fields import TITLES
+from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Section
 
 TERM_BEGINS, TERM_ENDS = "\ue000", "\ue001"
@@ -122,7 +122,7 @@ def compare(
     """
     relevance = {} if judged is None else judged[1]
     hits = hits_of(response)
-    title = next((name for name in fields if TITLES.search(name)), "")
+    title = next((name for name in fields if is_title(name)), "")
     documents = [_document(hit, rank, fields, title, relevance) for rank, hit in enumerate(hits, start=1)]
     marks = response["rerank"]
     total = response["hits"].get("total") or {}
