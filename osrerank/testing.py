@@ -84,7 +84,7 @@ class FunctionScorer:
         """Do nothing: there is nothing to release."""
 
 
-ANY = {"bool": {"filter": [{"match_all": {}}]}}
+ANY: dict[str, Any] = {"bool": {"filter": [{"match_all": {}}]}}
 """The query by which a sample of an index's documents is taken."""
 
 

@@ -7,6 +7,7 @@ from typing import Self
 
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.mapping import TEXT_KINDS, Leaf, Leaves, lacking, nearest, plain, resolve
+from osrerank.retrieval.text_fields import is_title
 
 
 class FoundNames(tuple[str, ...]):
@@ -189,7 +190,13 @@ def _leaves(mappings: Sequence[Leaves], name: str) -> list[Leaf]:
 
 def _paths(mappings: Sequence[Leaves], name: str) -> tuple[str, ...]:
     """Return the names that are read for a name of the options; itself, where no mapping has it."""
-    return (name,) if ":" in name else tuple(leaf.path for leaf in _leaves(mappings, name)) or (plain(name),)
+    leaves = [] if ":" in name else _leaves(mappings, name)
+    return union(read_of(leaf) for leaf in leaves) or (plain(name),)
+
+
+def read_of(leaf: Leaf) -> tuple[str, ...]:
+    """Return the names under which hits have a field's text: of the fields that are copied to it, then its own."""
+    return (*sorted(leaf.copied_from, key=lambda name: (not is_title(name), name)), leaf.path)
 
 
 def _each_text_once(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
@@ -197,13 +204,15 @@ def _each_text_once(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[s
     by_source: dict[str, str] = {}
     for name in names:
         for leaf in _leaves(mappings, name) or [Leaf(plain(name), source=plain(name))]:
-            by_source.setdefault(leaf.source or leaf.path, leaf.path)
+            for path in read_of(leaf):
+                by_source.setdefault(leaf.source if path == leaf.path and leaf.source else path, path)
     return tuple(by_source.values())
 
 
 def _read_under(mappings: Sequence[Leaves], name: str, read: Collection[str]) -> tuple[str, ...]:
     """Return the names that are read for one that is searched: its fields', or others' that have the same texts."""
-    sources = {leaf.source or leaf.path for leaf in _leaves(mappings, name)} or {name}
+    leaves = _leaves(mappings, name)
+    sources = {path for leaf in leaves for path in (leaf.source or leaf.path, *leaf.copied_from)} or {name}
     texts = {path: {leaf.source or path for leaf in _leaves(mappings, path)} or {path} for path in read}
     return tuple(path for path in read if texts[path] & sources)
 

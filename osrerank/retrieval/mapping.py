@@ -40,7 +40,7 @@ class Leaf:
     @property
     def is_written(self) -> bool:
         """Whether ``_source`` has its text as it is read."""
-        return self.kind in WRITTEN and self.source == self.path and not self.copied_from
+        return self.kind in WRITTEN and self.source == self.path
 
 
 Leaves = Mapping[str, Leaf]

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from osrerank.response import hits_of
-from osrerank.retrieval.fields import Part, union
+from osrerank.retrieval.fields import Part, read_of, union
 from osrerank.retrieval.mapping import Leaf, Leaves
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.text_fields import candidates_of, choose, values_of
@@ -53,13 +53,13 @@ def _groups(every: Mapping[str, Leaves]) -> list[tuple[tuple[Leaf, ...], tuple[s
 
 
 def _part(names: tuple[str, ...], texts: Sequence[Leaf], leaves: Leaves) -> Part:
-    return Part(names, tuple(leaf.path for leaf in texts), union([[_readable(leaf, leaves) for leaf in texts]]))
+    return Part(names, tuple(leaf.path for leaf in texts), union(_readable(leaf, leaves) for leaf in texts))
 
 
-def _readable(leaf: Leaf, leaves: Leaves) -> str:
-    """Return the name under which ``_source`` has a field's text, or else its own."""
+def _readable(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
+    """Return the names under which ``_source`` has a field's text, or else those under which ``fields`` has it."""
     written = leaves.get(leaf.source)
-    return written.path if written is not None and written.is_written and not leaf.copied_from else leaf.path
+    return (written.path,) if written is not None and written.is_written and not leaf.copied_from else read_of(leaf)
 
 
 def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
