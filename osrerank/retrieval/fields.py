@@ -107,7 +107,11 @@ class Fields:
     @classmethod
     def named_by(cls, options: Rerank) -> Self:
         """Return the fields that options name, where no mapping is known."""
-        searched, read = named(options.query_fields), named(options.fields)
+        return cls.of_names(named(options.query_fields), named(options.fields))
+
+    @classmethod
+    def of_names(cls, searched: tuple[str, ...], read: tuple[str, ...]) -> Self:
+        """Return fields of these names, as they are."""
         names = union([map(plain, read or searched)])
         return cls(searched, names, paths={name: (name,) for name in names}, options=dict.fromkeys(names, False))
 

@@ -6,6 +6,7 @@ Written as generators of requests, so that the synchronous and the asynchronous 
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from opensearchpy import AuthenticationException, AuthorizationException, NotFoundError, TransportError
@@ -159,5 +160,8 @@ class FoundFields:
 
 def _unread(wanted: Wanted, *warnings: str) -> Fields:
     """Return the fields of a search whose mapping is not known."""
-    names = wanted.read or wanted.searched or [name for name in wanted.own or () if "*" not in name]
-    return Fields(wanted.searched, union([map(plain, names)]), warnings=warnings)
+    read = union([map(plain, wanted.read or wanted.searched)])
+    own = [plain(name) for name in wanted.own or () if "*" not in name]
+    return replace(
+        Fields.of_names(wanted.searched, read), read=read or union([own]), fetched=frozenset(read), warnings=warnings
+    )

@@ -2,7 +2,7 @@
 
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -120,7 +120,8 @@ class Candidate:
     @property
     def is_code(self) -> bool:
         """Whether most values are numbers, addresses, paths or identifiers."""
-        return _share(self.every, lambda value: bool(_CODE.match(value.strip().replace("_", " ")))) > 0.5
+        codes = [value for value in self.every if _CODE.match(value.strip(" \n.,;:!?").replace("_", " "))]
+        return len(codes) > len(self.every) / 2
 
     @property
     def is_repeated(self) -> bool:
@@ -147,10 +148,6 @@ class Candidate:
 
 def _words(value: str) -> list[str]:
     return _MARKUP.sub(" ", value[: MOST_WORDS * 20]).replace("_", " ").split()[:MOST_WORDS]
-
-
-def _share(values: Sequence[str], fits: Callable[[str], bool]) -> float:
-    return sum(map(fits, values)) / len(values) if values else 0.0
 
 
 def candidates_of(leaves: Leaves) -> list[Leaf]:
@@ -243,7 +240,7 @@ def _is_text(one: Candidate, every: Sequence[Candidate]) -> bool:
         return True
     if one.is_body and not one.is_code and (not one.above or one.words >= SHORT_WORDS):
         return True
-    return one.is_prose and not one.is_repeated
+    return one.is_prose and (not one.is_repeated or one.words >= LONG_WORDS)
 
 
 def _without_copies(kept: list[Candidate]) -> list[Candidate]:

@@ -389,3 +389,44 @@ def test_commands(cluster, server, sample, installer, opensearch_url):
     assert "removed search pipeline" in run("remove").output
     assert "There is no" in run("remove").output
     assert state(cluster) == before
+
+
+HEADLINE = {
+    "headline": "Low pressure",
+    "body": "Low blood pressure comes from too little salt and water.",
+    "sku": "A-1",
+}
+
+
+def test_the_fields_of_an_index_are_found_or_it_says_what_was(cluster, server, installer, opensearch_url):
+    def run(*arguments):
+        outcome = CliRunner().invoke(cli, ["--url", opensearch_url, "pipeline", *arguments])
+        return outcome.exit_code, outcome.output + str(outcome.exception or "")
+
+    for name, document in (("news-1", HEADLINE), ("news-2", {"story": HEADLINE["body"]}), ("codes", {"sku": "A-1"})):
+        kind = "keyword" if name == "codes" else "text"
+        properties = {field: {"type": kind} for field in document}
+        cluster.indices.create(index=name, body={"mappings": {"properties": properties}})
+        if name != "news-2":
+            cluster.index(index=name, body=document, refresh=True)
+    cluster.indices.put_alias(index="news-1", name="news")
+    found = run("install", "--server", server, "--index", "news", "--yes")
+    assert (found[0], installer.find().fields) == (0, ("headline", "body")), found
+    assert (run("status")[0], installer.status()["missing_fields"]) == (0, [])
+    for words, *arguments in (
+        ("which fields is the model to read?",),
+        ("there is no index nothing", "--index", "nothing"),
+        ("the mapping has no text field, only sku", "--index", "codes"),
+        ("it has no documents yet", "--index", "news-2"),
+        ("the mapping has no bdy; the nearest name is body", "--index", "news", "--fields", "headline,bdy"),
+    ):
+        code, said = run("install", "--server", server, *arguments)
+        assert (code, words in said) == (1, True), said
+    cluster.indices.put_alias(index="news-2", name="news")
+    cluster.indices.delete_alias(index="news-1", name="news")
+    missing = [f"no index behind news has {name}; the nearest name is story" for name in ("headline", "body")]
+    assert installer.status()["missing_fields"] == missing
+    assert run("status")[0] == 1
+    assert run("status", "--index", "news-1")[0] == 0
+    assert installer.status("gone")["missing_fields"] == ["there is no index behind gone"]
+    cluster.indices.delete(index="news-1,news-2,codes")
