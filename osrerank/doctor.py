@@ -11,7 +11,7 @@ from osrerank._platform import usable_cores
 from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect, embedded_folder
 from osrerank.errors import ConfigError
-from osrerank.retrieval.mapping import leaves_by_index, text_names
+from osrerank.retrieval.mapping import TEXT_KINDS, leaves_by_index, names_of
 from osrerank.scoring.registry import HTTP, WORKERS, is_local, load, load_local
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline
@@ -198,7 +198,7 @@ def _fields(client: Client, index: str) -> Finding:
         return Finding(
             "index", "failed", f"{index}: {_sentence(error)}", "make it with osrerank index, or name another"
         )
-    fields = text_names(leaves_by_index(mappings).values())
+    fields = names_of(leaves_by_index(mappings).values(), TEXT_KINDS)
     found_fields = client.fields_of(index)
     searched, read = list(found_fields.searched), list(found_fields.read)
     wrong = [*found_fields.warnings, *found_fields.complaints(None)]

@@ -94,7 +94,7 @@ class FoundFields:
         except NotFoundError:  # as the search will say
             return _unread(wanted)
         except (TransportError, ResponseFormatError) as error:
-            warning = f"the mapping of {index or 'all indices'} cannot be read: its default fields are searched"
+            warning = f"the fields of {index or 'all indices'} cannot be looked up: its default fields are searched"
             if self._seldom.is_due(path):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if isinstance(error, AuthenticationException | AuthorizationException | ResponseFormatError):

@@ -1,7 +1,7 @@
 """The fields of a mapping, and what names, patterns and boosts mean there."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -64,52 +64,40 @@ def leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
 
 def leaves_of(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
     """Return the fields of one mapping or search body by their names: its own, multi-fields, aliases, derived ones."""
-    leaves = {leaf.path: leaf for leaf in _walk(mapping.get("properties") or {}, "", "")}
-    copies: dict[str, list[str]] = {}
-    for path, field in _mapped(mapping.get("properties") or {}, ""):
+    leaves: dict[str, Leaf] = {}
+    copies: dict[str, set[str]] = {}
+    aliases: dict[str, str] = {}
+    for path, field, nested in _walk(mapping.get("properties") or {}, "", ""):
+        if field["type"] == "alias":
+            aliases[path] = str(field.get("path"))
+            continue
+        for name, one in {"": field, **(field.get("fields") or {})}.items():
+            full = f"{path}.{name}" if name else path
+            is_indexed = one.get("index", True) not in (False, "false")
+            analyzer = str(one.get("analyzer", ""))
+            leaves[full] = Leaf(full, str(one["type"]), path, analyzer, nested, (), bool(name), is_indexed)
         targets = field.get("copy_to") or ()
         for target in [targets] if isinstance(targets, str) else targets:
-            copies.setdefault(target, []).append(path)
-        if field.get("type") == "alias" and (real := leaves.get(str(field.get("path")))):
-            leaves[path] = _renamed(real, path)
-    for target, sources in copies.items():
-        if target in leaves:
-            leaves[target] = _renamed(leaves[target], target, copied_from=tuple(sorted(sources)))
+            copies.setdefault(target, set()).add(path)
+    for target in copies.keys() & leaves.keys():
+        leaves[target] = replace(leaves[target], copied_from=tuple(sorted(copies[target])))
+    for name, path in aliases.items():
+        if path in leaves:
+            leaves[name] = replace(leaves[path], path=name, is_other_name=True)
     for kind in ("derived", "runtime", "runtime_mappings"):
         for name, field in (mapping.get(kind) or {}).items():
             leaves[name] = Leaf(name, str(field.get("type", "keyword")))
     return leaves
 
 
-def _renamed(leaf: Leaf, path: str, *, copied_from: tuple[str, ...] | None = None) -> Leaf:
-    is_other = leaf.is_other_name if copied_from else True
-    copied = leaf.copied_from if copied_from is None else copied_from
-    return Leaf(path, leaf.kind, leaf.source, leaf.analyzer, leaf.nested, copied, is_other, leaf.is_indexed)
-
-
-def _mapped(properties: Mapping[str, Any], above: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for name, field in properties.items():
-        yield f"{above}{name}", field
-        yield from _mapped(field.get("properties") or {}, f"{above}{name}.")
-
-
-def _walk(properties: Mapping[str, Any], above: str, nested: str) -> Iterator[Leaf]:
+def _walk(properties: Mapping[str, Any], above: str, nested: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    """Yield the name of each field that is no object, its definition, and the nested object that it is in."""
     for name, field in properties.items():
         path, kind = f"{above}{name}", field.get("type", "object")
-        inside = path if kind == "nested" else nested
         if kind in ("object", "nested"):
-            yield from _walk(field.get("properties") or {}, f"{path}.", inside)
-        elif kind != "alias":
-            yield _leaf(path, path, field, nested)
-            for other, below in (field.get("fields") or {}).items():
-                yield _leaf(f"{path}.{other}", path, below, nested)
-
-
-def _leaf(path: str, source: str, field: Mapping[str, Any], nested: str) -> Leaf:
-    is_indexed = field.get("index", True) not in (False, "false")
-    analyzer = str(field.get("analyzer", ""))
-    kind = str(field["type"])
-    return Leaf(path, kind, source, analyzer, nested, (), path != source, is_indexed)
+            yield from _walk(field.get("properties") or {}, f"{path}.", path if kind == "nested" else nested)
+        else:
+            yield path, field, nested
 
 
 def plain(name: str) -> str:
@@ -150,21 +138,13 @@ def lacking(every: Iterable[Leaves], names: Iterable[str]) -> list[str]:
 
 def nearest(every: Iterable[Leaves], name: str) -> str:
     """Return the text field whose name is most like a name, or else any field; empty where there are none."""
-    mappings = list(every)
-    for texts in (True, False):
-        paths = sorted({one.path for each in mappings for one in each.values() if not texts or one.kind in TEXT_KINDS})
-        others = [path for path in paths if path != plain(name)]
-        if near := get_close_matches(plain(name), others, 1, cutoff=0.0):
-            return near[0]
-    return ""
+    kinds = {leaf.path: leaf.kind for each in every for leaf in each.values() if leaf.path != plain(name)}
+    texts = [path for path, kind in kinds.items() if kind in TEXT_KINDS]
+    near = get_close_matches(plain(name), sorted(texts or kinds), 1, cutoff=0.0)
+    return near[0] if near else ""
 
 
-def text_names(every: Iterable[Leaves]) -> list[str]:
-    """Return the names of all text fields, without multi-fields and aliases."""
-    texts = (leaf for leaves in every for leaf in leaves.values() if leaf.kind in TEXT_KINDS)
-    return sorted({leaf.path for leaf in texts if not leaf.is_other_name})
-
-
-def names_of(every: Iterable[Leaves]) -> list[str]:
-    """Return the names of all fields, without multi-fields and aliases."""
-    return sorted({leaf.path for leaves in every for leaf in leaves.values() if not leaf.is_other_name})
+def names_of(every: Iterable[Leaves], kinds: Container[str] | None = None) -> list[str]:
+    """Return the names of all fields, or of those of some kinds, without multi-fields and aliases."""
+    leaves = (leaf for each in every for leaf in each.values() if kinds is None or leaf.kind in kinds)
+    return sorted({leaf.path for leaf in leaves if not leaf.is_other_name})

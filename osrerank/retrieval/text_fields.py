@@ -10,10 +10,11 @@ from typing import Any
 from osrerank.response import values_at
 from osrerank.retrieval.mapping import TEXT_KINDS, Leaf, Leaves
 
-TITLES = {"title", "headline", "heading", "headings", "subject", "caption"}
+TITLES = {"title", "headline", "heading", "headings", "subject", "caption", "titel", "titre", "titulo", "titolo"}
 NAMES = {"name", "label"}
 BODIES = {"text", "body", "content", "contents", "description", "abstract", "summary", "message", "article", "story"}
 BODIES |= {"details", "overview", "review", "excerpt", "lead", "raw", "opinion", "answer", "question", "passage", "log"}
+BODIES |= {"inhalt", "contenu", "contenido", "texte", "texto", "testo"}
 ENTITIES = {"first", "last", "full", "middle", "user", "author", "owner", "creator", "editor", "reviewer", "customer"}
 ENTITIES |= {"company", "brand", "manufacturer", "publisher", "organization", "category", "group", "tag", "city"}
 ENTITIES |= {"country", "state", "region", "host", "file", "domain", "column", "class", "journal"}
