@@ -235,7 +235,7 @@ def _is_text(one: Candidate, every: Sequence[Candidate]) -> bool:
     if one.above and one.is_repeated:
         return False
     has_prose = any(other.is_prose and other.above == one.above and other.words >= LONG_WORDS for other in every)
-    if one.is_title and (not one.above or not one.is_code):
+    if one.is_title and (not one.above or (not one.is_code and (has_prose or _has_no_title(every)))):
         return True
     if one.is_name and not one.is_code and _has_no_title(every) and (not one.above or has_prose):
         return True

@@ -288,7 +288,9 @@ def _with_names(fields: Fields, options: Rerank, hits: Sequence[Mapping[str, Any
         return fields
     if named(options.fields):
         return Fields.named_by(options)
-    return replace(fields, read=fields_of([hit.get("_source") or {} for hit in hits]))
+    return replace(
+        fields, read=fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits])
+    )
 
 
 def _read(options: Rerank, response: Mapping[str, Any], text: str, fields: Fields) -> Ranking:

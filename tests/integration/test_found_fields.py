@@ -251,3 +251,5 @@ def test_the_asynchronous_client_and_the_command_line(
     shown = capsys.readouterr().out
     assert "1 hits in" in shown
     assert "; 1 of them below --min-score; mono" in shown
+    main([*options, "--fields", "body,bdy"])
+    assert "warning: the mapping has no bdy; the nearest name is body" in capsys.readouterr().out
