@@ -161,7 +161,7 @@ def with_fields(
     is_checked = isinstance(options.fields, CheckedNames)
     wanted = Wanted(named(options.query_fields), named(options.fields), own, others, defined, is_checked)
     fields = yield from found.of(index, wanted, anew=anew)
-    searched = FoundNames(fields.searched) or None if not wanted.searched else options.query_fields
+    searched = options.query_fields if wanted.searched else FoundNames(fields.searched or fields.read) or None
     read = fields.read if wanted.read or wanted.searched else FoundNames(fields.read)
     return replace(options, fields=read or None, query_fields=searched), fields
 
