@@ -8,6 +8,7 @@ from typing import Any, Self
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
+from osrerank.retrieval.fields import Fields
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.calibrated import Calibrations
@@ -68,10 +69,11 @@ class MultiSearchCall:
         for header, content in zip(parts[::2], parts[1::2], strict=True):
             searched = header.get("index", index)
             options = Rerank.of(rerank, defaults.of(searched)) or Rerank()
-            options = yield from with_fields(options, searched, found, searches_text=False)
+            options, fields = yield from with_fields(options, searched, found, query=None, body=content)
+            found.warn(searched, fields.complaints(None))
             _refuse_what_takes_more(options)
             thresholds = yield from calibrations.of(options, searched, reranker)
-            call = _plan_one(reranker, options, content, params, thresholds)
+            call = _plan_one(reranker, options, content, params, thresholds, fields)
             calls.append(call)
             lines += [header, call.body]
         return cls(tuple(lines), tuple(calls))
@@ -104,11 +106,14 @@ def _plan_one(
     content: Mapping[str, Any],
     params: Mapping[str, Any],
     thresholds: Thresholds | None,
+    fields: Fields,
 ) -> SearchCall:
     """Return one search's call, with everything in its body because it has no URL."""
     cut = {name: params[name] for name in ("filter_path",) if params.get(name)}
     try:
-        call = SearchCall.plan(reranker, options, None, content, cut, rerank=options, thresholds=thresholds)
+        call = SearchCall.plan(
+            reranker, options, None, content, cut, rerank=options, fields=fields, thresholds=thresholds
+        )
     except ConfigError as error:
         if error.setting != "rerank.query":
             raise

@@ -1,7 +1,7 @@
 """A scorer and a transport for tests, ours and yours. They need no model."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +84,14 @@ class FunctionScorer:
         """Do nothing: there is nothing to release."""
 
 
+ANY: dict[str, Any] = {"bool": {"filter": [{"match_all": {}}]}}
+"""The query by which a sample of an index's documents is taken."""
+
+
 class CannedTransport:
     """An opensearch-py transport that answers every request with the same response and records the requests.
 
-    A request for mappings is not recorded: there every index has the fields ``title`` and ``text``.
+    Requests for mappings and for samples of values are not recorded: every index has the fields ``title`` and ``text``.
 
     Args:
         hosts: ignored.
@@ -104,6 +108,8 @@ class CannedTransport:
         """Record the request and return the answer."""
         if url.endswith("/_mapping"):
             return {"canned": {"mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}}}
+        if isinstance(body, Mapping) and body.get("query") == ANY:
+            return {"hits": {"hits": [{"_id": "0", "_source": {"title": "A title", "text": "A text of some words"}}]}}
         self.requests.append({"method": method, "url": url, "params": dict(params or {}), "body": body, **options})
         if isinstance(self.answer, Exception):
             raise self.answer
