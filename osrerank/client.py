@@ -4,6 +4,7 @@ import difflib
 import inspect
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from osrerank.errors import ConfigError
 from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
+from osrerank.retrieval.fields import CheckedNames, Fields, FoundNames
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.calibrated import Calibrations
@@ -196,9 +198,20 @@ class Client(OpenSearch):
         """Return a search's options with the fields that a text searches in an index and a model reads there."""
         defaults = self.defaults.of(index)
         named = Rerank.of(rerank, defaults) or defaults
-        steps = with_fields(named, index, self.found_fields, searches_text=True)
-        options: Rerank = _performed(steps, partial(self._perform, index=index, headers=None, options={}))
-        return options
+        options, fields = self._fields_of(index, named)
+        self.found_fields.warn(index, fields.complaints(None))
+        is_found = isinstance(options.fields, FoundNames)
+        return options if is_found or not options.fields else replace(options, fields=CheckedNames(options.fields))
+
+    def fields_of(self, index: Any, *, rerank: RerankArgument = True) -> Fields:
+        """Return the fields that a text searches in an index and a model reads there, and warnings about them."""
+        defaults = self.defaults.of(index)
+        return self._fields_of(index, Rerank.of(rerank, defaults) or defaults)[1]
+
+    def _fields_of(self, index: Any, options: Rerank) -> tuple[Rerank, Fields]:
+        steps = with_fields(options, index, self.found_fields)
+        found: tuple[Rerank, Fields] = _performed(steps, partial(self._perform, index=index, headers=None, options={}))
+        return found
 
     def __repr__(self) -> str:
         return represent(self)

@@ -11,7 +11,7 @@ from osrerank._platform import usable_cores
 from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect, embedded_folder
 from osrerank.errors import ConfigError
-from osrerank.retrieval.text_fields import fields_in
+from osrerank.retrieval.mapping import TEXT_KINDS, leaves_by_index, names_of
 from osrerank.scoring.card import POINTWISE
 from osrerank.scoring.registry import HTTP, WORKERS, is_local, load, load_local
 from osrerank.settings import Settings
@@ -199,14 +199,14 @@ def _fields(client: Client, index: str) -> Finding:
         return Finding(
             "index", "failed", f"{index}: {_sentence(error)}", "make it with osrerank index, or name another"
         )
-    fields = sorted(fields_in(mappings))
-    options = client.options_of(index)
-    searched, wanted = list(options.query_fields or ()), list(options.fields or ())
-    read = [name for name in wanted if name in fields]
-    facts = {"text_fields": fields, "searched": searched, "read": read}
-    if not read:
+    fields = names_of(leaves_by_index(mappings).values(), TEXT_KINDS)
+    found_fields = client.fields_of(index)
+    searched, read = list(found_fields.searched), list(found_fields.read)
+    wrong = [*found_fields.warnings, *found_fields.complaints(None)]
+    facts = {"text_fields": fields, "searched": searched, "read": read, "warnings": wrong}
+    if wrong or not read:
         listed = ", ".join(fields) or "none"
-        reason = f"{index} has none of the fields that the model reads ({', '.join(wanted)}); its text fields: {listed}"
+        reason = f"{index}: {'; '.join(wrong) or 'there is nothing to read'}; its text fields: {listed}"
         return Finding("index", "failed", reason, "name the fields with --fields or in the settings file", facts)
     found = f"searched: {', '.join(searched)}; read: {', '.join(read)}"
     return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {found}", facts=facts)

@@ -10,6 +10,7 @@ from osrerank._progress import shown
 from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.response import parse
+from osrerank.retrieval.fields import Fields
 from osrerank.retrieval.requests import is_embedded
 from osrerank.scoring.vectors.index import OLDER_SUFFIX, SUFFIX, IndexStore, every_hit
 from osrerank.scoring.vectors.request import FetchedVectors
@@ -215,10 +216,11 @@ class Batch(NamedTuple):
 
 def batches_of(client: Client, index: str) -> Iterator[Batch]:
     """Yield an index's documents as a model reads them; the index may be an alias or a pattern."""
-    options = client.options_of(index)
-    documents = documents_of(client, index, options.fields or ())
+    options, fields = client.options_of(index), client.fields_of(index)
+    documents = documents_of(client, index, fields)
     while hits := list(islice(documents, BATCH)):
-        ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), options.fields or (), options.separator)
+        query, own = Query("build", "build"), fields.by_index(options.fields)
+        ranking = parse({"hits": {"hits": hits}}, query, fields.read, options.separator, own)
         texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
         text_of, empty = client.reranker.text_of(options), 0
         for candidate, hit in zip(ranking.candidates, hits, strict=True):
@@ -243,8 +245,10 @@ def bi_encoder_of(client: Client) -> BiEncoderScorer:
     return scorer
 
 
-def documents_of(client: Client, index: str, fields: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+def documents_of(client: Client, index: str, fields: Fields) -> Iterator[Mapping[str, Any]]:
     """Yield an index's documents as hits: all those that were there when it began, in no order that means anything."""
     size = PAGE if is_embedded(client) else BATCH
-    body = {"size": size, "query": {"match_all": {}}, "_source": list(fields)}
+    fetched = [name for name in fields.read if name in fields.fetched]
+    body = {"size": size, "query": {"match_all": {}}, "_source": list(fields.read)}
+    body |= {"fields": fetched} if fetched else {}
     return every_hit(client, index, body, is_embedded=is_embedded(client))

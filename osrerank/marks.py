@@ -107,8 +107,9 @@ class RerankMarks(TypedDict):
         reason: why not, or not wholly.
         first_pass_took_ms: the first pass's own ``took``, in milliseconds.
         stages: what each stage did.
-        warnings: what was done otherwise than asked for, in sentences; absent where nothing was.
+        warnings: sentences: what was done otherwise than asked for, what is wrong with the fields that were named.
         fields: the fields that were read; absent where OpenSearch reranked, or nothing did.
+        fields_by_index: those of each index, where nobody named fields and the indices have different ones.
         below_min_score: hits that ``min_score`` removed, where it was given.
         cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
         interleave: what interleaving did, where it was asked for.
@@ -119,8 +120,9 @@ class RerankMarks(TypedDict):
     reason: str | None
     first_pass_took_ms: int
     stages: list[StageMarks]
-    warnings: NotRequired[list[str]]
+    warnings: list[str]
     fields: NotRequired[list[str]]
+    fields_by_index: NotRequired[dict[str, list[str]]]
     below_min_score: NotRequired[int]
     cuts: NotRequired[list[CutMarks]]
     interleave: NotRequired[InterleaveMarks]

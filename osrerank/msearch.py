@@ -10,6 +10,7 @@ from opensearchpy import TransportError
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
+from osrerank.retrieval.fields import Fields
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument, SearchCall
@@ -62,10 +63,11 @@ def multi_search_steps(
     for header, content in zip(headers, contents, strict=True):
         searched = header.get("index", index)
         options = Rerank.of(rerank, defaults.of(searched)) or Rerank()
-        options = yield from with_fields(options, searched, found, searches_text=False)
+        options, fields = yield from with_fields(options, searched, found, query=None, body=content)
+        found.warn(searched, fields.complaints(None))
         _refuse_what_takes_more(options)
         thresholds = yield from calibrations.of(options, searched, reranker)
-        calls.append(_plan_one(reranker, options, content, params, thresholds))
+        calls.append(_plan_one(reranker, options, content, params, thresholds, fields))
     answer = yield from _first_passes(calls, headers, contents)
     if "responses" not in answer:  # filter_path may remove it
         return answer
@@ -120,11 +122,14 @@ def _plan_one(
     content: Mapping[str, Any],
     params: Mapping[str, Any],
     thresholds: Thresholds | None,
+    fields: Fields,
 ) -> SearchCall:
     """Return one search's call, with everything in its body because it has no URL."""
     cut = {name: params[name] for name in ("filter_path",) if params.get(name)}
     try:
-        call = SearchCall.plan(reranker, options, None, content, cut, rerank=options, thresholds=thresholds)
+        call = SearchCall.plan(
+            reranker, options, None, content, cut, rerank=options, fields=fields, thresholds=thresholds
+        )
     except ConfigError as error:
         if error.setting != "rerank.query":
             raise

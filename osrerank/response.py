@@ -99,14 +99,21 @@ def has_own_order(hits: Sequence[Mapping[str, Any]]) -> bool:
     return any("sort" in hit and hit.get("_score") is None for hit in hits)
 
 
-def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], separator: str = " ") -> Ranking:
+def parse(
+    response: Mapping[str, Any],
+    query: Query,
+    fields: Sequence[str],
+    separator: str = " ",
+    by_index: Mapping[str, Sequence[str]] | None = None,
+) -> Ranking:
     """Return a response's hits as the first-pass ranking.
 
     Args:
         response: what a search answered; its hits in the first pass's order.
         query: the query of the ranking.
-        fields: fields whose text a model reads, in order; looked up in `_source`, then in the hit's `fields`.
+        fields: fields whose text a model reads, in order; looked up in the hit's `fields`, then in `_source`.
         separator: joins the texts of several fields and of list values.
+        by_index: an index -> its fields, where they differ.
 
     Raises:
         ResponseFormatError: it is not a search response.
@@ -117,7 +124,7 @@ def parse(response: Mapping[str, Any], query: Query, fields: Sequence[str], sepa
         hit = parse_hit(raw)
         score = _finite(hit.score, rank)
         found = StageScore(FIRST_PASS, score, rank, squash(score))
-        sections = sections_of(hit, fields)
+        sections = sections_of(hit, by_index.get(hit.index, fields) if by_index else fields)
         text = _joined(sections, separator)
         candidates.append(Candidate(doc_id, text, score, rank, (found,), sections=sections or ()))
     return Ranking(query, tuple(candidates))
@@ -175,6 +182,9 @@ def _joined(sections: tuple[Section, ...] | None, separator: str) -> str | None:
 
 def _field_texts(hit: Hit, field: str) -> list[str] | None:
     """Return a field's texts; None when the hit does not have the field."""
+    extra = hit.raw.get("fields") or {}
+    if field in extra:
+        return list(_flatten(extra[field]))
     if isinstance(value := hit.source.get(field), str):  # nearly always so, and this runs for every hit
         return [value]
     kind, _, name = field.rpartition(":")
@@ -187,9 +197,9 @@ def _field_texts(hit: Hit, field: str) -> list[str] | None:
         texts = [_field_texts(parse_hit({"_id": "", **part}), path) for part in inner]
         found = [value for values in texts if values is not None for value in values]
         return found or None
-    extra = hit.raw.get("fields") or {}  # Elasticsearch groups nested fields under their path
-    values = _values(hit.source, field.split(".")) or _values(extra, field.split("."))
-    return values if values or field in extra or _present(hit.source, field.split(".")) else None
+    # Elasticsearch groups nested fields under their path
+    values = values_at(hit.source, field.split(".")) or values_at(extra, field.split("."))
+    return values if values or _present(hit.source, field.split(".")) else None
 
 
 def _inner_hits(hit: Hit, name: str) -> Sequence[Mapping[str, Any]]:
@@ -201,17 +211,17 @@ def _inner_hits(hit: Hit, name: str) -> Sequence[Mapping[str, Any]]:
         raise ResponseFormatError(f"{path} is not a list of hits", path=path) from None
 
 
-def _values(source: Any, path: Sequence[str]) -> list[str]:
+def values_at(source: Any, path: Sequence[str]) -> list[str]:
     """Return the texts at a dotted path, through lists of objects and keys that contain dots."""
     if isinstance(source, list):
-        return [value for item in source for value in _values(item, path)]
+        return [value for item in source for value in values_at(item, path)]
     if not path:
-        return list(_flatten(source))
+        return [] if isinstance(source, Mapping) else list(_flatten(source))
     if not isinstance(source, Mapping):
         return []
     for length in range(1, len(path) + 1):
         key = ".".join(path[:length])
-        if key in source and (found := _values(source[key], path[length:])):
+        if key in source and (found := values_at(source[key], path[length:])):
             return found
     return []
 
@@ -238,6 +248,9 @@ def _flatten(value: Any) -> Iterator[str]:
             yield from _flatten(item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _flatten(one)
 
 
 def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_ms: float) -> dict[str, Any]:
@@ -273,7 +286,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
         "hits": hits,
         "rerank": {
             **summary(ranking.reports, took_of(response), explain=page.explain),
-            **({"warnings": list(ranking.warnings)} if ranking.warnings else {}),
+            "warnings": list(ranking.warnings),
             **below,
         },
     }
@@ -318,6 +331,7 @@ def summary(reports: tuple[StageReport, ...], first_pass_took_ms: int, *, explai
         "applied": applied(reports),
         "reason": reasons(reports) or None,
         "first_pass_took_ms": first_pass_took_ms,
+        "warnings": [],
         "stages": [_stage_summary(report, explain=explain) for report in reports],
     }
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,10 @@ class FunctionScorer:
         """Do nothing: there is nothing to release."""
 
 
+ANY: dict[str, Any] = {"bool": {"filter": [{"match_all": {}}]}}
+"""The query by which a sample of an index's documents is taken."""
+
+
 class ArithmeticEncoder:
     """A bi-encoder's backend that counts: the vector of a text has, at place i, how many of its token ids end on i.
 
@@ -148,7 +152,7 @@ class ArithmeticEncoder:
 class CannedTransport:
     """An opensearch-py transport that answers every request with the same response and records the requests.
 
-    A request for mappings is not recorded: there every index has the fields ``title`` and ``text``.
+    Requests for mappings and for samples of values are not recorded: every index has the fields ``title`` and ``text``.
 
     Args:
         hosts: ignored.
@@ -165,6 +169,8 @@ class CannedTransport:
         """Record the request and return the answer."""
         if url.endswith("/_mapping"):
             return {"canned": {"mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}}}
+        if isinstance(body, Mapping) and body.get("query") == ANY:
+            return {"hits": {"hits": [{"_id": "0", "_source": {"title": "A title", "text": "A text of some words"}}]}}
         self.requests.append({"method": method, "url": url, "params": dict(params or {}), "body": body, **options})
         if isinstance(self.answer, Exception):
             raise self.answer

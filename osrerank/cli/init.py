@@ -1,8 +1,9 @@
 """``osrerank init``: look at an index and this machine, and write the settings file that fits them."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,9 +11,11 @@ import click
 
 from osrerank.cli.options import DURATION, client_of
 from osrerank.cli.settings_file import refuse_existing, settings_text
-from osrerank.response import parse_hit, text_of
+from osrerank.response import parse
+from osrerank.retrieval.fields import Fields
 from osrerank.scoring.registry import load
 from osrerank.settings import SETTINGS_FILE
+from osrerank.types import Query
 
 SAMPLE = 20
 INTERACTIVE_MS = 1000.0
@@ -53,25 +56,34 @@ def init(context: click.Context, /, *, index: str | None, deadline_ms: float, ou
     refuse_existing(output, force=force)
     client = client_of(context)
     try:
-        found = client.options_of(index) if index else None
-        speed = _measure(client, index, (found and found.fields) or ("title", "text"))
+        found = client.fields_of(index) if index else Fields()
+        texts = _sample(client, index, found) if index else []
+        speed = _measure(client, texts)
     finally:
         client.close()
     depth = _depth(speed.pairs_per_s, deadline_ms)
-    place = f"documents of {index}" if index else "invented documents of 100 words"
+    place = f"documents of {index}" if texts else "invented documents of 100 words"
     note = f"{speed.documents} {place} were scored at {speed.pairs_per_s:.0f} a second here"
-    fields = {name: getattr(found, name) for name in ("query_fields", "fields")} if found else {}
-    by_index = {index: fields} if index else {}
+    fields = {"query_fields": found.searched, "fields": found.read} if texts and not found.parts else {}
+    by_index = {index: fields} if index and fields else {}
     notes, base = f"Made by osrerank init: {note}.", {"depth": depth, "deadline_ms": deadline_ms}
     output.write_text(settings_text(notes, base, by_index), encoding="utf-8")
     click.echo(f"{output}: depth {depth}, deadline {deadline_ms:g} ms; {note}")
-    if index and found:
-        click.echo(f"{index}: searched: {', '.join(found.query_fields or ())}; read: {', '.join(found.fields or ())}")
+    for warning in (*found.warnings, *found.complaints(None)):
+        click.echo(f"{index}: {warning}", err=True)
+    if index:
+        left = (
+            ""
+            if fields
+            else "; not written, so that each search looks again: "
+            + ("its indices have different fields" if texts else "there are no documents with text yet")
+        )
+        click.echo(f"{index}: searched: {', '.join(found.searched)}; read: {', '.join(found.read)}{left}")
 
 
-def _measure(client: Any, index: str | None, fields: tuple[str, ...]) -> Speed:
+def _measure(client: Any, found: Sequence[str]) -> Speed:
     """Score a sample of documents once to warm up and once with a watch; document vectors are computed each time."""
-    texts = list(_sample(client, index, fields)) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE
+    texts = list(found) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE
     from osrerank.scoring.card import POINTWISE  # noqa: PLC0415 - numpy
 
     scorer = load(client.reranker.settings.model_copy(update={"vectors": "off"}), POINTWISE)
@@ -83,15 +95,13 @@ def _measure(client: Any, index: str | None, fields: tuple[str, ...]) -> Speed:
         return Speed(len(texts), len(texts) / (time.perf_counter() - began))
 
 
-def _sample(client: Any, index: str | None, fields: tuple[str, ...]) -> Iterator[str]:
-    """Yield the texts of some documents of an index."""
-    if not index:
-        return
-    body = {"query": {"match_all": {}}, "size": SAMPLE}
-    hits: list[Mapping[str, Any]] = client.search(index=index, body=body)["hits"]["hits"]
-    for hit in hits:
-        if text := text_of(parse_hit(hit), fields):
-            yield text
+def _sample(client: Any, index: str, fields: Fields) -> list[str]:
+    """Return the texts of some documents of an index, as a model reads them."""
+    from osrerank.indexing import documents_of  # noqa: PLC0415 - keeps the command's help quick
+
+    hits = list(islice(documents_of(client, index, fields), SAMPLE))
+    ranking = parse({"hits": {"hits": hits}}, Query("init", "init"), fields.read, by_index=fields.by_index(None))
+    return [candidate.text for candidate in ranking.candidates if candidate.text]
 
 
 def _depth(pairs_per_s: float, deadline_ms: float) -> int:

@@ -1,11 +1,12 @@
 """``osrerank pipeline``: OpenSearch's own rerank pipeline, calling ``osrerank serve``."""
 
 import json
+from contextlib import closing
 from typing import Any
 
 import click
 
-from osrerank.cli.options import wants_json
+from osrerank.cli.options import client_of, wants_json
 
 name_option = click.option("--name", default="osrerank", show_default=True, help="The search pipeline's name.")
 WARNING = (
@@ -25,7 +26,8 @@ def pipeline() -> None:
 @pipeline.command()
 @click.option("--server", required=True, help="osrerank serve, as the cluster's nodes reach it: http://host:port.")
 @name_option
-@click.option("--fields", default="text", show_default=True, help="Fields that the model reads, comma-separated.")
+@click.option("--index", help="Index, alias or pattern whose mapping and values show which fields the model reads.")
+@click.option("--fields", help="Fields that the model reads, comma-separated.  [default: those found in --index]")
 @click.option(
     "--oversample",
     default=1.0,
@@ -53,7 +55,8 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
 
     A server with a token is called with the one in OSRERANK_SERVER_TOKEN.
     """
-    installer, wish = _installer(context, options["name"]), _wish(options)
+    installer = _installer(context, options["name"])
+    wish = _wish(context, options)
     steps = installer.plan(wish)
     for step in steps:
         click.echo(step)
@@ -71,16 +74,18 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
 
 @pipeline.command()
 @name_option
+@click.option("--index", default="", help="Index or alias that must have the fields.  [default: the installation's]")
 @click.pass_context
-def status(context: click.Context, /, name: str) -> None:
-    """Show what is installed and whether it scores a pair; exit code 1 when it does not."""
-    found = _installer(context, name).status()
+def status(context: click.Context, /, name: str, index: str) -> None:
+    """Show what is installed and whether it scores a pair; exit code 1 when it does not, or fields are missing."""
+    found = _installer(context, name).status(index)
     if wants_json(context):
         click.echo(json.dumps(found, indent=2))
     else:
         for key, value in found.items():
             click.echo(f"{key}: {value}")
-    context.exit(0 if found["installed"] and found["failure"] is None and not found["drifted"] else 1)
+    is_well = found["installed"] and found["failure"] is None and not (found["drifted"] or found["missing_fields"])
+    context.exit(0 if is_well else 1)
 
 
 @pipeline.command()
@@ -107,10 +112,11 @@ def _installer(context: click.Context, name: str) -> Any:
     return Installer(OpenSearch(**server_options(settings)), name)
 
 
-def _wish(options: dict[str, Any]) -> Any:
+def _wish(context: click.Context, options: dict[str, Any]) -> Any:
     from urllib.parse import urlsplit  # noqa: PLC0415 - with the rest
 
     from osrerank.errors import ConfigError  # noqa: PLC0415 - its twin
+    from osrerank.server.opensearch.fields import fields_to_send  # noqa: PLC0415 - likewise
     from osrerank.server.opensearch.install import Wish  # noqa: PLC0415 - opensearch-py
     from osrerank.server.opensearch.ml_commons import CallBounds  # noqa: PLC0415 - likewise
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
@@ -118,9 +124,15 @@ def _wish(options: dict[str, Any]) -> Any:
     server = options["server"].rstrip("/")
     if urlsplit(server).scheme not in ("http", "https") or not urlsplit(server).hostname:
         raise ConfigError(f"--server is {server!r}; it must be http(s)://host:port", setting="server", source="flag")
-    fields = tuple(name.strip() for name in options["fields"].split(",") if name.strip())
-    if not fields:
+    fields = tuple(name.strip() for name in (options["fields"] or "").split(",") if name.strip())
+    if options["fields"] is not None and not fields:
         raise ConfigError("--fields names no field", setting="fields", source="flag")
+    if not fields and not options["index"]:
+        reason = "which fields is the model to read? name them with --fields, or their index with --index"
+        raise ConfigError(reason, setting="fields", source="flag")
+    if options["index"]:
+        with closing(client_of(context)) as client:
+            fields = fields_to_send(client, options["index"], fields)
     token = Settings.load().server_token
     return Wish(
         server,
@@ -131,4 +143,5 @@ def _wish(options: dict[str, Any]) -> Any:
         options["default_for"],
         CallBounds(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections"))),
         options["template"],
+        options["index"] or "",
     )

@@ -8,7 +8,6 @@ import click
 
 from osrerank.cli.options import client_of, read_cutoff, rerank_arguments, rerank_options, wants_json
 from osrerank.response import parse_hit, text_of
-from osrerank.retrieval.text_fields import USUAL
 
 SNIPPET = 160
 """Characters of a text that are shown."""
@@ -47,7 +46,7 @@ def _show(response: dict[str, Any], offset: int) -> None:
     from rich.markup import escape  # noqa: PLC0415 - only when the command runs
     from rich.table import Table  # noqa: PLC0415 - only when the command runs
 
-    fields = (response.get("rerank") or {}).get("fields") or USUAL
+    fields = (response.get("rerank") or {}).get("fields") or ()
     table = Table("rank", "was", "_score", "id", "text", box=None, header_style="bold")
     for rank, hit in enumerate(response["hits"]["hits"], start=offset + 1):
         marks = hit.get("_rerank")
@@ -57,6 +56,8 @@ def _show(response: dict[str, Any], offset: int) -> None:
     console = Console()
     console.print(table)
     console.print(escape(_status(response)), style="dim", highlight=False)
+    for warning in (response.get("rerank") or {}).get("warnings", ()):
+        console.print(f"warning: {escape(warning)}", style="yellow", highlight=False)
 
 
 def _snippet(hit: dict[str, Any], fields: Sequence[str]) -> str:

@@ -162,9 +162,9 @@ def texts_of(client: Client, index: str, most: int) -> list[str]:
     Raises:
         ConfigError: no document has text.
     """
-    options = client.options_of(index)
-    hits = list(islice(documents_of(client, index, options.fields or ()), most))
-    ranking = parse({"hits": {"hits": hits}}, Query("plan", QUERY), options.fields or (), options.separator)
+    options, fields = client.options_of(index), client.fields_of(index)
+    hits, own = list(islice(documents_of(client, index, fields), most)), fields.by_index(options.fields)
+    ranking = parse({"hits": {"hits": hits}}, Query("plan", QUERY), fields.read, options.separator, own)
     if texts := [candidate.text for candidate in ranking.candidates if candidate.text]:
         return texts
     raise ConfigError(f"{index} has no documents with text to measure with", setting="index", source="flag")

@@ -80,8 +80,8 @@ class Rerank:
         mono_budget_ms: time for the first stage, in milliseconds; None for all that the deadline leaves.
         duo_budget_ms: time for the pairs, in milliseconds; None for all that the deadline leaves.
         fields: fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those of
-            ``query_fields``, or those that are found: ``title`` and ``text`` where the index's mapping has either, else
-            its text fields, at most five, title-like names first, without fields of one or two words.
+            ``query_fields``; else those that the caller's own query searches, or those that the index's mapping and
+            values show to be text. Multi-fields, aliases, patterns, objects and boosts are looked up in the mapping.
         separator: text between the fields, and between the values of a list.
         query_fields: fields that a query given as text searches; ``name^boost`` is allowed. None searches those that
             are found.
@@ -162,15 +162,6 @@ class Rerank:
     def needs_calibration(self) -> bool:
         """Whether hits are removed by the index's calibration."""
         return self.min_probability is not None or (self.cutoff is not None and self.cutoff.precision is not None)
-
-    def with_fields(self, found: tuple[str, ...]) -> "Rerank":
-        """Return the options with fields in place of None.
-
-        Args:
-            found: in the mapping.
-        """
-        named = self.query_fields and tuple(name.partition("^")[0] for name in self.query_fields)
-        return replace(self, fields=self.fields or named or found, query_fields=self.query_fields or found)
 
     @property
     def least_depth(self) -> int:

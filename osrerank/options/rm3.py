@@ -14,7 +14,7 @@ class Rm3:
         documents: feedback documents.
         terms: terms kept of each feedback document, and of all of them together.
         weight: weight of the original query in the new one, in [0, 1].
-        field: the field that is searched and gives the terms; ``query_fields`` is not used.
+        field: the field that is searched and gives the terms; None for the last of those that a text searches.
         max_document_share: ignores terms that are in more than this share of the documents, in [0, 1].
         min_length: shortest feedback term, in characters.
         max_length: longest feedback term, in characters.
@@ -23,7 +23,7 @@ class Rm3:
     documents: int = 10
     terms: int = 10
     weight: float = 0.5
-    field: str = "text"
+    field: str | None = None
     max_document_share: float = 0.1
     min_length: int = 2
     max_length: int = 20
@@ -35,8 +35,8 @@ class Rm3:
         for name in ("weight", "max_document_share"):
             if not is_share(getattr(self, name)):
                 raise unusable(f"rm3.{name}", getattr(self, name), "a number in [0, 1]")
-        if not is_name(self.field):
-            raise unusable("rm3.field", self.field, "a field's name")
+        if self.field is not None and not is_name(self.field):
+            raise unusable("rm3.field", self.field, "a field's name, or None")
 
     @classmethod
     def of(cls, value: Any) -> "Rm3 | None":

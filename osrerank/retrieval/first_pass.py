@@ -7,7 +7,7 @@ from typing import Any
 
 from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
-from osrerank.retrieval.text_fields import USUAL
+from osrerank.retrieval.fields import Fields, union
 
 DEFAULT_SIZE = 10
 MOST_REASON = 200
@@ -87,7 +87,9 @@ def _first_failure(shards: Mapping[str, Any]) -> str:
     return f" ({reason.get('type')}: {str(reason.get('reason'))[:MOST_REASON]})" if reason else ""
 
 
-def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, depth: int) -> FirstPass:
+def plan(
+    body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, depth: int, fields: Fields | None = None
+) -> FirstPass:
     """Return the request for a window deep enough to rerank.
 
     The window starts at the first hit and holds the pipeline's depth or the caller's page, whichever reaches further;
@@ -98,6 +100,7 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
         params: the caller's URL parameters, `from` as `from` or `from_`.
         options: of this search.
         depth: candidates that the pipeline's deepest stage looks at.
+        fields: of the search; without, those that the options name.
     """
     offset = count_of(params, body, ("from", "from_"), 0)
     size = count_of(params, body, ("size",), DEFAULT_SIZE)
@@ -111,9 +114,10 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
     _drop_rerank_ext(wanted_body)
     if not _names_pipeline(body, params) and not _is_hybrid(body.get("query")):
         wanted_params["search_pipeline"] = "_none"
-    read = dict.fromkeys(name for one in options.rankings for name in one.fields or USUAL)
+    fields = fields or Fields.named_by(options)
+    read = union(fields.read_for(one.fields) for one in options.rankings)
     needed = tuple(name for name in read if ":" not in name)  # the request has highlight: and inner_hits: anyway
-    borrowed = _borrow_fields(wanted_body, params, needed)
+    borrowed = _borrow_fields(wanted_body, params, needed, fields.fetched)
     page = Page(offset, size, borrowed, options.min_score, options.explain)
     return FirstPass(wanted_body, wanted_params, page, warnings=(COLLAPSED,) if "collapse" in body else ())
 
@@ -177,16 +181,17 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
             del body["ext"]
 
 
-def _borrow_fields(body: dict[str, Any], params: Mapping[str, Any], needed: tuple[str, ...]) -> tuple[str, ...]:
-    """Request through `fields` the text that the caller's `_source` may hide; return the names to remove afterwards."""
+def _borrow_fields(
+    body: dict[str, Any], params: Mapping[str, Any], needed: tuple[str, ...], fetched: frozenset[str]
+) -> tuple[str, ...]:
+    """Request through `fields` the text that `_source` lacks; return the names to remove afterwards."""
     source = body.get("_source", True)
     hidden = source not in (True, "true") or any(name in params for name in _SOURCE_PARAMS)
     hidden = hidden or "stored_fields" in body or "stored_fields" in params
     hidden = hidden or ("script_fields" in body and "_source" not in body)
-    if not hidden or (isinstance(source, list) and all(name in source for name in needed)):
-        return ()
+    hidden = hidden and not (isinstance(source, list) and all(name in source for name in needed))
     asked = body.get("fields") or []
-    missing = [name for name in needed if not _covers(asked, name)]
+    missing = [name for name in needed if (hidden or name in fetched) and not _covers(asked, name)]
     if missing:
         body["fields"] = [*asked, *missing]
     others = [*_listed(body, params, "stored_fields"), *_listed(body, params, "docvalue_fields")]

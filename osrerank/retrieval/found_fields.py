@@ -1,128 +1,167 @@
-"""The text fields of indices, found by their mappings and kept while these stay the same.
+"""The fields of searches, looked up in mappings and found by samples, and kept for a minute.
 
 Written as generators of requests, so that the synchronous and the asynchronous client send the same.
 """
 
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from opensearchpy import NotFoundError, TransportError
+from opensearchpy import AuthenticationException, AuthorizationException, NotFoundError, TransportError
 
+from osrerank._seldom import Seldom
 from osrerank.errors import ResponseFormatError
-from osrerank.retrieval.kept import KEPT_S, Kept
+from osrerank.retrieval.fields import Fields, Part, Wanted, resolved, union, with_defined
+from osrerank.retrieval.kept import Kept
+from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
 from osrerank.retrieval.requests import SideRequest, path_of
-from osrerank.retrieval.text_fields import USUAL, choose_fields, fields_in
+from osrerank.retrieval.samples import find_parts, parts_by_name
 
 logger = logging.getLogger(__name__)
 
 FRESH_S = 0.1
-"""How long a mapping is not read again, even where searches find nothing."""
-SAMPLE = 20
-"""Documents whose values are looked at."""
+"""How long a mapping is not read again, even where it lacks what is named."""
+MOST_WANTED = 1_000
+SHOWN = 20
+"""Names that a message lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    mapped: tuple[str, ...]
-    chosen: tuple[str, ...]
+class _Index:
+    """What is known of the indices that a search names.
+
+    Attributes:
+        every: the fields of each index.
+        read_s: when the mapping was read.
+        names: of fields and objects at the top of documents, those of the mapping and others that hits had.
+        parts: what was found where nobody named fields; empty where that was not needed yet, or there are no documents.
+        fields: what searches named -> their fields.
+    """
+
+    def __init__(self, every: dict[str, Leaves], read_s: float) -> None:
+        self.names: set[str] = set()
+        self.parts: tuple[Part, ...] = ()
+        self.read(every, read_s)
+
+    def read(self, every: dict[str, Leaves], read_s: float) -> None:
+        """Take a mapping; what was found stays as long as all its fields are there."""
+        self.every, self.read_s = every, read_s
+        self.names |= {name.partition(".")[0] for leaves in every.values() for name in leaves}
+        self.fields: dict[Wanted, Fields] = {}
+        if any(name not in every.get(index, ()) for part in self.parts for index in part.indices for name in part.read):
+            self.parts = ()
+
+    def leaves_open(self, wanted: Wanted) -> bool:
+        """Return whether a search needs what is found."""
+        return wanted.needs_found(with_defined(self.every, wanted))
 
 
 class FoundFields:
-    """What is searched and read in indices whose fields nobody named. Safe to use from many threads.
+    """Finds the fields of searches, and keeps the answers for a minute. Safe to use from many threads.
 
     Args:
         clock: gives seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._known: Kept[str, _Known] = Kept(clock)
-        self._missing: Kept[tuple[str, tuple[str, ...]], str] = Kept(clock)
+        self._clock = clock
+        self._known: Kept[str, _Index] = Kept(clock)
+        self._refused: Kept[str, str] = Kept(clock)
+        self._seldom = Seldom(clock=clock)
 
-    def of(self, index: Any, *, anew: bool = False) -> Generator[SideRequest, Any, tuple[str, ...]]:
-        """Yield the requests that are needed, mostly none, and return the fields.
+    def of(self, index: Any, wanted: Wanted, *, anew: bool = False) -> Generator[SideRequest, Any, Fields]:
+        """Yield the requests that are needed, mostly none, and return the fields of a search.
 
-        ``title`` and ``text`` where the mapping has either, else `osrerank.retrieval.text_fields.choose_fields`. Where
-        the mapping cannot be read, they are ``title`` and ``text``, and a log line says so.
+        Where a mapping cannot be read, a query searches the index's default fields, the hits show what there is to
+        read, and a warning says so. What is found in an index without documents is not kept.
 
         Args:
             index: a name, several, a pattern, or None for all.
-            anew: whether to read the mapping again, because a search found nothing to read.
+            wanted: what options and query name.
+            anew: whether to read the mapping again; samples are taken again only where a field is gone.
         """
         path = path_of(index, "_mapping")
-        known = self._known.get(path, most_s=FRESH_S if anew else KEPT_S)
-        if known is not None:
-            return known.chosen
+        if warning := self._refused.get(path):
+            return _unread(wanted, warning)
+        known = self._known.get(path)
+        fields = None if known is None else known.fields.get(wanted)
+        is_fresh = known is not None and self._clock() - known.read_s < FRESH_S
+        if fields is not None and (is_fresh or not (anew or fields.missing)):
+            return fields
         try:
-            mapped = fields_in((yield SideRequest("GET", path)))
-            chosen = yield from self._chosen(index, mapped, self._known.last(path))
+            return (yield from self._look(index, wanted, known, is_old=fields is not None))
         except NotFoundError:  # as the search will say
-            return USUAL
+            return _unread(wanted)
         except (TransportError, ResponseFormatError) as error:
-            logger.warning(
-                "[mapping-unread] the mapping of %s cannot be read, title and text are searched: %s",
-                index or "all",
-                error,
-            )
-            return USUAL
-        if chosen and mapped:
-            self._known.put(path, _Known(mapped, chosen))
-        return chosen
+            warning = f"the fields of {index or 'all indices'} cannot be looked up: its default fields are searched"
+            if self._seldom.is_due(path):
+                logger.warning("[mapping-unread] %s: %s", warning, error)
+            if isinstance(error, AuthenticationException | AuthorizationException | ResponseFormatError):
+                self._refused.put(path, warning)
+            return _unread(wanted, warning)
 
-    def missing(self, index: Any, named: Sequence[str]) -> Generator[SideRequest, Any, str]:
-        """Yield the request for a mapping, and return which of the named fields it lacks, as a sentence; empty if none.
-
-        The log has it too, each time that the mapping is read.
+    def _look(
+        self, index: Any, wanted: Wanted, known: _Index | None, *, is_old: bool
+    ) -> Generator[SideRequest, Any, Fields]:
+        """Yield the requests that find fields, and keep them.
 
         Args:
             index: as `of` has it.
-            named: fields as options name them: with boosts, patterns, ``highlight:`` or ``inner_hits:``.
+            wanted: likewise.
+            known: what is known of the indices.
+            is_old: whether their mapping is read again.
         """
         path = path_of(index, "_mapping")
-        key = path, tuple(named)
-        known = self._missing.get(key)
-        if known is not None:
-            return known
-        try:
-            sentence = _missing((yield SideRequest("GET", path)), named)
-        except (TransportError, ResponseFormatError):
-            return ""
-        if sentence:
-            logger.warning("[fields-missing] search of %s: %s", index or "all indices", sentence)
-        self._missing.put(key, sentence)
-        return sentence
+        is_new = known is None
+        if known is None or is_old or (not known.parts and known.leaves_open(wanted)):
+            every = leaves_by_index((yield SideRequest("GET", path)))
+            if known is None:
+                known = _Index(every, self._clock())
+            else:
+                known.read(every, self._clock())
+        needs_found = known.leaves_open(wanted)
+        if needs_found and not known.parts:
+            known.parts = yield from find_parts(index, known.every)
+        parts = (known.parts or parts_by_name(known.every)) if needs_found else ()
+        fields = resolved(known.every, parts, wanted)
+        if needs_found and not fields.searched and not fields.read and (names := names_of(known.every.values())):
+            there = ", ".join(names[:SHOWN])
+            warning = f"the mapping has no text field, only {there}: the index's default fields are searched"
+            self.warn(index, [warning])
+            fields = Fields(warnings=(warning,))
+        if len(known.fields) < MOST_WANTED and (known.parts or not needs_found):
+            known.fields[wanted] = fields
+        if is_new and (known.parts or not needs_found):
+            self._known.put(path, known)
+        return fields
 
-    def _chosen(
-        self, index: Any, mapped: Sequence[str], known: _Known | None
-    ) -> Generator[SideRequest, Any, tuple[str, ...]]:
-        if known is not None and known.mapped == tuple(mapped):
-            return known.chosen
-        if not mapped or set(USUAL) & set(mapped):
-            return USUAL
-        body = {"query": {"match_all": {}}, "size": SAMPLE, "_source": list(mapped)}
-        found = yield SideRequest("POST", path_of(index, "_search"), body, {"search_pipeline": "_none"})
-        chosen = choose_fields(mapped, [hit.get("_source") or {} for hit in found["hits"]["hits"]])
-        logger.info("searching %s in %s", index or "all indices", ", ".join(chosen))
-        return chosen
+    def is_outdated(self, index: Any, answer: Mapping[str, Any]) -> bool:
+        """Return whether a search's hits have fields at their top that nobody knew before.
+
+        Args:
+            index: as `of` has it.
+            answer: of the search.
+        """
+        known = self._known.get(path_of(index, "_mapping"))
+        if known is None:
+            return False
+        hits = answer.get("hits", {}).get("hits", ())
+        names = {name.partition(".")[0] for hit in hits for name in hit.get("_source") or ()} - known.names
+        known.names |= names
+        return bool(names)
+
+    def warn(self, index: Any, warnings: Iterable[str]) -> None:
+        """Write warnings of a search to the log, each at most once a minute."""
+        for sentence in warnings:
+            if self._seldom.is_due((str(index), sentence)):
+                logger.warning("[fields-missing] search of %s: %s", index or "all indices", sentence)
 
 
-def _missing(mappings: Any, named: Sequence[str]) -> str:
-    """Return which of the named fields mappings lack, as a sentence; empty if none."""
-    there = fields_in(mappings)
-    wanted = [name.partition("^")[0] for name in named if ":" not in name and "*" not in name]
-    kinds = ("properties", "derived")  # a derived field is computed by a script, and searched like any other
-    every = {path for one in mappings.values() for kind in kinds for path in _paths(one["mappings"].get(kind, {}))}
-    lacking = [name for name in dict.fromkeys(wanted) if name not in every]
-    if not lacking:
-        return ""
-    return f"the mapping has no {', '.join(lacking)}; its text fields are {', '.join(there) or 'none'}"
-
-
-def _paths(properties: Any, above: str = "") -> Generator[str]:
-    """Yield the names of all fields, those below others with dots."""
-    for name, field in properties.items():
-        yield f"{above}{name}"
-        for below in ("properties", "fields"):
-            yield from _paths(field.get(below, {}), f"{above}{name}.")
+def _unread(wanted: Wanted, *warnings: str) -> Fields:
+    """Return the fields of a search whose mapping is not known."""
+    read = union([map(plain, wanted.read or wanted.searched)])
+    own = [plain(name) for name in wanted.own or () if "*" not in name]
+    return replace(
+        Fields.of_names(wanted.searched, read), read=read or union([own]), fetched=frozenset(read), warnings=warnings
+    )

@@ -32,11 +32,6 @@ class Kept(Generic[Key, Value]):
             known = self._values.get(key)
         return known[1] if known is not None and self._clock() - known[0] < most_s else None
 
-    def last(self, key: Key) -> Value | None:
-        """Return the key's value of any age, or None."""
-        with self._lock:
-            return self._values[key][1] if key in self._values else None
-
     def put(self, key: Key, value: Value) -> None:
         """Keep a value."""
         with self._lock:

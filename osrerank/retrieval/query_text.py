@@ -1,9 +1,12 @@
 """From a query text to the first pass's query, and from a query back to its text."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from osrerank.errors import ConfigError
+from osrerank.retrieval.fields import Fields, union
+from osrerank.retrieval.mapping import plain
 
 TIE_BREAKER = 0.5
 """What the BEIR benchmark's Elasticsearch baseline uses over title and text."""
@@ -13,6 +16,7 @@ _FIELD_CLAUSES = ("match", "match_phrase", "match_phrase_prefix", "match_bool_pr
 # clause -> the text is its "query" (or, for neural clauses, "query_text" under the field)
 _TEXT_CLAUSES = ("multi_match", "query_string", "simple_query_string", "combined_fields")
 _NEURAL_CLAUSES = ("neural", "neural_sparse")
+_INLINE_FIELD = re.compile(r"(?<![\w.\\:])([A-Za-z@][\w@.\-]*(?:\\?\*)?):(?=[^\s/])")
 # clause -> keys of its scoring queries; filter and must_not do not score, so their texts are not the query
 _COMPOUND_CLAUSES = {
     "bool": ("must", "should"),
@@ -27,11 +31,44 @@ _COMPOUND_CLAUSES = {
 }
 
 
-def build_query(text: str, fields: Sequence[str]) -> dict[str, Any]:
-    """Return the first pass's query for a text: BM25 over one field, or the best of several fields."""
-    if len(fields) == 1 and "^" not in fields[0] and "*" not in fields[0]:
-        return {"match": {fields[0]: {"query": text}}}
-    return {"multi_match": {"query": text, "fields": list(fields), "type": "best_fields", "tie_breaker": TIE_BREAKER}}
+def build_query(text: str, fields: Fields) -> dict[str, Any]:
+    """Return the first pass's query for a text: in each index the best of the fields that are searched there."""
+    if not fields.parts:
+        return _clause(text, fields.searched, fields)
+    first, *others = fields.parts
+    elsewhere = [{"terms": {"_index": list(part.indices)}} for part in others]
+    clauses = [{"bool": {"must_not": elsewhere, "must": [_clause(text, first.searched, fields)]}}]
+    for index, part in zip(elsewhere, others, strict=True):
+        clauses.append({"bool": {"filter": [index], "must": [_clause(text, part.searched, fields)]}})
+    return {"bool": {"should": clauses}}
+
+
+def _clause(text: str, searched: Sequence[str], fields: Fields) -> dict[str, Any]:
+    """Return a query over one field, the best of several, or the index's default ones; nested ones by their objects."""
+    by_object: dict[str, list[str]] = {}
+    for name in searched:
+        by_object.setdefault(fields.nested.get(plain(name), ""), []).append(name)
+    lenient = {"lenient": True} if fields.is_lenient or not searched else {}
+    clauses = []
+    for path, names in by_object.items() or [("", [])]:
+        if len(names) == 1 and plain(names[0]) == names[0] and "*" not in names[0]:
+            clause: dict[str, Any] = {"match": {names[0]: {"query": text, **lenient}}}
+        else:
+            named = {"fields": names} if names else {}
+            options = {"type": "best_fields", "tie_breaker": TIE_BREAKER, **lenient}
+            clause = {"multi_match": {"query": text, **named, **options}}
+        nested = {"path": path, "query": clause, "score_mode": "max", "ignore_unmapped": True}
+        clauses.append({"nested": nested} if path else clause)
+    return clauses[0] if len(clauses) == 1 else {"dis_max": {"queries": clauses, "tie_breaker": TIE_BREAKER}}
+
+
+def searched_fields(query: Any) -> tuple[str, ...]:
+    """Return the fields whose texts a query searches, with patterns and boosts; none where a clause leaves them open.
+
+    Clauses that do not score are ignored.
+    """
+    parts = [names for _, names in _parts(query)]
+    return union(parts) if all(parts) else ()
 
 
 def find_query_text(body: Mapping[str, Any]) -> str:
@@ -52,7 +89,7 @@ def find_query_text(body: Mapping[str, Any]) -> str:
         return text
     if isinstance(path := context.get("query_text_path"), str):
         return _at_path(body, path)
-    texts = list(dict.fromkeys(_texts(body.get("query"))))
+    texts = list(dict.fromkeys(text for text, _ in _parts(body.get("query"))))
     if len(texts) == 1:
         return texts[0]
     found = "asks for several texts" if texts else "has no text to rerank by"
@@ -77,11 +114,13 @@ def _at_path(body: Mapping[str, Any], path: str) -> str:
     return value
 
 
-def _texts(clause: Any) -> Iterator[str]:
+def _parts(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the texts that a query searches for, each with the fields; neural clauses search no fields of text."""
     if isinstance(clause, list):
         for item in clause:
-            yield from _texts(item)
+            yield from _parts(item)
         return
+    clause = clause.to_dict() if hasattr(clause, "to_dict") else clause
     if not isinstance(clause, Mapping):
         return
     for name, content in clause.items():
@@ -89,18 +128,25 @@ def _texts(clause: Any) -> Iterator[str]:
             continue
         if name in _COMPOUND_CLAUSES:
             for key in _COMPOUND_CLAUSES[name]:
-                yield from _texts(content.get(key))
+                yield from _parts(content.get(key))
         else:
-            yield from _leaf_texts(name, content)
+            yield from ((text, fields) for text, fields in _leaf_parts(name, content) if isinstance(text, str))
 
 
-def _leaf_texts(name: str, content: Mapping[str, Any]) -> Iterator[str]:
+def _leaf_parts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, tuple[str, ...]]]:
     if name in _TEXT_CLAUSES:
-        candidates = [content.get("query")]
+        yield content.get("query"), _fields_of(name, content)
     elif name in _FIELD_CLAUSES:
-        candidates = [value.get("query") if isinstance(value, Mapping) else value for value in content.values()]
+        for field, value in content.items():
+            yield (value.get("query") if isinstance(value, Mapping) else value), (field,)
     elif name in _NEURAL_CLAUSES:
-        candidates = [value.get("query_text") for value in content.values() if isinstance(value, Mapping)]
-    else:
-        return
-    yield from (text for text in candidates if isinstance(text, str))
+        yield from ((value.get("query_text"), ()) for value in content.values() if isinstance(value, Mapping))
+
+
+def _fields_of(name: str, content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields of a clause over several, those of a query string's own syntax after its default ones."""
+    given = content.get("fields") or content.get("default_field") or ()
+    fields = [given] if isinstance(given, str) else [str(one) for one in given]
+    if name == "query_string" and isinstance(content.get("query"), str):
+        fields += [field.replace("\\", "") for field in _INLINE_FIELD.findall(content["query"])]
+    return tuple(dict.fromkeys(fields))

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from osrerank.options.rm3 import Rm3
+from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.mapping import plain
 from osrerank.retrieval.query_text import build_query
 from osrerank.retrieval.requests import SideRequest, path_of
 
@@ -33,7 +35,9 @@ class Feedback:
     frequencies: Mapping[str, int]
 
 
-def expand(text: str, index: Any, rm3: Rm3, params: Mapping[str, Any]) -> Generator[SideRequest, Any, dict[str, Any]]:
+def expand(
+    text: str, index: Any, rm3: Rm3, params: Mapping[str, Any], searched: Sequence[str]
+) -> Generator[SideRequest, Any, dict[str, Any]]:
     """Yield the requests for the feedback terms, and return the expanded query.
 
     At most three requests: a search, the term vectors of its hits, the analysis of the query. A text without hits
@@ -44,24 +48,26 @@ def expand(text: str, index: Any, rm3: Rm3, params: Mapping[str, Any]) -> Genera
         index: the index searched: a name, several, a pattern, or None for all.
         rm3: how the query is expanded.
         params: URL parameters of the caller's search.
+        searched: fields that the text searches; the last one where ``rm3`` names none.
     """
-    plain = build_query(text, [rm3.field])
+    name = rm3.field or plain(searched[-1] if searched else "text")
+    first = build_query(text, Fields((name,)))
     kept = {name: params[name] for name in KEPT_PARAMS if name in params}
-    body = {"query": plain, "size": rm3.documents, "_source": False}
+    body = {"query": first, "size": rm3.documents, "_source": False}
     found = yield SideRequest("POST", path_of(index, "_search"), body, {**kept, "search_pipeline": "_none"})
     hits = found["hits"]["hits"]
     if not hits:
-        return plain
-    vectors = yield SideRequest("POST", "/_mtermvectors", {"docs": [_vector_of(hit, rm3.field) for hit in hits]})
+        return first
+    vectors = yield SideRequest("POST", "/_mtermvectors", {"docs": [_vector_of(hit, name) for hit in hits]})
     path = path_of(hits[0]["_index"], "_analyze")
-    analysed = yield SideRequest("POST", path, {"field": rm3.field, "text": text})
+    analysed = yield SideRequest("POST", path, {"field": name, "text": text})
     feedback = [
-        Feedback(hit["_score"], _usable_terms(vector.get("term_vectors", {}).get(rm3.field, {}), rm3))
+        Feedback(hit["_score"], _usable_terms(vector.get("term_vectors", {}).get(name, {}), rm3))
         for hit, vector in zip(hits, vectors["docs"], strict=True)
     ]
     weights = expanded([token["token"] for token in analysed["tokens"]], feedback, rm3)
     # index terms: analysing them again would change some
-    clauses = [{"term": {rm3.field: {"value": term, "boost": weight}}} for term, weight in weights.items()]
+    clauses = [{"term": {name: {"value": term, "boost": weight}}} for term, weight in weights.items()]
     return {"bool": {"should": clauses}}
 
 

@@ -1,77 +1,209 @@
-"""Which fields of an index hold text that a query is to search and a model to read."""
+"""Which fields hold text that a query is to search and a model to read, by their mapping and a sample of values."""
 
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from osrerank.errors import ResponseFormatError
+from osrerank.response import values_at
+from osrerank.retrieval.mapping import TEXT_KINDS, Leaf, Leaves
 
-USUAL = ("title", "text")
-"""Searched and read wherever a mapping has either."""
-TEXT_TYPES = {"text", "match_only_text", "search_as_you_type", "semantic"}
-TITLES = re.compile(r"(^|[._-])(title|headline|heading|subject|caption|name)([._-]|$)", re.IGNORECASE)
-MOST_FIELDS = 5
-LEAST_WORDS, LEAST_OF_TITLES = 3, 2
-"""A field whose values usually have fewer words is an id, a URL or a tag; titles are short."""
+TITLES = {"title", "headline", "heading", "headings", "subject", "caption", "titel", "titre", "titulo", "titolo"}
+NAMES = {"name", "label"}
+BODIES = {"text", "body", "content", "contents", "description", "abstract", "summary", "message", "article", "story"}
+BODIES |= {"details", "overview", "review", "excerpt", "lead", "raw", "opinion", "answer", "question", "passage", "log"}
+BODIES |= {"inhalt", "contenu", "contenido", "texte", "texto", "testo"}
+ENTITIES = {"first", "last", "full", "middle", "user", "author", "owner", "creator", "editor", "reviewer", "customer"}
+ENTITIES |= {"company", "brand", "manufacturer", "publisher", "organization", "category", "group", "tag", "city"}
+ENTITIES |= {"country", "state", "region", "host", "file", "domain", "column", "class", "journal"}
+"""What a name of is no title of the document."""
+LANGUAGES = {"ar", "bg", "ca", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id"}
+LANGUAGES |= {
+    "it",
+    "ja",
+    "ko",
+    "lt",
+    "lv",
+    "nb",
+    "nl",
+    "no",
+    "pl",
+    "pt",
+    "ro",
+    "ru",
+    "sk",
+    "sl",
+    "sr",
+    "sv",
+    "th",
+    "tr",
+}
+LANGUAGES |= {"uk", "vi", "zh", "cn", "tw", "br", "gb", "us", "english", "german", "french", "spanish", "italian"}
+PARTIAL = re.compile(r"n_?gram|autocomplete|suggest|prefix|typeahead|phonetic|shingle|trigram|reverse", re.IGNORECASE)
+"""Analyzers of copies that match beginnings, sounds or pieces of words."""
+WHOLE = re.compile(r"^(keyword|lowercase|lower_?keyword|\w*path|\w*hashtag|\w*url)$", re.IGNORECASE)
+"""Analyzers of values that are no texts."""
+MOST_FIELDS, MOST_TITLES = 5, 2
+LONG_WORDS, SHORT_WORDS = 12, 3
+TRUSTED = 5
+"""Documents whose values say something about how often one comes again."""
+SAME = 0.9
+"""Share of a text's words that another one has if the first is a copy of it, or of a part."""
+MOST_WORDS = 300
+"""Words looked at of a value."""
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
+_CODE = re.compile(r"^\S*[\d/:@#<>\\.,{}+=-]\S*$")
+_MARKUP = re.compile(r"<[^<>]{1,200}>")
 
 
-def text_fields(properties: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the names of a mapping's text fields, those of objects with dots.
+@dataclass(frozen=True)
+class Candidate:
+    """A field that may hold text, with the values of some documents.
 
-    Fields of nested objects are left out, because only a nested query finds them; so are multi-fields, which hold what
-    their field holds.
+    Attributes:
+        leaf: the field.
+        values: of each document, its values.
     """
-    for name, field in properties.items():
-        if field.get("type") == "nested":
+
+    leaf: Leaf
+    values: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def every(self) -> list[str]:
+        """The values of all documents that are not blank."""
+        return [value for values in self.values for value in values if value.strip()]
+
+    @cached_property
+    def words(self) -> float:
+        """How many words a value usually has; two signs of a script without spaces count as one."""
+        counts = [len(_words(value)) + len(_UNSPACED.findall(value)) / 2 for value in self.every]
+        return statistics.median(counts) if counts else 0
+
+    @cached_property
+    def vocabulary(self) -> list[set[str]]:
+        """The words of each document that has any."""
+        each = (" ".join(values) for values in self.values)
+        sets = [{word.strip(".,;:!?'\"()[]").casefold() for word in _words(value)} for value in each]
+        return [words - {""} for words in sets]
+
+    @cached_property
+    def path(self) -> list[str]:
+        """The names of the objects that the field is in and its own, without languages."""
+        path = (self.leaf.source or self.leaf.path).split(".")
+        return [name for name in path if name.lower() not in LANGUAGES] or path
+
+    @cached_property
+    def parts(self) -> list[str]:
+        """The words of the field's own name, without a language."""
+        found = [part.lower() for part in _PARTS.findall(self.path[-1])]
+        return [part for part in found if part not in LANGUAGES] or found or [""]
+
+    @property
+    def above(self) -> str:
+        """The object that the field is in; empty where it is in none."""
+        return ".".join(self.path[:-1])
+
+    @property
+    def is_title(self) -> bool:
+        return self.parts[-1] in TITLES and all(len(values) < 2 for values in self.values)
+
+    @property
+    def is_name(self) -> bool:
+        return self.parts[-1] in NAMES and not ENTITIES & set(self.parts)
+
+    @property
+    def is_body(self) -> bool:
+        return self.parts[-1] in BODIES
+
+    @property
+    def is_code(self) -> bool:
+        """Whether most values are numbers, addresses, paths or identifiers."""
+        codes = [value for value in self.every if _CODE.match(value.strip(" \n.,;:!?").replace("_", " "))]
+        return len(codes) > len(self.every) / 2
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether documents share few values, as kinds and vectors do."""
+        return len(self.every) >= TRUSTED and len(set(self.every)) < len(self.every) / 2
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether the values look like sentences, not like names, numbers or lists of them."""
+        if self.words < SHORT_WORDS or self.is_code:
+            return False
+        words = [word.strip(".,;:!?'\"()[]") for value in self.every for word in _words(value)]
+        letters = [word for word in words if word and word[0].isalpha() and not _CODE.match(word)]
+        if len(letters) < 0.6 * len(words):
+            return False
+        small = sum(word[0].upper() != word[0] or word[0].lower() == word[0] or word.isupper() for word in letters)
+        return small >= (0.3 if self.words >= LONG_WORDS else 0.4) * len(letters)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it is mapped for search as you type."""
+        return self.leaf.kind == "search_as_you_type" or bool(PARTIAL.search(f"{self.leaf.analyzer} {self.leaf.path}"))
+
+
+def _words(value: str) -> list[str]:
+    return _MARKUP.sub(" ", value[: MOST_WORDS * 20]).replace("_", " ").split()[:MOST_WORDS]
+
+
+def candidates_of(leaves: Leaves) -> list[Leaf]:
+    """Return the fields of a mapping that a query for words can search, without those that copy others of them.
+
+    Fields of nested objects count only where there are no others.
+    """
+    able = [leaf for leaf in leaves.values() if leaf.kind in TEXT_KINDS and leaf.is_indexed and leaf.source]
+    able = [leaf for leaf in able if not WHOLE.match(leaf.analyzer)]
+    own = {leaf.source for leaf in able if leaf.path == leaf.source and not leaf.copied_from}
+    kept: dict[str, Leaf] = {}
+    for leaf in sorted(able, key=lambda one: (bool(PARTIAL.search(f"{one.analyzer} {one.path}")), one.path)):
+        is_alias = leaf.is_other_name and not leaf.path.startswith(f"{leaf.source}.")
+        if is_alias or (leaf.path != leaf.source and leaf.source in own) or own.intersection(leaf.copied_from):
             continue
-        if "properties" in field:
-            yield from text_fields(field["properties"], f"{above}{name}.")
-        elif field.get("type") in TEXT_TYPES:
-            yield f"{above}{name}"
+        kept.setdefault(leaf.source, leaf)
+    found = sorted(kept.values(), key=lambda one: one.path)
+    return [leaf for leaf in found if not leaf.nested] or found
 
 
-def fields_in(mappings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the text fields in the answer to ``GET INDEX/_mapping``, of any of its indices, in order.
+def choose(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tuple[Leaf, ...]:
+    """Return the fields to search and to read: at most five, titles first, then the shorter ones.
 
-    Raises:
-        ResponseFormatError: it is no such answer.
-    """
-    try:
-        shown = [one["mappings"].get("properties", {}) for name, one in mappings.items() if not name.startswith(".")]
-        return tuple(dict.fromkeys(name for properties in shown for name in text_fields(properties)))
-    except (AttributeError, KeyError, TypeError):
-        raise ResponseFormatError("the answer to GET _mapping is not one of mappings", path="$") from None
-
-
-def choose_fields(fields: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the fields to search and to read: at most five, title-like names first, then the shorter ones.
-
-    Fields without a value in the sample, or with fewer than three words in most of their values, title-like ones with
-    fewer than two, are left out; where that leaves none, the longest ones stay.
+    What comes in several languages counts once. Fields without a value in the sample, copies of others, ids, addresses,
+    tags and names of people and things are left out; where that leaves none, the longest ones stay.
 
     Args:
-        fields: the text fields of the mapping.
-        sources: a sample of documents.
+        leaves: as `candidates_of` returns them.
+        sources: documents.
     """
-    words = {name: [len(value.split()) for source in sources for value in _values(source, name)] for name in fields}
-    usual = {name: statistics.median(counts) for name, counts in words.items() if counts}
-    titles = {name for name in usual if TITLES.search(name)}
-    kept = [name for name in usual if usual[name] >= (LEAST_OF_TITLES if name in titles else LEAST_WORDS)]
+    every = [Candidate(leaf, tuple(values_of(source, leaf) for source in sources)) for leaf in leaves]
+    filled = [one for one in every if one.every]
+    if not filled:
+        return tuple(one.leaf for one in _limited([one for one in every if _is_named(one, every)] or every))
+    kept = _without_copies([one for one in filled if _is_text(one, filled)])
     if not kept:
-        kept = [name for name in usual if usual[name] == max(usual.values())] or list(fields)
-    kept.sort(key=lambda name: (name not in titles, usual.get(name, 0)))
-    return tuple(kept[:MOST_FIELDS])
+        longest = max(one.words for one in filled)
+        kept = [one for one in filled if one.words == longest]
+    return tuple(one.leaf for one in _limited(kept))
+
+
+def is_title(name: str) -> bool:
+    """Return whether a field's name is one that titles have."""
+    one = Candidate(Leaf(name, source=name), ())
+    return one.is_title or one.is_name
 
 
 def fields_of(sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the fields to read in documents of which no mapping is known, as `choose_fields` does.
+    """Return the fields to read in documents of which no mapping is known, as `choose` does.
 
     Args:
         sources: the documents.
     """
-    names = tuple(dict.fromkeys(name for source in sources for name in _names(source)))
-    return USUAL if set(USUAL) & set(names) else choose_fields(names, sources) or USUAL
+    names = sorted({name for source in sources for name in _names(source)})
+    return tuple(leaf.path for leaf in choose([Leaf(name, source=name) for name in names], sources))
 
 
 def _names(source: Mapping[str, Any], above: str = "") -> Iterator[str]:
@@ -83,17 +215,83 @@ def _names(source: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield f"{above}{name}"
 
 
-def _values(source: Any, path: str) -> Iterator[str]:
-    """Yield the texts at a dotted path of a document."""
-    if isinstance(source, list):
-        for one in source:
-            yield from _values(one, path)
-    elif not path:
-        if isinstance(source, str):
-            yield source
-    elif isinstance(source, Mapping):
-        if path in source:
-            yield from _values(source[path], "")
-            return
-        first, _, rest = path.partition(".")
-        yield from _values(source.get(first), rest)
+def values_of(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
+    """Return the values of a field in a document."""
+    paths = leaf.copied_from or (leaf.source,)
+    return tuple(value for path in paths for value in values_at(source, path.split(".")))
+
+
+def _is_named(one: Candidate, every: Sequence[Candidate]) -> bool:
+    return not one.above and (one.is_title or one.is_body or (one.is_name and _has_no_title(every)))
+
+
+def _has_no_title(every: Sequence[Candidate]) -> bool:
+    """Return whether no field of the documents themselves is called a title."""
+    return not any(other.is_title and not other.above for other in every)
+
+
+def _is_text(one: Candidate, every: Sequence[Candidate]) -> bool:
+    """Return whether a field holds a title or prose of the document."""
+    if one.above and one.is_repeated:
+        return False
+    has_prose = any(other.is_prose and other.above == one.above and other.words >= LONG_WORDS for other in every)
+    if one.is_title and (not one.above or (not one.is_code and (has_prose or _has_no_title(every)))):
+        return True
+    if one.is_name and not one.is_code and _has_no_title(every) and (not one.above or has_prose):
+        return True
+    if one.is_body and not one.is_code and (not one.above or one.words >= SHORT_WORDS):
+        return True
+    return one.is_prose and (not one.is_repeated or one.words >= LONG_WORDS)
+
+
+def _without_copies(kept: list[Candidate]) -> list[Candidate]:
+    """Return the fields without those whose words others have: twins, parts of a longer one, and all in one."""
+    for one in sorted(kept, key=_worth, reverse=True):
+        if any(_are_twins(one, other) for other in kept if other is not one):
+            kept = [other for other in kept if other is not one]
+    for one in sorted(kept, key=lambda each: (-each.words, each.leaf.path)):
+        shorter = [other for other in kept if other is not one and other.words <= one.words]
+        if len(shorter) > 1 and _covers(shorter, one):
+            kept = [other for other in kept if other is not one]
+    parts = [one for one in kept if not one.is_title and one.words >= SHORT_WORDS]
+    parts = [one for one in parts if any(_covers([other], one) for other in kept if other.words > one.words)]
+    return [one for one in kept if one not in parts]
+
+
+def _are_twins(one: Candidate, other: Candidate) -> bool:
+    is_as_long = 1.2 * min(one.words, other.words) >= max(one.words, other.words)
+    return is_as_long and _covers([other], one) and _covers([one], other)
+
+
+def _worth(one: Candidate) -> tuple[bool, bool, bool, str]:
+    """Return a key by which the better one of two copies comes first."""
+    has_markup = any(_MARKUP.search(value[:1000]) for value in one.every)
+    return one.is_partial, has_markup, not (one.is_title or one.is_body), one.leaf.path
+
+
+def _covers(others: Sequence[Candidate], one: Candidate) -> bool:
+    """Return whether fields have nearly all words of another, in each of at least three documents that it has."""
+    shares = []
+    for place, words in enumerate(one.vocabulary):
+        if words:
+            theirs: set[str] = set().union(*(other.vocabulary[place] for other in others))
+            shares.append(len(words & theirs) / len(words))
+    return len(shares) >= SHORT_WORDS and min(shares) >= SAME - 0.1 and statistics.mean(shares) >= SAME
+
+
+def _limited(kept: Sequence[Candidate]) -> list[Candidate]:
+    """Return at most five fields, of these at most two titles, in the order in which they are read."""
+    groups: dict[str, list[Candidate]] = {}
+    for one in sorted(kept, key=_order):
+        groups.setdefault(f"{one.above}.{' '.join(one.parts)}", []).append(one)
+    is_title = {name: _order(group[0])[0] == 0 for name, group in groups.items()}
+    titles = [name for name in groups if is_title[name]][:MOST_TITLES]
+    others = [name for name in groups if not is_title[name]]
+    preferred = sorted(others, key=lambda name: (not groups[name][0].is_body, -_order(groups[name][0])[1]))
+    chosen = {*titles, *preferred[: MOST_FIELDS - len(titles)]}
+    return sorted((one for name in chosen for one in groups[name]), key=_order)
+
+
+def _order(one: Candidate) -> tuple[int, int, str]:
+    """Return the place of a field among those that are read: titles, then by length, in steps that a sample allows."""
+    return int(not (one.is_title or one.is_name)), int(one.words).bit_length(), one.leaf.path

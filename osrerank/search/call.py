@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from opensearchpy import ConnectionTimeout, TransportError
@@ -14,9 +14,10 @@ from osrerank.metrics import count_search
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.pipeline import applied
 from osrerank.response import Page, has_own_order, has_repeats, hits_of, merge, parse, unchanged
+from osrerank.retrieval.fields import Fields, named
 from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
-from osrerank.retrieval.text_fields import USUAL, fields_of
+from osrerank.retrieval.text_fields import fields_of
 from osrerank.search.interleave import interleaved, session_of
 from osrerank.search.slow import advise_if_slow
 from osrerank.search.ubi_query import UbiQuery, without_ubi
@@ -50,6 +51,7 @@ class SearchCall:
         body: the request's body.
         params: the request's URL parameters.
         ubi: what is recorded for UBI; None where nothing is, or the engine does it.
+        fields: what is searched and read.
     """
 
     body: Any
@@ -60,6 +62,7 @@ class SearchCall:
     _text: str
     _deadline: Deadline
     ubi: UbiQuery | None = None
+    fields: Fields = field(default_factory=Fields)
 
     @classmethod
     def plan(
@@ -71,6 +74,7 @@ class SearchCall:
         params: Mapping[str, Any],
         *,
         rerank: RerankArgument,
+        fields: Fields | None = None,
         deadline: Deadline | None = None,
         thresholds: Thresholds | None = None,
     ) -> Self:
@@ -83,14 +87,15 @@ class SearchCall:
             ValueError: both a query and a body with a query are given.
         """
         options = Rerank.of(rerank, defaults)
-        body = _with_query(query, body, (options or defaults).query_fields or USUAL)
+        fields = fields or Fields.named_by(options or defaults)
+        body = _with_query(query, body, fields)
         if options is None or options.is_first_pass:
             return cls(body, dict(params), reranker, None, None, "", Deadline())
-        content = _decoded(body)
+        content = decoded(body)
         ubi, content = UbiQuery.of(content, params), without_ubi(content)
         text = query if isinstance(query, str) else None
         deadline = deadline or Deadline.after_ms(options.deadline_ms, reranker.clock)
-        first_pass = plan(content, params, options, reranker.depth(options))
+        first_pass = plan(content, params, options, reranker.depth(options), fields)
         first_pass = replace(first_pass, page=replace(first_pass.page, thresholds=thresholds))
         try:
             text = options.query if options.query is not None else text
@@ -100,7 +105,7 @@ class SearchCall:
             if options.on_failure == "raise":
                 raise
             first_pass = FirstPass(dict(content), dict(params), refusal=str(error))
-        return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline, ubi)
+        return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline, ubi, fields)
 
     @property
     def is_changed(self) -> bool:
@@ -146,7 +151,7 @@ class SearchCall:
 
     def fall_back(self, body: Any, params: Mapping[str, Any], reason: str) -> Self:
         """Return the call that sends the caller's own request, and marks its response with the reason."""
-        sent, params = {**without_ubi(_decoded(body))}, dict(params)
+        sent, params = {**without_ubi(decoded(body))}, dict(params)
         return replace(self, body=sent, params=params, _first_pass=FirstPass(sent, params, refusal=reason))
 
     @classmethod
@@ -187,12 +192,12 @@ class SearchCall:
         hits = hits_of(response)
         if _obstacle(options, hits, self._text):
             return {}
-        options = _with_fields(options, hits)
+        fields = _with_names(self.fields, options, hits)
         indices = [str(hit.get("_index")) for hit in hits]
         keys: dict[bytes, str] = {}
         for one in options.rankings:
             if one.pipeline != NO_STAGES:
-                ranking = _read(one, response, self._text)
+                ranking = _read(one, response, self._text, fields)
                 keys |= self._reranker.vector_keys(ranking, one, indices, self._deadline)
         return keys
 
@@ -210,7 +215,7 @@ class SearchCall:
         outcome: bool | str = False
         try:
             if first_pass.refusal:
-                answer = unchanged(response, first_pass.refusal)
+                answer = _warned(unchanged(response, first_pass.refusal), self.fields, self._options, None)
             else:
                 answer = reranked(
                     self._reranker,
@@ -220,6 +225,7 @@ class SearchCall:
                     first_pass.page,
                     deadline=self._deadline,
                     vectors=vectors,
+                    fields=self.fields,
                 )
             outcome = answer["rerank"]["applied"]
             if first_pass.warnings:
@@ -243,6 +249,7 @@ def reranked(
     *,
     deadline: Deadline,
     vectors: RequestVectors | None = None,
+    fields: Fields | None = None,
 ) -> dict[str, Any]:
     """Return a page of the reranked response, or of the first pass with the reason.
 
@@ -254,18 +261,20 @@ def reranked(
         page: what the caller wants of it.
         deadline: of the call.
         vectors: what the search brought of document vectors.
+        fields: what is read; without, the options' names, or what the hits have.
     """
     hits = hits_of(response)
     obstacle = _obstacle(options, hits, text)
     if obstacle:
-        return unchanged(response, obstacle, page=page)
-    options = _with_fields(options, hits)
+        return _warned(unchanged(response, obstacle, page=page), fields or Fields(), options, None)
+    fields = _with_names(fields or Fields(), options, hits)
     started = reranker.clock()
-    ranking = _read(options, response, text)
+    rankings = [_read(one, response, text, fields) for one in options.rankings]
+    ranking = rankings[0]
     if all(candidate.text is None for candidate in ranking.candidates):
-        answer = unchanged(response, _no_text(options, hits), page=page)
+        answer = unchanged(response, _no_text(fields.read_for(options.fields), hits), page=page)
     elif options.interleave is not None:
-        both = (ranking, _read(options.rankings[1], response, text))
+        both = (ranking, rankings[1])
         answer = interleaved(
             reranker, options, options.interleave, both, response, page, deadline=deadline, vectors=vectors
         )
@@ -274,7 +283,31 @@ def reranked(
         above = 0 if is_cut else page.offset  # a threshold needs the probabilities of those above
         ranking = reranker.rerank(ranking, options, deadline, offset=above, vectors=vectors)
         answer = _answered(response, ranking, page, (reranker.clock() - started) * 1000)
-    answer["rerank"]["fields"] = list(options.fields or ())
+    names = {part.field for each in rankings for one in each.candidates for part in one.sections if part.text.strip()}
+    _warned(answer, fields, options, names)
+    answer["rerank"]["fields"] = list(fields.read_for(options.fields))
+    if by_index := fields.by_index(options.fields):
+        answer["rerank"]["fields_by_index"] = {name: list(names) for name, names in by_index.items()}
+    return answer
+
+
+def _warned(answer: dict[str, Any], fields: Fields, options: Rerank, names: Collection[str] | None) -> dict[str, Any]:
+    """Add to an answer what is to be said about its fields, and return it.
+
+    Args:
+        answer: to a search; it is changed.
+        fields: of the search.
+        options: of the search.
+        names: of fields that gave a text; None where there are no hits.
+
+    Raises:
+        ConfigError: a field that the options name is missing or has no text, and they say to raise.
+    """
+    complaints = fields.complaints(names)
+    if complaints and options.on_failure == "raise":
+        fix = "correct the name, or leave it out"
+        raise ConfigError(f"{complaints[0]}: {fix}", setting="rerank.fields", source="argument")
+    answer["rerank"]["warnings"] = [*answer["rerank"].get("warnings", ()), *fields.warnings, *complaints]
     return answer
 
 
@@ -286,13 +319,20 @@ def _answered(response: Mapping[str, Any], ranking: Ranking, page: Page, rerank_
     return unchanged(response, reason, reports=ranking.reports, page=page, rerank_ms=rerank_ms)
 
 
-def _with_fields(options: Rerank, hits: Sequence[Mapping[str, Any]]) -> Rerank:
-    """Return options that name the fields to read; where nobody named any, those that the hits have."""
-    return replace(options, fields=options.fields or fields_of([hit.get("_source") or {} for hit in hits]))
+def _with_names(fields: Fields, options: Rerank, hits: Sequence[Mapping[str, Any]]) -> Fields:
+    """Return fields that name what is read; where neither mapping nor options do, what the hits have."""
+    if fields.read:
+        return fields
+    if named(options.fields):
+        return Fields.named_by(options)
+    return replace(
+        fields, read=fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits])
+    )
 
 
-def _read(options: Rerank, response: Mapping[str, Any], text: str) -> Ranking:
-    return parse(response, Query(QUERY_ID, text), options.fields or (), options.separator)
+def _read(options: Rerank, response: Mapping[str, Any], text: str, fields: Fields) -> Ranking:
+    names, by_index = fields.read_for(options.fields), fields.by_index(options.fields)
+    return parse(response, Query(QUERY_ID, text), names, options.separator, by_index)
 
 
 def _obstacle(options: Rerank, hits: Sequence[Mapping[str, Any]], text: str) -> str:
@@ -308,25 +348,32 @@ def _obstacle(options: Rerank, hits: Sequence[Mapping[str, Any]], text: str) -> 
     return "" if text.strip() else "the query text is empty"
 
 
-def _with_query(query: str | Mapping[str, Any] | None, body: Any, fields: Sequence[str]) -> Any:
+def _with_query(query: str | Mapping[str, Any] | None, body: Any, fields: Fields) -> Any:
     """Return the body with the query in it."""
     if query is None:
         return body
-    if isinstance(query, str):
-        clause = build_query(query, fields)
-    else:
-        clause = dict(query.to_dict() if hasattr(query, "to_dict") else query)
-    content = _decoded(body)
+    clause = build_query(query, fields) if isinstance(query, str) else as_mapping(query)
+    content = decoded(body)
     if "query" in content:
         raise ValueError("search got a query and a body that has one too: give one of them")
     return {**content, "query": clause}
+
+
+def as_mapping(query: Any) -> dict[str, Any]:
+    """Return a query-DSL clause, which may be an object of a query builder, as a dict."""
+    return dict(query.to_dict() if hasattr(query, "to_dict") else query)
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:300]
 
 
-def _decoded(body: Any) -> Mapping[str, Any]:
+def decoded(body: Any) -> Mapping[str, Any]:
+    """Return a search body, which may be JSON or an object of a query builder.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
     if body is None:
         return {}
     if isinstance(body, str | bytes):
@@ -343,8 +390,8 @@ def _decoded(body: Any) -> Mapping[str, Any]:
     return body
 
 
-def _no_text(options: Rerank, hits: Sequence[Mapping[str, Any]]) -> str:
+def _no_text(names: Sequence[str], hits: Sequence[Mapping[str, Any]]) -> str:
     """Return the reason for hits without text, with the fields that they have."""
     present = sorted({name for hit in hits for place in ("_source", "fields") for name in (hit.get(place) or {})})
     there = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
-    return f"{NO_TEXT} ({', '.join(options.fields or ())}): {there}; name the right ones as rerank={{'fields': [...]}}"
+    return f"{NO_TEXT} ({', '.join(names)}): {there}; name the right ones as rerank={{'fields': [...]}}"

@@ -12,11 +12,14 @@ from opensearchpy import TransportError
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
+from osrerank.retrieval.fields import CheckedNames, Fields, FoundNames, Wanted, named
 from osrerank.retrieval.found_fields import FoundFields
+from osrerank.retrieval.mapping import leaves_of
+from osrerank.retrieval.query_text import searched_fields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.retrieval.rm3 import expand
 from osrerank.search.calibrated import Calibrations
-from osrerank.search.call import NO_HITS, RerankArgument, SearchCall
+from osrerank.search.call import NO_HITS, RerankArgument, SearchCall, decoded
 from osrerank.search.step import SearchRequest, Step
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.vectors import SideVectors
@@ -63,9 +66,8 @@ def search_steps(
     """
     asked = Rerank.of(rerank, defaults)
     deadline = Deadline.after_ms(asked.deadline_ms if asked else None, reranker.clock)  # of the whole call
-    searches_text = isinstance(query, str)
 
-    def search(options: Rerank) -> Generator[Step, Any, Any]:
+    def search(options: Rerank, fields: Fields | None = None) -> Generator[Step, Any, Any]:
         wanted = asked is not None and options
         return _search(
             reranker,
@@ -75,22 +77,25 @@ def search_steps(
             params,
             index=index,
             rerank=wanted,
+            fields=fields,
             deadline=deadline,
             vectors=vectors,
             calibrations=calibrations,
             records=records,
         )
 
-    if asked is None and not searches_text:
+    if asked is None and not isinstance(query, str):
         return (yield from search(defaults))
-    options = yield from with_fields(asked or defaults, index, found, searches_text=searches_text)
-    answer = yield from search(options)
-    if not _reads_nothing(answer):
-        return answer
-    again = yield from with_fields(asked or defaults, index, found, searches_text=searches_text, anew=True)
-    if again != options:  # the mapping has changed
-        return (yield from search(again))
-    return answer if asked is None else (yield from _with_missing_fields(answer, asked, index, found))
+    options, fields = yield from with_fields(asked or defaults, index, found, query=query, body=body)
+    answer = yield from search(options, fields)
+    if _reads_nothing(answer) or found.is_outdated(index, answer):
+        again = yield from with_fields(asked or defaults, index, found, query=query, body=body, anew=True)
+        if again != (options, fields):  # the mapping has changed
+            options, fields = again
+            answer = yield from search(options, fields)
+    said = answer["rerank"].get("warnings", ()) if "rerank" in answer else fields.complaints(None)
+    found.warn(index, [sentence for sentence in said if sentence not in fields.warnings])
+    return answer
 
 
 def _search(
@@ -102,16 +107,17 @@ def _search(
     *,
     index: Any,
     rerank: RerankArgument,
+    fields: Fields | None,
     deadline: Deadline,
     vectors: SideVectors,
     calibrations: Calibrations,
     records: UbiRecords,
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search whose fields are known, and return the response; arguments as `search_steps`."""
-    query, rerank = yield from expand_query(defaults, query, index, params, rerank)
+    query, rerank = yield from expand_query(defaults, query, index, params, rerank, fields)
     thresholds = None if rerank is False else (yield from calibrations.of(defaults, index, reranker))
     call = SearchCall.plan(
-        reranker, defaults, query, body, params, rerank=rerank, deadline=deadline, thresholds=thresholds
+        reranker, defaults, query, body, params, rerank=rerank, fields=fields, deadline=deadline, thresholds=thresholds
     )
     response: Any
     try:
@@ -121,7 +127,7 @@ def _search(
             raise
         response = error
     if reason := call.loss(response):  # not in the handler, so that an error of this request has no second traceback
-        own = SearchCall.plan(reranker, defaults, query, body, params, rerank=False)
+        own = SearchCall.plan(reranker, defaults, query, body, params, rerank=False, fields=fields)
         own = call.fall_back(own.body, own.params, reason)
         answered = yield SearchRequest(own)
         call, response = call.choose(response, own, answered)
@@ -130,21 +136,35 @@ def _search(
 
 
 def with_fields(
-    options: Rerank, index: Any, found: FoundFields, *, searches_text: bool, anew: bool = False
-) -> Generator[SideRequest, Any, Rerank]:
-    """Yield the requests that find the fields which the options leave open, and return options that name them.
+    options: Rerank,
+    index: Any,
+    found: FoundFields,
+    *,
+    query: str | Mapping[str, Any] | None = "",
+    body: Any = None,
+    anew: bool = False,
+) -> Generator[SideRequest, Any, tuple[Rerank, Fields]]:
+    """Yield the requests that find the fields of a search, and return options that name them, and the fields.
 
     Args:
-        options: of a search.
+        options: of the search.
         index: the caller's.
         found: finds them.
-        searches_text: whether the query is a text that searches fields.
-        anew: whether the mapping is to be read again.
+        query: the caller's: a text that searches fields, a clause, or None for the body's.
+        body: the caller's.
+        anew: whether to look again.
     """
-    if options.query_fields or (options.fields and not searches_text):
-        return options.with_fields(options.fields or ())
-    fields = yield from found.of(index, anew=anew)
-    return options.with_fields(fields)
+    content = decoded(body)
+    clause = content.get("query") if query is None else query
+    own = None if isinstance(query, str) else searched_fields(clause)
+    others = tuple(name for one in options.rankings[1:] for name in named(one.fields) if one.fields != options.fields)
+    defined = tuple(leaves_of({"derived": content.get("derived"), "runtime": content.get("runtime_mappings")}).values())
+    is_checked = isinstance(options.fields, CheckedNames)
+    wanted = Wanted(named(options.query_fields), named(options.fields), own, others, defined, is_checked)
+    fields = yield from found.of(index, wanted, anew=anew)
+    searched = options.query_fields if wanted.searched else FoundNames(fields.searched or fields.read) or None
+    read = fields.read if wanted.read or wanted.searched else FoundNames(fields.read)
+    return replace(options, fields=read or None, query_fields=searched), fields
 
 
 def _reads_nothing(answer: Any) -> bool:
@@ -156,23 +176,13 @@ def _reads_nothing(answer: Any) -> bool:
     return (total.get("value") if isinstance(total, Mapping) else total) == 0
 
 
-def _with_missing_fields(
-    answer: Mapping[str, Any], asked: Rerank, index: Any, found: FoundFields
-) -> Generator[SideRequest, Any, Mapping[str, Any]]:
-    """Return a response whose reason says which of the fields that the caller named are not in the mapping."""
-    named = (*(asked.query_fields or ()), *(asked.fields or ()))
-    missing = (yield from found.missing(index, named)) if named else ""
-    if not missing:
-        return answer
-    return {**answer, "rerank": {**answer["rerank"], "reason": f"{answer['rerank']['reason']}; {missing}"}}
-
-
 def expand_query(
     defaults: Rerank,
     query: str | Mapping[str, Any] | None,
     index: Any,
     params: Mapping[str, Any],
     rerank: RerankArgument,
+    fields: Fields | None,
 ) -> Generator[SideRequest, Any, tuple[str | Mapping[str, Any] | None, RerankArgument]]:
     """Yield the requests of query expansion, none unless ``rm3`` is set, and return query and options after it.
 
@@ -188,6 +198,6 @@ def expand_query(
             setting="rerank.rm3",
             source="argument",
         )
-    clause = yield from expand(query, index, options.rm3, params)
+    clause = yield from expand(query, index, options.rm3, params, fields.searched if fields else ())
     text = query if options.query is None else options.query
     return clause, replace(options, query=text)

@@ -115,7 +115,7 @@ def assert_same_order(cluster, client, queries, size):
 
 
 def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url):
-    installer.install(Wish(server, NAME))
+    installer.install(Wish(server, NAME, ("text",)))
     client = connect(opensearch_url)
     assert_same_order(cluster, client, list(sample.queries.values())[:6], WINDOW)
     client.close()
@@ -128,7 +128,7 @@ def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, ins
     folder = shared / "msmarco-dl19"
     with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
         fill(cluster, [json.loads(line) for line in lines])
-    installer.install(Wish(server, NAME))
+    installer.install(Wish(server, NAME, ("text",)))
     queries = [line.split("\t", 1)[1] for line in (folder / "queries.tsv").read_text("utf-8").splitlines()]
     assert len(queries) == 43
     client = connect(opensearch_url)
@@ -139,7 +139,7 @@ def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, ins
 
 @pytest.mark.parametrize("kind", ["Client", pytest.param("AsyncClient", marks=pytest.mark.slow)])
 def test_clients_name_the_pipeline_as_in_opensearch(cluster, server, sample, installer, opensearch_url, kind):
-    installer.install(Wish(server, NAME))
+    installer.install(Wish(server, NAME, ("text",)))
     query = next(iter(sample.queries.values()))
     ext = {"rerank": {"query_context": {"query_text": query}}}
     search = {"index": INDEX, "body": {"query": {"match": {"text": query}}, "ext": ext}, "search_pipeline": NAME}
@@ -159,7 +159,7 @@ def test_clients_name_the_pipeline_as_in_opensearch(cluster, server, sample, ins
 
 def test_a_server_that_is_gone_costs_the_order_only(cluster, sample, installer):
     with running(FunctionScorer()) as url:
-        installer.install(Wish(url, NAME))
+        installer.install(Wish(url, NAME, ("text",)))
     first_pass = ids(cluster.search(index=INDEX, body={"query": {"match": {"text": "which plague"}}, "size": 5}))
     assert ids(plain(cluster, "which plague", 5)) == first_pass
     assert "Connection refused" in installer.status()["failure"]
@@ -187,7 +187,7 @@ def test_a_server_that_fails_costs_the_order_only(cluster, sample, installer, fa
         return FAULTS[fault]
 
     with answering(answer) as faulty:
-        installer.install(Wish(faulty.url, NAME, bounds=CallBounds(connect_s=1, read_s=2)))
+        installer.install(Wish(faulty.url, NAME, ("text",), bounds=CallBounds(connect_s=1, read_s=2)))
         began = time.monotonic()
         assert ids(plain(cluster, query, 5)) == first_pass
         assert time.monotonic() - began < 10  # 30 s without bounds of the connector
@@ -196,20 +196,20 @@ def test_a_server_that_fails_costs_the_order_only(cluster, sample, installer, fa
 
 
 def test_a_pipeline_that_was_changed_is_found_and_mended(cluster, server, installer):
-    installer.install(Wish(server, NAME))
+    installer.install(Wish(server, NAME, ("text",)))
     assert installer.status()["drifted"] == []
     whole = cluster.transport.perform_request("GET", f"/_search/pipeline/{NAME}")[NAME]
     del whole["response_processors"][0]["rerank"]["ignore_failure"]  # as an older osrerank made it
     cluster.transport.perform_request("PUT", f"/_search/pipeline/{NAME}", body=whole)
     assert [one.split()[0] for one in installer.status()["drifted"]] == [NAME]
-    (step,) = installer.plan(Wish(server, NAME))
+    (step,) = installer.plan(Wish(server, NAME, ("text",)))
     assert step.startswith(f"search pipeline {NAME}:")
-    installer.install(Wish(server, NAME))
-    assert (installer.status()["drifted"], installer.plan(Wish(server, NAME))) == ([], [])
+    installer.install(Wish(server, NAME, ("text",)))
+    assert (installer.status()["drifted"], installer.plan(Wish(server, NAME, ("text",)))) == ([], [])
 
 
 def test_oversampling_reranks_more_than_the_page(cluster, server, sample, installer, opensearch_url):
-    installer.install(Wish(server, NAME, oversample=4))
+    installer.install(Wish(server, NAME, ("text",), oversample=4))
     client = connect(opensearch_url)
     for query in list(sample.queries.values())[:3]:
         assert ids(plain(cluster, query, 5)) == ids(by_client(client, query, 20))[:5]
@@ -223,7 +223,7 @@ def test_several_fields_are_joined_without_a_space(cluster, installer, server, o
     for place, (title, text) in enumerate(texts):
         lines += [{"index": {"_index": index, "_id": str(place)}}, {"title": title, "text": text, "all": "x"}]
     cluster.bulk(body=lines, refresh=True)
-    installer.install(Wish(server, NAME, fields=("title", "text")))
+    installer.install(Wish(server, NAME, ("title", "text")))
     body = {"query": {"match": {"all": "x"}}, "ext": {"rerank": {"query_context": {"query_text": "black death"}}}}
     hits = cluster.search(index=index, body=body, search_pipeline=NAME)["hits"]["hits"]
     scores = {hit["_id"]: hit["_score"] for hit in hits}
@@ -233,7 +233,7 @@ def test_several_fields_are_joined_without_a_space(cluster, installer, server, o
 
 def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, server, sample, installer):
     before = state(cluster)
-    wish = Wish(server, NAME)
+    wish = Wish(server, NAME, ("text",))
     assert len(installer.plan(wish)) == 5
     assert state(cluster) == before
     installer.install(wish)
@@ -242,7 +242,7 @@ def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, ser
     assert installer.plan(wish) == []
     installer.install(wish)
     assert state(cluster) == installed
-    installer.install(Wish(server, NAME, oversample=2, default_for=INDEX))
+    installer.install(Wish(server, NAME, ("text",), oversample=2, default_for=INDEX))
     assert state(cluster)["defaults"][INDEX] == NAME
     installer.remove()
     assert state(cluster) == before
@@ -251,10 +251,10 @@ def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, ser
 @pytest.mark.slow
 def test_a_model_that_was_lost_is_made_again(cluster, server, installer):
     before = state(cluster)
-    installer.install(Wish(server, NAME))
+    installer.install(Wish(server, NAME, ("text",)))
     Models(cluster, NAME).remove()
     assert installer.status()["failure"]
-    installer.install(Wish(server, NAME))
+    installer.install(Wish(server, NAME, ("text",)))
     assert installer.status()["failure"] is None
     installer.remove()
     assert state(cluster) == before
@@ -264,8 +264,8 @@ def test_a_model_that_was_lost_is_made_again(cluster, server, installer):
 def test_another_server_takes_the_place_of_the_first(cluster, server, installer):
     before = state(cluster)
     with running(FunctionScorer()) as first:
-        installer.install(Wish(first, NAME))
-    installer.install(Wish(server, NAME))
+        installer.install(Wish(first, NAME, ("text",)))
+    installer.install(Wish(server, NAME, ("text",)))
     assert (installer.status()["server"], installer.status()["failure"]) == (server, None)
     installer.remove()
     assert state(cluster) == before
@@ -276,7 +276,7 @@ def test_what_others_changed_meanwhile_stays(cluster, server, installer):
     before = cluster.cluster.get_settings(flat_settings=True)
     cluster.cluster.put_settings(body={"persistent": {trusted: ["^https://mine/.*$"]}})
     try:
-        installer.install(Wish(server, NAME))
+        installer.install(Wish(server, NAME, ("text",)))
         entries = cluster.cluster.get_settings(flat_settings=True)["persistent"][trusted]
         cluster.cluster.put_settings(body={"persistent": {trusted: [*entries, "^https://theirs/.*$"]}})
         installer.remove()
@@ -290,15 +290,15 @@ def test_what_others_changed_meanwhile_stays(cluster, server, installer):
 def test_a_server_that_cannot_be_reached_changes_nothing(cluster, sample, installer):
     before = state(cluster)
     with pytest.raises(InstallError, match=r"Connection refused.*is osrerank serve running"):
-        installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME))
+        installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME, ("text",)))
     assert state(cluster) == before
 
 
 def test_a_failed_change_leaves_the_installation_as_it_was(cluster, server, sample, installer):
-    installer.install(Wish(server, NAME))
+    installer.install(Wish(server, NAME, ("text",)))
     before = state(cluster)
     with pytest.raises(InstallError, match="Connection refused"):
-        installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME, oversample=3))
+        installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME, ("text",), oversample=3))
     assert state(cluster) == before
     assert installer.status()["failure"] is None
 
@@ -307,18 +307,18 @@ def test_a_token_goes_with_every_call(cluster, sample, installer):
     before = state(cluster)
     with running(FunctionScorer(), token="s3cret") as url:
         with pytest.raises(InstallError, match="OSRERANK_SERVER_TOKEN"):
-            installer.install(Wish(url, NAME, token="wrong"))
+            installer.install(Wish(url, NAME, ("text",), token="wrong"))
         assert state(cluster) == before
-        installer.install(Wish(url, NAME, token="s3cret"))
+        installer.install(Wish(url, NAME, ("text",), token="s3cret"))
         assert plain(cluster, "which plague", 5)["hits"]["hits"]
-        assert installer.plan(Wish(url, NAME, token="s3cret")) == []
+        assert installer.plan(Wish(url, NAME, ("text",), token="s3cret")) == []
         assert "s3cret" not in json.dumps(cluster.transport.perform_request("GET", "/_search/pipeline"))
 
 
 def test_an_index_s_default_is_given_back(cluster, server, sample, installer):
     cluster.indices.put_settings(index=INDEX, body={"index.search.default_pipeline": "_none"})
     try:
-        installer.install(Wish(server, NAME, default_for=INDEX))
+        installer.install(Wish(server, NAME, ("text",), default_for=INDEX))
         body = {"query": {"match": {"text": "plague"}}}  # without ext.rerank it keeps the first pass's order
         without = cluster.search(index=INDEX, body=body, search_pipeline="_none")
         assert ids(cluster.search(index=INDEX, body=body)) == ids(without)
@@ -342,7 +342,7 @@ def test_what_an_index_s_default_does_to_other_calls(cluster, installer):
         return cluster.search(**how)["hits"]["hits"][0]["_score"]
 
     with running(FunctionScorer()) as url:
-        installer.install(Wish(url, NAME, default_for="default-on"))
+        installer.install(Wish(url, NAME, ("text",), default_for="default-on"))
         mine = pytest.approx(0.731, abs=0.001)
         assert best(index="default-on", body=reranks) == mine
         assert best(index="default-on", body=query) != mine
@@ -366,7 +366,7 @@ def test_a_foreign_pipeline_is_left_alone(cluster, server):
     body = {"description": "mine", "response_processors": []}
     cluster.transport.perform_request("PUT", "/_search/pipeline/mine", body=body)
     try:
-        for act in (lambda one: one.install(Wish(server, "mine")), Installer.remove, Installer.status):
+        for act in (lambda one: one.install(Wish(server, "mine", ("text",))), Installer.remove, Installer.status):
             with pytest.raises(InstallError, match="not osrerank's"):
                 act(Installer(cluster, "mine"))
     finally:
@@ -378,20 +378,61 @@ def test_commands(cluster, server, sample, installer, opensearch_url):
         return CliRunner().invoke(cli, ["--url", opensearch_url, "pipeline", *arguments], **options)
 
     before = state(cluster)
-    outcome = run("install", "--server", server, "--dry-run", "--default-for", INDEX)
+    outcome = run("install", "--fields", "text", "--server", server, "--dry-run", "--default-for", INDEX)
     assert outcome.exit_code == 0, outcome.output
     assert "private_ip_enabled: not set -> True" in outcome.output
     assert "ext.rerank.query_context is reranked from now on" in outcome.output
-    refused = run("install", "--server", server, input="n\n")
+    refused = run("install", "--fields", "text", "--server", server, input="n\n")
     assert refused.exit_code == 1
     assert "Nothing was changed." in refused.output
     assert state(cluster) == before
     assert run("status").exit_code == 1
-    outcome = run("install", "--server", f"{server}/", input="y\n")
+    outcome = run("install", "--fields", "text", "--server", f"{server}/", input="y\n")
     assert outcome.exit_code == 0, outcome.output
     assert "works" in outcome.output
-    assert "Nothing to do" in run("install", "--server", server).output
+    assert "Nothing to do" in run("install", "--fields", "text", "--server", server).output
     assert run("status").exit_code == 0
     assert "removed search pipeline" in run("remove").output
     assert "There is no" in run("remove").output
     assert state(cluster) == before
+
+
+HEADLINE = {
+    "headline": "Low pressure",
+    "body": "Low blood pressure comes from too little salt and water.",
+    "sku": "A-1",
+}
+
+
+def test_the_fields_of_an_index_are_found_or_it_says_what_was(cluster, server, installer, opensearch_url):
+    def run(*arguments):
+        outcome = CliRunner().invoke(cli, ["--url", opensearch_url, "pipeline", *arguments])
+        return outcome.exit_code, outcome.output + str(outcome.exception or "")
+
+    for name, document in (("news-1", HEADLINE), ("news-2", {"story": HEADLINE["body"]}), ("codes", {"sku": "A-1"})):
+        kind = "keyword" if name == "codes" else "text"
+        properties = {field: {"type": kind} for field in document}
+        cluster.indices.create(index=name, body={"mappings": {"properties": properties}})
+        if name != "news-2":
+            cluster.index(index=name, body=document, refresh=True)
+    cluster.indices.put_alias(index="news-1", name="news")
+    found = run("install", "--server", server, "--index", "news", "--yes")
+    assert (found[0], installer.find().fields) == (0, ("headline", "body")), found
+    assert (run("status")[0], installer.status()["missing_fields"]) == (0, [])
+    for words, *arguments in (
+        ("which fields is the model to read?",),
+        ("there is no index nothing", "--index", "nothing"),
+        ("the mapping has no text field, only sku", "--index", "codes"),
+        ("it has no documents yet", "--index", "news-2"),
+        ("the mapping has no bdy; the nearest name is body", "--index", "news", "--fields", "headline,bdy"),
+    ):
+        code, said = run("install", "--server", server, *arguments)
+        assert (code, words in said) == (1, True), said
+    cluster.indices.put_alias(index="news-2", name="news")
+    cluster.indices.delete_alias(index="news-1", name="news")
+    missing = [f"no index behind news has {name}; the nearest name is story" for name in ("headline", "body")]
+    assert installer.status()["missing_fields"] == missing
+    assert run("status")[0] == 1
+    assert run("status", "--index", "news-1")[0] == 0
+    assert installer.status("gone")["missing_fields"] == ["there is no index behind gone"]
+    cluster.indices.delete(index="news-1,news-2,codes")

@@ -63,7 +63,7 @@ def templates(client):
 def test_a_template_reranks_without_a_default(cluster, server, installer):
     first_pass = cluster.search(index=INDEX, body={"query": {"match": {"text": QUERY}}})
     assert [hit["_id"] for hit in first_pass["hits"]["hits"]] == ["1", "0"]
-    wish = Wish(server, NAME, template=TEMPLATE)
+    wish = Wish(server, NAME, ("text",), template=TEMPLATE)
     assert f"search template {TEMPLATE}" in installer.plan(wish)
     installer.install(wish)
     assert by_template(cluster) == ["0", "1"]
@@ -73,14 +73,14 @@ def test_a_template_reranks_without_a_default(cluster, server, installer):
     (answer,) = cluster.msearch_template(body=lines)["responses"]
     assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["0", "1"]
     assert installer.status()["templates"] == [TEMPLATE]
-    assert installer.plan(Wish(server, NAME)) == []
+    assert installer.plan(Wish(server, NAME, ("text",))) == []
     assert "search template" in " ".join(installer.remove())
     assert templates(cluster) is None
 
 
 def test_a_template_without_its_server_has_the_first_pass(cluster, installer):
     with running(FunctionScorer(lambda _query, text: -float(len(text)))) as url:
-        installer.install(Wish(url, NAME, template=TEMPLATE))
+        installer.install(Wish(url, NAME, ("text",), template=TEMPLATE))
         assert by_template(cluster) == ["0", "1"]
     assert by_template(cluster) == ["1", "0"]
 
@@ -91,7 +91,7 @@ def test_a_template_of_somebody_else_is_left_alone(cluster, server, installer):
     try:
         for act in (installer.plan, installer.install):
             with pytest.raises(InstallError, match=f"the search template {TEMPLATE} is not osrerank's"):
-                act(Wish(server, NAME, template=TEMPLATE))
+                act(Wish(server, NAME, ("text",), template=TEMPLATE))
         assert installer.find() is None
         assert templates(cluster) == theirs["script"]["source"]
     finally:
@@ -100,14 +100,14 @@ def test_a_template_of_somebody_else_is_left_alone(cluster, server, installer):
 
 @pytest.mark.slow
 def test_a_template_follows_the_pipeline_it_belongs_to(cluster, server, installer):
-    installer.install(Wish(server, NAME, template=TEMPLATE))
+    installer.install(Wish(server, NAME, ("text",), template=TEMPLATE))
     before = templates(cluster)
     cluster.delete_script(id=TEMPLATE)
     assert installer.status()["drifted"][0].startswith(TEMPLATE)
-    installer.install(Wish(server, NAME))
+    installer.install(Wish(server, NAME, ("text",)))
     assert (templates(cluster), installer.status()["drifted"]) == (before, [])
     Models(cluster, NAME).remove()
-    installer.install(Wish(server, NAME))  # another model, whose id the template has, too
+    installer.install(Wish(server, NAME, ("text",)))  # another model, whose id the template has, too
     assert templates(cluster) != before
     assert by_template(cluster) == ["0", "1"]
 
@@ -117,26 +117,26 @@ def test_another_address_and_another_key_take_the_place_of_the_first(cluster, in
     first, second = "first key of the server", "second key of the server"
     scorer = FunctionScorer(lambda _query, text: -float(len(text)))
     with running(scorer, token=first) as url:
-        installer.install(Wish(url, NAME, token=first, template=TEMPLATE))
+        installer.install(Wish(url, NAME, ("text",), token=first, template=TEMPLATE))
         assert by_template(cluster) == ["0", "1"]
     with running(scorer, token=second) as url:
         assert installer.status()["failure"]
-        installer.install(Wish(url, NAME, token=second))
+        installer.install(Wish(url, NAME, ("text",), token=second))
         assert (installer.status()["server"], installer.status()["failure"]) == (url, None)
         assert by_template(cluster) == ["0", "1"]
         port = int(url.rpartition(":")[2])
     with running(scorer, token=first, port=port) as url:  # the same address: the key alone is another one
         assert installer.status()["failure"]
-        assert installer.plan(Wish(url, NAME, token=first)) != []
-        installer.install(Wish(url, NAME, token=first))
-        assert installer.plan(Wish(url, NAME, token=first)) == []
+        assert installer.plan(Wish(url, NAME, ("text",), token=first)) != []
+        installer.install(Wish(url, NAME, ("text",), token=first))
+        assert installer.plan(Wish(url, NAME, ("text",), token=first)) == []
         assert by_template(cluster) == ["0", "1"]
 
 
 @pytest.mark.slow
 def test_what_an_older_osrerank_installed_is_found_and_mended(cluster, server, installer):
     """Its pipeline had no ``ignore_failure``, its connector no bounds, and its description no list of templates."""
-    installer.install(Wish(server, NAME))
+    installer.install(Wish(server, NAME, ("text",)))
     whole = cluster.transport.perform_request("GET", f"/_search/pipeline/{NAME}")[NAME]
     model_id = whole["response_processors"][0]["rerank"]["ml_opensearch"]["model_id"]
     older = {
@@ -149,7 +149,7 @@ def test_what_an_older_osrerank_installed_is_found_and_mended(cluster, server, i
     found = installer.status()
     assert (found["failure"], found["templates"]) == (None, [])
     assert [one.split()[0] for one in found["drifted"]] == [NAME]
-    installer.install(Wish(server, NAME, template=TEMPLATE))
+    installer.install(Wish(server, NAME, ("text",), template=TEMPLATE))
     assert installer.status()["drifted"] == []
     assert by_template(cluster) == ["0", "1"]
 
@@ -162,11 +162,11 @@ def test_a_restarted_node_goes_on(server, tmp_path):
     port = free_port()
     with start_opensearch(home, tmp_path, port=port) as (url, _process), contextlib.closing(OpenSearch(url)) as client:
         prepare(client)
-        Installer(client, NAME).install(Wish(server, NAME, template=TEMPLATE))
+        Installer(client, NAME).install(Wish(server, NAME, ("text",), template=TEMPLATE))
         assert by_template(client) == ["0", "1"]
     with start_opensearch(home, tmp_path, port=port) as (url, _process), contextlib.closing(OpenSearch(url)) as client:
         client.cluster.health(wait_for_status="yellow", timeout=60)
         found = Installer(client, NAME).status()
         assert (found["installed"], found["failure"], found["drifted"]) == (True, None, [])
         assert by_template(client) == ["0", "1"]
-        assert Installer(client, NAME).plan(Wish(server, NAME)) == []
+        assert Installer(client, NAME).plan(Wish(server, NAME, ("text",))) == []

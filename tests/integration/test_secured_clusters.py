@@ -134,9 +134,11 @@ def test_pipeline_needs_no_right_to_change_settings_that_are_set(node, loaded):
         )
         assert client.cluster.put_settings(body=settings)["acknowledged"]
         node.actions()
-        shown = CliRunner().invoke(cli, ["--url", node.url, "pipeline", "install", "--server", server, "--dry-run"])
+        shown = CliRunner().invoke(
+            cli, ["--url", node.url, "pipeline", "install", "--fields", "text", "--server", server, "--dry-run"]
+        )
         assert "cluster setting" not in shown.output
-        for words in (("install", "--server", server), ("status",)):
+        for words in (("install", "--server", server, "--index", "notes"), ("status",)):
             actions = node.run("pipeline", *words)
             assert "cluster:admin/settings/update" not in actions
             check(without_system_indexes(actions), "osrerank_setup")

@@ -73,7 +73,8 @@ def test_what_one_client_built_all_clients_find(
         assert len(encodings) == 1  # the query
         stage = another.search(QUERY, index=index_name, rerank=True)["rerank"]["stages"][0]
         assert "encoded" not in stage or stage["encoded"] == 0
-        lines = [{"index": index_name}, {"query": {"match": {"text": f"{QUERY} today"}}, "size": 5}] * 2
+        both = {"multi_match": {"query": f"{QUERY} today", "fields": ["title", "text"]}}
+        lines = [{"index": index_name}, {"query": both, "size": 5}] * 2
         del encodings[:]
         answers = another.msearch(body=lines, rerank={"query": f"{QUERY} today"})["responses"]
         assert [len(answer["hits"]["hits"]) for answer in answers] == [5, 5]

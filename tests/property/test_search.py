@@ -57,7 +57,7 @@ class Index(CannedTransport):
 
     def perform_request(self, method, url, params=None, body=None, **options):
         answer = super().perform_request(method, url, params, body, **options)
-        if not url.endswith("/_search"):
+        if not url.endswith("/_search") or "from" not in body:
             return answer
         hits = answer["hits"]["hits"][body["from"] : body["from"] + body["size"]]
         return {**answer, "hits": {**answer["hits"], "hits": hits}}

@@ -27,6 +27,7 @@ from osrerank.embedded.storage.index import Snapshot
 from osrerank.embedded.storage.shard import EVERY, ID, PRESENT
 
 K1, B = 1.2, 0.75
+INDEX = "_index"
 TF_OF_ONE = 1 / (1 + K1)
 """BM25's frequency factor of a term that occurs once in a field of average length."""
 
@@ -170,8 +171,8 @@ class LeafQueries:
         path, options = single_field("term", body, "value", frozenset({"value", "boost", "case_insensitive"}))
         if options.get("case_insensitive"):
             raise unsupported("[case_insensitive] in [term]")
-        if path == ID:
-            return boosted(self._ids({"values": [options["value"]]}), boost_of(options))
+        if path in (ID, INDEX):
+            return self._terms({path: [options["value"]], "boost": boost_of(options)})
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
             return self._unknown(field)
@@ -225,6 +226,9 @@ class LeafQueries:
             raise unsupported("[terms] lookup", "give the list of terms")
         if path == ID:
             return boosted(self._ids({"values": wanted}), boost)
+        if path == INDEX:
+            is_named = self._snapshot.name in wanted
+            return TQuery.const_score_query(TQuery.all_query() if is_named else TQuery.empty_query(), boost)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
             return self._unknown(field)

@@ -15,6 +15,7 @@ from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
 from osrerank.server.opensearch.cluster import Change, check_plugins, explained, joined, needed_changes, put, restored
+from osrerank.server.opensearch.fields import fields_missing
 from osrerank.server.opensearch.ml_commons import CallBounds, Models
 from osrerank.server.opensearch.templates import Templates, template_of
 
@@ -36,16 +37,18 @@ class Wish:
         default_for: an index whose searches all go through the pipeline.
         bounds: of the cluster's calls to the server.
         template: a search template that goes through the pipeline.
+        index: where the fields were looked up.
     """
 
     server: str
     name: str
-    fields: tuple[str, ...] = ("text",)
+    fields: tuple[str, ...]
     oversample: float = 1.0
     token: str | None = field(default=None, repr=False)
     default_for: str | None = None
     bounds: CallBounds = field(default_factory=CallBounds)
     template: str | None = None
+    index: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +59,26 @@ class Before:
         settings: the cluster settings.
         defaults: index -> its default pipeline before; None where it had none.
         templates: search templates that it made.
+        index: where the fields were looked up; empty where they were not.
     """
 
     settings: tuple[Change, ...] = ()
     defaults: Mapping[str, str | None] = field(default_factory=dict)
     templates: tuple[str, ...] = ()
+    index: str = ""
 
     @classmethod
     def parse(cls, description: str) -> Self:
         """Read a pipeline's description."""
         content = json.loads(description.removeprefix(MARK))
         settings = (Change(name, before, after, tuple(added)) for name, before, after, added in content["settings"])
-        return cls(tuple(settings), content["defaults"], tuple(content.get("templates", ())))
+        return cls(tuple(settings), content["defaults"], tuple(content.get("templates", ())), content.get("index", ""))
 
     def describe(self) -> str:
         """Return a pipeline's description."""
         settings = [[one.name, one.before, one.after, one.added] for one in self.settings]
         content = {"settings": settings, "defaults": dict(self.defaults), "templates": list(self.templates)}
+        content |= {"index": self.index} if self.index else {}
         return MARK + json.dumps(content)
 
 
@@ -147,7 +153,7 @@ class Installer:
         earlier = Before() if found is None else found.before
         templates = (*earlier.templates, *self._without_template(wish, found))
         defaults = {**self._without_default(wish), **earlier.defaults}
-        before = Before(joined(earlier.settings, changes), defaults, templates)
+        before = Before(joined(earlier.settings, changes), defaults, templates, wish.index or earlier.index)
         try:
             self._install(wish, found, before, changes)
         except InstallError:
@@ -205,12 +211,19 @@ class Installer:
         drifted += [name for name in found.before.templates if not self._templates.has(name, template)]
         return replace(found, drifted=tuple(drifted))
 
-    def status(self) -> dict[str, Any]:
-        """Return what is installed and whether it works."""
+    def status(self, index: str = "") -> dict[str, Any]:
+        """Return what is installed and whether it works.
+
+        Args:
+            index: which must have the pipeline's fields; empty for the one of the installation, those whose default
+                the pipeline is, or any.
+        """
         found = self.find()
         if found is None:
             return {"pipeline": self._name, "installed": False}
         state = None if found.model_id is None else self._models.state(found.model_id)
+        default_for = self._indexes()
+        index = index or found.before.index or ",".join(default_for)
         return {
             "pipeline": self._name,
             "installed": True,
@@ -219,7 +232,8 @@ class Installer:
             "model_state": state,
             "fields": list(found.fields),
             "oversample": found.oversample,
-            "default_for": self._indexes(),
+            "missing_fields": fields_missing(self._client, index, found.fields),
+            "default_for": default_for,
             "templates": list(found.before.templates),
             "settings": [str(change) for change in found.before.settings],
             "drifted": [f"{name} {DRIFTED}" for name in found.drifted],

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
 from osrerank.response import FIRST_PASS, hits_of, parse_hit, sections_of
-from osrerank.retrieval.text_fields import TITLES
+from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Section
 
 TERM_BEGINS, TERM_ENDS = "\ue000", "\ue001"
@@ -122,9 +122,13 @@ def compare(
     """
     relevance = {} if judged is None else judged[1]
     hits = hits_of(response)
-    title = next((name for name in fields if TITLES.search(name)), "")
-    documents = [_document(hit, rank, fields, title, relevance) for rank, hit in enumerate(hits, start=1)]
+    title = next((name for name in fields if is_title(name)), "")
     marks = response["rerank"]
+    own = marks.get("fields_by_index", {})
+    documents = [
+        _document(hit, rank, own.get(hit.get("_index"), fields), title, relevance)
+        for rank, hit in enumerate(hits, start=1)
+    ]
     total = response["hits"].get("total") or {}
     return ComparedSearch(
         **asked,
@@ -133,7 +137,7 @@ def compare(
         first_pass_ms=marks["first_pass_took_ms"],
         took_ms=response.get("took", 0),
         applied=marks["applied"],
-        reason=marks["reason"],
+        reason="; ".join(filter(None, (marks["reason"], *marks.get("warnings", ())))) or None,
         blend=blend,
         stages=[StageLine(**{name: stage[name] for name in StageLine.model_fields}) for stage in marks["stages"]],
         documents=documents,

@@ -25,7 +25,6 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, ScoringError, WorkerError
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.retrieval.requests import engine_of
-from osrerank.retrieval.text_fields import USUAL
 from osrerank.scoring.registry import HTTP
 from osrerank.server.api.errors import ANSWERS, Fault, Refused
 from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
@@ -168,7 +167,7 @@ class Comparison:
         except TransportError as error:
             raise refusal(error, index, engine_of(self.client)) from error
         asked = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
-        fields = response["rerank"].get("fields") or USUAL
+        fields = response["rerank"].get("fields") or ()
         return compare(response, asked, fields, self.judgments.of(query), self._blend(response, index, options))
 
     def _response(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:

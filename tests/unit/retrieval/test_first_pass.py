@@ -9,7 +9,7 @@ MATCH = {"query": {"match": {"text": "x"}}}
 
 
 def planned(body=None, params=None, depth=100, **options):
-    return plan({**MATCH, **(body or {})}, params or {}, Rerank(**options), depth)
+    return plan({**MATCH, **(body or {})}, params or {}, Rerank(**{"fields": ("title", "text"), **options}), depth)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_requests_and_usable_terms():
     vectors = {"docs": [{"_id": "7", "term_vectors": {"body": VECTOR}}]}
     tokens = {"tokens": [{"token": "salt"}, {"token": "salt"}]}
     rm3 = Rm3(documents=3, field="body")
-    asking = expand("salts of salt", ["a/1", "b*"], rm3, {"routing": "r", "size": 3})
+    asking = expand("salts of salt", ["a/1", "b*"], rm3, {"routing": "r", "size": 3}, ["title", "text"])
     (search, many, analyze), query = answers_to(asking, found, vectors, tokens)
     assert search.path == "/a%2F1,b*/_search"
     assert search.body == {"query": {"match": {"body": {"query": "salts of salt"}}}, "size": 3, "_source": False}
@@ -90,7 +90,7 @@ def test_requests_and_usable_terms():
 
 
 def test_nothing_found_leaves_the_query():
-    (search,), query = answers_to(expand("salt", None, Rm3(), {}), {"hits": {"hits": []}})
+    (search,), query = answers_to(expand("salt", None, Rm3(), {}, ["title", "text"]), {"hits": {"hits": []}})
     assert search.path == "/_search"
     assert query == {"match": {"text": {"query": "salt"}}}
 

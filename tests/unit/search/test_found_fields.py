@@ -11,8 +11,10 @@ import pytest
 from opensearchpy import TransportError
 
 from osrerank import Client, connect
+from osrerank.errors import ConfigError
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.kept import KEPT_S
+from osrerank.retrieval.query_text import searched_fields
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.articles import ARTICLES, fill
 from tests.rankings import response_of
@@ -56,11 +58,10 @@ def test_text_fields_are_found_searched_and_read(client: Client) -> None:
     assert paths == ["GET /articles/_mapping", search, search, search]
 
 
-def test_title_and_text_are_read_where_the_mapping_has_either(client: Client) -> None:
-    fill(client, "notes", [{"text": "blood pressure", "summary": "low blood pressure once more"}])
-    paths = requests_of(client)
-    assert read(client, "notes") == (1, ["title", "text"])
-    assert paths == ["GET /notes/_mapping", "POST /notes/_search"]
+def test_title_and_text_are_ordinary_names(client: Client) -> None:
+    notes = [{"title": "Notes", "text": "see below", "summary": "low blood pressure once more"}]
+    fill(client, "notes", notes)
+    assert read(client, "notes") == (1, ["title", "text", "summary"])
 
 
 def test_what_is_read_follows_what_is_searched(client: Client) -> None:
@@ -69,25 +70,69 @@ def test_what_is_read_follows_what_is_searched(client: Client) -> None:
     assert read(client, fields="body") == (2, ["body"])
 
 
-def test_queries_of_ones_own_and_multi_searches_read_them(client: Client) -> None:
-    query = {"match": {"body": "low blood pressure"}}
+LOW = {"query": "low blood pressure"}
+OWN = [
+    ({"match": {"body": LOW}}, ["body"]),
+    ({"multi_match": {**LOW, "fields": ["headline^2", "body"]}}, FOUND),
+    ({"multi_match": {**LOW, "fields": ["body", "body.keyword", "url"]}}, ["body", "url"]),
+    ({"multi_match": {**LOW, "fields": ["bod*"]}}, ["body"]),
+    ({"multi_match": {**LOW, "fields": ["*"], "lenient": True}}, FOUND),
+    ({"multi_match": LOW}, FOUND),
+    ({"bool": {"must": {"match": {"body": LOW}}, "should": {"match_phrase": {"headline": "low blood pressure"}}}},
+     ["body", "headline"]),
+    ({"bool": {"must": {"match": {"body": LOW}}, "filter": {"match": {"url": "/b"}}}}, ["body"]),
+    ({"match": {"body.keyword": "low blood pressure"}}, FOUND),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "fields"), OWN)
+def test_a_query_of_ones_own_is_read_by_the_fields_that_it_searches(
+    client: Client, query: dict[str, Any], fields: list[str]
+) -> None:
+    fill(client, "articles", [*ARTICLES, {"headline": "x y", "body": "low blood pressure"}])
     answer = client.search(query, index="articles", rerank=True)
-    assert (answer["rerank"]["applied"], answer["rerank"]["fields"]) == (True, FOUND)
+    assert (answer["rerank"]["applied"], answer["rerank"]["fields"]) == (True, fields)
     lines = [{"index": "articles"}, {"query": query}, {}, {"query": query}]
     for one in client.msearch(body=lines, index="articles", rerank=True)["responses"]:
-        assert (one["rerank"]["applied"], one["rerank"]["fields"]) == (True, FOUND)
+        assert (one["rerank"]["applied"], one["rerank"]["fields"]) == (True, fields)
+
+
+@pytest.mark.parametrize(
+    ("clause", "fields"),
+    [
+        ({"query_string": {"query": "title:low AND bod*:(blood) pressure"}}, ("title", "bod*")),
+        ({"query_string": {"query": "see http://a.b at 10:30", "default_field": "body"}}, ("body",)),
+        ({"combined_fields": {"query": "low", "fields": ["a", "b"]}}, ("a", "b")),
+        ({"nested": {"path": "c", "query": {"match": {"c.d": "low"}}}}, ("c.d",)),
+        ({"neural": {"vector": {"query_text": "low", "k": 3}}}, ()),
+        ({"term": {"tag": "x"}}, ()),
+        ({"dis_max": {"queries": [{"match": {"a": "low"}}, {"simple_query_string": {"query": "low"}}]}}, ()),
+    ],
+)
+def test_fields_of_clauses(clause: dict[str, Any], fields: tuple[str, ...]) -> None:
+    assert searched_fields(clause) == fields
 
 
 def test_several_indices_aliases_and_patterns(client: Client) -> None:
-    fill(client, "papers", [{"abstract": "On the low pressure of the blood"}])
+    fill(client, "papers", [{"abstract": "On the low pressure of the blood", "headline": "x", "pages": "low 3"}])
     client.indices.put_alias(index="articles", name="news")
-    assert read(client, "articles,papers") == (3, ["headline", "abstract", "body"])
+    assert read(client, "articles,papers") == (3, ["headline", "body", "abstract"])
     assert read(client, "news") == (2, FOUND)
-    assert read(client, "pap*") == (1, ["abstract"])
+    assert read(client, "pap*") == (1, ["headline", "abstract"])
     assert read(client, ["articles", "papers"])[0] == 3  # type: ignore[arg-type]
 
 
-def test_a_new_field_is_found_when_the_mapping_is_old(client: Client) -> None:
+def test_an_index_whose_fields_differ_is_searched_and_read_by_its_own(client: Client) -> None:
+    fill(client, "codes", [{"body": "B1", "story": "A quiet day at sea for all of us"}, {"body": "low", "story": "x"}])
+    fill(client, "codes", [{"body": f"B{place}", "story": "Nothing is low or blood here"} for place in range(9)])
+    texts: list[str] = []
+    scorer = FunctionScorer(lambda _query, text: float(texts.append(text) or len(text)))  # type: ignore[func-returns-value]
+    client.reranker.scorer = lambda *_, **__: scorer  # type: ignore[method-assign,assignment]
+    marks = client.search("low blood pressure", index="articles,codes", rerank=True)["rerank"]
+    assert marks["fields_by_index"] == {"articles": FOUND, "codes": ["story"]}
+
+
+def test_a_new_field_is_found_when_a_minute_is_over(client: Client) -> None:
     now = 0.0
     client.found_fields = FoundFields(lambda: now)
     assert read(client)[1] == FOUND
@@ -97,6 +142,30 @@ def test_a_new_field_is_found_when_the_mapping_is_old(client: Client) -> None:
     assert read(client) == (3, ["headline", "summary", "body"])
 
 
+def test_an_index_that_was_made_again_is_looked_at_again(client: Client) -> None:
+    assert read(client) == (2, FOUND)
+    for second in ("content", "text"):
+        client.indices.delete(index="articles")
+        fill(client, "articles", [{"headline": "Low", second: "Blood pressure is low at noon"}])
+        assert read(client) == (1, ["headline", second])
+
+
+def test_samples_are_taken_once_a_minute(client: Client) -> None:
+    now = 0.0
+    client.found_fields = FoundFields(lambda: now)
+    paths = requests_of(client)
+    for now in (0.0, 30.0, 59.0, 61.0, 90.0):  # noqa: B007 - the clock's
+        read(client)
+    assert paths.count("GET /articles/_mapping") == 2
+    assert paths.count("POST /articles/_search") == 5 + 2
+
+
+def test_fields_that_the_first_documents_lack_are_sampled_apart(client: Client) -> None:
+    late = {"headline": "x", "story": "Low blood pressure is a matter of salt"}
+    fill(client, "late", [*[{"headline": f"Headline {n}"} for n in range(25)], late])
+    assert read(client, "late") == (1, ["headline", "story"])
+
+
 def test_an_index_that_was_empty(client: Client) -> None:
     client.indices.create(index="later")
     assert client.search("low", index="later", rerank=True)["rerank"]["reason"] == "there are no hits"
@@ -104,16 +173,30 @@ def test_an_index_that_was_empty(client: Client) -> None:
     assert read(client, "later") == (2, FOUND)
 
 
-@pytest.mark.parametrize("options", [{"query_fields": ["summary^2", "text"]}, {"fields": ["summary", "text"]}])
-def test_named_fields_that_are_not_there_are_named(
-    client: Client, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+NAMED = [
+    ({"query_fields": ["bdy^2"]}, ["the mapping has no bdy; the nearest name is body"]),
+    ({"query_fields": ["headline", "texts"]}, ["the mapping has no texts; the nearest name is note"]),
+    ({"fields": ["body", "urls"]}, ["the mapping has no urls; the nearest name is url"]),
+    ({"fields": ["body", "note"]}, ["note has no text in any of the hits; the nearest name is body"]),
+    ({"fields": ["b*"], "query_fields": ["headline", "bo*^3"]}, []),
+]
+
+
+@pytest.mark.parametrize(("options", "warnings"), NAMED)
+def test_named_fields_that_give_no_text_are_named(
+    client: Client, options: dict[str, Any], warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    client.indices.put_mapping(index="articles", body={"properties": {"note": {"type": "text"}}})
+    client.found_fields = FoundFields(lambda: 0.0)
     with caplog.at_level(logging.WARNING):
-        marks = client.search("low blood pressure", index="articles", rerank=options)["rerank"]
-    missing = "the mapping has no summary, text; its text fields are headline, body, url"
-    assert marks["applied"] is False
-    assert marks["reason"].endswith(f"; {missing}")
-    assert missing in caplog.text
+        for _ in range(3):
+            marks = client.search("low blood pressure", index="articles", rerank=options)["rerank"]
+            assert marks["warnings"] == warnings
+    lines = [record.getMessage() for record in caplog.records if "[fields-missing]" in record.getMessage()]
+    assert lines == [f"[fields-missing] search of articles: {sentence}" for sentence in warnings]
+    if warnings:
+        with pytest.raises(ConfigError, match=warnings[0]):
+            client.search("low blood pressure", index="articles", rerank={**options, "on_failure": "raise"})
 
 
 def test_searches_that_find_nothing_read_the_mapping_now_and_then(client: Client) -> None:
@@ -122,7 +205,7 @@ def test_searches_that_find_nothing_read_the_mapping_now_and_then(client: Client
     for options in ({}, {"query_fields": ["summary"]}):
         for _ in range(5):
             client.search("nothing of this", index="articles", rerank=options or True)  # type: ignore[arg-type]
-    assert paths.count("GET /articles/_mapping") == 2
+    assert paths.count("GET /articles/_mapping") == 1
     assert paths.count("POST /articles/_search") == 10 + 1  # and a sample
 
 
@@ -138,14 +221,25 @@ class Closed(CannedTransport):
         return super().perform_request(method, url, *arguments, **options)
 
 
-def test_where_mappings_may_not_be_read_title_and_text_are_and_the_log_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_where_mappings_may_not_be_read_default_fields_are_and_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
     client = connect("http://localhost:9", scorer=SCORER, transport_class=Closed, answer=response_of(["a", "bbb"]))
-    assert read(client, "i") == (2, ["title", "text"])
-    assert "the mapping of i cannot be read, title and text are searched" in caplog.text
+    assert read(client, "i") == (2, ["text"])
+    warning = "the fields of i cannot be looked up: its default fields are searched"
+    assert f"[mapping-unread] {warning}" in caplog.text
     transport: Any = client.transport
-    assert transport.requests[0]["body"]["query"]["multi_match"]["fields"] == ["title", "text"]
+    assert "fields" not in transport.requests[0]["body"]["query"]["multi_match"]
+    assert client.search("low", index="i", rerank={"fields": "text"})["rerank"]["warnings"] == [warning]
+
+
+def test_an_index_without_text_says_so(client: Client) -> None:
+    client.indices.create(index="codes", body={"mappings": {"properties": {"code": {"type": "keyword"}}}})
+    fill(client, "codes", [{"code": "low"}])
+    marks = client.search("low", index="codes", rerank=True)["rerank"]
+    assert marks["warnings"] == ["the mapping has no text field, only code: the index's default fields are searched"]
+
+
+def test_feedback_searches_the_body_that_was_found(client: Client) -> None:
+    assert read(client, rm3=True) == (1, FOUND)
 
 
 def test_responses_from_elsewhere(client: Client) -> None:

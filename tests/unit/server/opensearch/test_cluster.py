@@ -143,7 +143,7 @@ def test_secrets_are_not_in_what_is_shown():
     from osrerank.server.opensearch.install import Wish
     from osrerank.server.opensearch.ml_commons import connector_of
 
-    assert "s3cret" not in repr(Wish(SERVER, "n", token="s3cret"))
+    assert "s3cret" not in repr(Wish(SERVER, "n", ("text",), token="s3cret"))
     connector = connector_of("n", SERVER, "s3cret")
     assert json.dumps(connector).count("s3cret") == 1
     assert connector["actions"][0]["headers"]["Authorization"] == "Bearer ${credential.token}"

@@ -1,0 +1,242 @@
+"""What a search searches and reads, in each of its indices: what somebody names, else what was found."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Self
+
+from osrerank.options.rerank import Rerank
+from osrerank.retrieval.mapping import TEXT_KINDS, Leaf, Leaves, lacking, nearest, plain, resolve
+from osrerank.retrieval.text_fields import is_title
+
+
+class FoundNames(tuple[str, ...]):
+    """Names of fields that nobody named: a search whose options have them finds its fields anew."""
+
+    __slots__ = ()
+
+
+class CheckedNames(tuple[str, ...]):
+    """Names of fields that were looked up once: searches with them say nothing more of what is missing."""
+
+    __slots__ = ()
+
+
+def named(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names that somebody gave; empty for those that were found."""
+    return () if names is None or isinstance(names, FoundNames) else tuple(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The fields that a search names.
+
+    Attributes:
+        searched: by options, for a query given as text.
+        read: by options, for the model.
+        own: by the caller's own query; None where the query is a text.
+        others: to read by another ranking of the same search.
+        defined: fields that the caller's body defines.
+        is_checked: whether the names were looked up before.
+    """
+
+    searched: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    own: tuple[str, ...] | None = None
+    others: tuple[str, ...] = ()
+    defined: tuple[Leaf, ...] = ()
+    is_checked: bool = False
+
+    def needs_found(self, mappings: Sequence[Leaves]) -> bool:
+        """Return whether some fields are left open."""
+        if self.own is None:
+            return not self.searched
+        texts = self.own_texts(mappings)
+        return not (self.read or self.searched) and (not texts or any("*" in name for name in texts))
+
+    def own_texts(self, mappings: Sequence[Leaves]) -> list[str]:
+        """Return the names of the caller's own query that are texts, or patterns of some."""
+        return [name for name in self.own or () if any(leaf.kind in TEXT_KINDS for leaf in _leaves(mappings, name))]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Indices that have the same fields.
+
+    Attributes:
+        indices: their names.
+        searched: fields that a query given as text searches.
+        read: fields whose text the model reads.
+    """
+
+    indices: tuple[str, ...]
+    searched: tuple[str, ...]
+    read: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of a search, and what is to be said about them.
+
+    Attributes:
+        searched: fields that a query given as text searches; none where only the index's default fields are known.
+        read: fields whose text the model reads; none where the hits have to show which there are.
+        parts: the indices, where nobody named fields and theirs differ.
+        paths: a name that options give -> the names that are read for it.
+        nested: a field -> the nested object that it is in.
+        fetched: fields whose text ``_source`` does not have as written, so that ``fields`` has to return it.
+        is_lenient: whether a searched field is of a kind that not every text fits.
+        options: the names that options give, without boosts, and whether a query given as text searches them.
+        missing: those that the mapping lacks.
+        nearest: a name that options give -> the nearest one that the mapping has.
+        warnings: what else is wrong.
+    """
+
+    searched: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nested: Mapping[str, str] = field(default_factory=dict)
+    fetched: frozenset[str] = frozenset()
+    is_lenient: bool = False
+    options: Mapping[str, bool] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    nearest: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def named_by(cls, options: Rerank) -> Self:
+        """Return the fields that options name, where no mapping is known."""
+        return cls.of_names(named(options.query_fields), named(options.fields))
+
+    @classmethod
+    def of_names(cls, searched: tuple[str, ...], read: tuple[str, ...]) -> Self:
+        """Return fields of these names, as they are."""
+        names = union([map(plain, read or searched)])
+        return cls(searched, names, paths={name: (name,) for name in names}, options=dict.fromkeys(names, False))
+
+    def read_for(self, names: Sequence[str] | None) -> tuple[str, ...]:
+        """Return the names to read for those that options have; without any, those of the search."""
+        given = named(names)
+        return union(self.paths.get(plain(name), (plain(name),)) for name in given) if given else self.read
+
+    def by_index(self, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
+        """Return what is read in each index, where options name nothing and the indices differ."""
+        return {} if named(names) else {index: part.read for part in self.parts for index in part.indices}
+
+    def complaints(self, texts: Collection[str] | None) -> list[str]:
+        """Return what is to be said about names of options that the mapping lacks, or that give no text.
+
+        Args:
+            texts: names that gave a text; None where there are no hits.
+        """
+        said = []
+        for name, is_searched in self.options.items():
+            gives = texts is not None and any(path in texts for path in self.paths.get(name, (name,)))
+            near = f"; the nearest name is {self.nearest[name]}" if self.nearest.get(name) else ""
+            if name in self.missing and (is_searched or not gives):
+                said.append(f"the mapping has no {name}{near}")
+            elif texts is not None and not gives and name in self.paths:
+                said.append(f"{name} has no text in any of the hits{near}")
+        return said
+
+
+def resolved(every: Mapping[str, Leaves], found: Sequence[Part], wanted: Wanted) -> Fields:
+    """Return the fields of a search.
+
+    Args:
+        every: the fields of each index.
+        found: what is searched and read where nobody names fields.
+        wanted: what is named.
+    """
+    mappings = with_defined(every, wanted)
+    paths = {plain(name): _paths(mappings, name) for name in (*wanted.read, *wanted.others)}
+    parts = [Part(one.indices, one.searched, _own_read(mappings, one.read, wanted)) for one in found]
+    if wanted.read or wanted.searched:
+        read = union(paths[plain(name)] for name in wanted.read) or _each_text_once(mappings, wanted.searched)
+    else:
+        read = union(one.read for one in parts) or _own_read(mappings, (), wanted)
+    searched = _expanded(mappings, wanted.searched) or union(one.searched for one in parts)
+    leaves = {leaf.path: leaf for each in mappings for leaf in each.values()}
+    searched_names = set(map(plain, wanted.searched))
+    options = {plain(name): plain(name) in searched_names for name in (*wanted.searched, *wanted.read, *wanted.others)}
+    if not wanted.read:
+        paths |= {name: _read_under(mappings, name, read) for name in searched_names}
+    differ = len({(one.searched, one.read) for one in parts}) > 1
+    return Fields(
+        searched=searched,
+        read=read,
+        parts=tuple(parts) if differ and not wanted.searched else (),
+        paths=paths,
+        nested={name: leaf.nested for name, leaf in leaves.items() if leaf.nested},
+        fetched=frozenset(name for name, leaf in leaves.items() if not leaf.is_written),
+        is_lenient=any(leaves[plain(name)].kind not in TEXT_KINDS for name in searched if plain(name) in leaves),
+        options={} if wanted.is_checked else options,
+        missing=tuple(lacking(mappings, options)),
+        nearest={name: nearest(mappings, name) for name in options},
+    )
+
+
+def with_defined(every: Mapping[str, Leaves], wanted: Wanted) -> list[Leaves]:
+    """Return the fields of each index, with those that the search defines."""
+    return [{**leaves, **{leaf.path: leaf for leaf in wanted.defined}} for leaves in every.values()]
+
+
+def union(names: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Return the names in several lists, each once."""
+    return tuple(dict.fromkeys(name for each in names for name in each))
+
+
+def _leaves(mappings: Sequence[Leaves], name: str) -> list[Leaf]:
+    """Return the fields that a name stands for in any of the mappings, each once."""
+    return list({leaf.path: leaf for leaves in mappings for leaf in resolve(leaves, name)}.values())
+
+
+def _paths(mappings: Sequence[Leaves], name: str) -> tuple[str, ...]:
+    """Return the names that are read for a name of the options; itself, where no mapping has it."""
+    leaves = [] if ":" in name else _leaves(mappings, name)
+    return union(read_of(leaf) for leaf in leaves) or (plain(name),)
+
+
+def read_of(leaf: Leaf) -> tuple[str, ...]:
+    """Return the names under which hits have a field's text: of the fields that are copied to it, then its own."""
+    return (*sorted(leaf.copied_from, key=lambda name: (not is_title(name), name)), leaf.path)
+
+
+def _each_text_once(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the fields that names stand for, without those that have another one's text."""
+    by_source: dict[str, str] = {}
+    for name in names:
+        for leaf in _leaves(mappings, name) or [Leaf(plain(name), source=plain(name))]:
+            for path in read_of(leaf):
+                by_source.setdefault(leaf.source if path == leaf.path and leaf.source else path, path)
+    return tuple(by_source.values())
+
+
+def _read_under(mappings: Sequence[Leaves], name: str, read: Collection[str]) -> tuple[str, ...]:
+    """Return the names that are read for one that is searched: its fields', or others' that have the same texts."""
+    leaves = _leaves(mappings, name)
+    sources = {path for leaf in leaves for path in (leaf.source or leaf.path, *leaf.copied_from)} or {name}
+    texts = {path: {leaf.source or path for leaf in _leaves(mappings, path)} or {path} for path in read}
+    return tuple(path for path in read if texts[path] & sources)
+
+
+def _own_read(mappings: Sequence[Leaves], found: tuple[str, ...], wanted: Wanted) -> tuple[str, ...]:
+    """Return what is read of the texts that the caller's own query searches, of patterns those that were found."""
+    texts = wanted.own_texts(mappings)
+    patterns = [plain(name) for name in texts if "*" in name]
+    fits = [name for name in found if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    return _each_text_once(mappings, [*fits, *(name for name in texts if "*" not in name or not fits)]) or found
+
+
+def _expanded(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names to search: objects and what is nested by their fields, which a query cannot name otherwise."""
+    expanded: list[str] = []
+    for name in names:
+        leaves = _leaves(mappings, name)
+        is_object = "*" not in name and [leaf.path for leaf in leaves] != [plain(name)]
+        boost = name[len(plain(name)) :]
+        expanded += [leaf.path + boost for leaf in leaves if is_object or leaf.nested] or [name]
+        if leaves and not is_object and "*" in name and any(leaf.nested for leaf in leaves):
+            expanded.append(name)
+    return tuple(dict.fromkeys(expanded))

@@ -1,0 +1,93 @@
+"""Samples of the documents of indices, and the text fields that are found by them."""
+
+import logging
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any
+
+from osrerank.response import hits_of
+from osrerank.retrieval.fields import Part, read_of, union
+from osrerank.retrieval.mapping import Leaf, Leaves
+from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.text_fields import candidates_of, choose, values_of
+
+logger = logging.getLogger(__name__)
+
+SAMPLE = 20
+"""Documents whose values are looked at, and as many again for the fields that these lack."""
+MOST_SAMPLED = 20
+"""Groups of indices of which samples are taken; in others names and types decide."""
+MOST_CLAUSES = 200
+
+
+def find_parts(index: Any, every: Mapping[str, Leaves]) -> Generator[SideRequest, Any, tuple[Part, ...]]:
+    """Yield the requests for samples, and return the fields of each group of indices; none if there are no documents.
+
+    Args:
+        index: as the caller names what is searched.
+        every: the fields of each index.
+    """
+    groups = _groups(every)
+    samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for leaves, names in groups[:MOST_SAMPLED]:
+        if leaves:
+            samples[names] = yield from _sample(index, leaves, names if len(groups) > 1 else ())
+    if not any(samples.values()):
+        return ()
+    parts = _joined(_part(names, choose(leaves, samples.get(names, [])), every[names[0]]) for leaves, names in groups)
+    for part in parts:
+        logger.info("in %s, %s are searched", ", ".join(part.indices[:5]), ", ".join(part.searched) or "default fields")
+    return parts
+
+
+def parts_by_name(every: Mapping[str, Leaves]) -> tuple[Part, ...]:
+    """Return the fields of each group of indices as far as names and types tell."""
+    return _joined(_part(names, choose(leaves, []), every[names[0]]) for leaves, names in _groups(every))
+
+
+def _groups(every: Mapping[str, Leaves]) -> list[tuple[tuple[Leaf, ...], tuple[str, ...]]]:
+    """Return the indices that have the same text fields, the largest group first."""
+    groups: dict[tuple[Leaf, ...], list[str]] = {}
+    for name in sorted(every):
+        groups.setdefault(tuple(candidates_of(every[name])), []).append(name)
+    return sorted(((leaves, tuple(names)) for leaves, names in groups.items()), key=lambda one: (-len(one[1]), one[1]))
+
+
+def _part(names: tuple[str, ...], texts: Sequence[Leaf], leaves: Leaves) -> Part:
+    return Part(names, tuple(leaf.path for leaf in texts), union(_readable(leaf, leaves) for leaf in texts))
+
+
+def _readable(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
+    """Return the names under which ``_source`` has a field's text, or else those under which ``fields`` has it."""
+    written = leaves.get(leaf.source)
+    return (written.path,) if written is not None and written.is_written and not leaf.copied_from else read_of(leaf)
+
+
+def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Return parts of which no two have the same fields."""
+    by_fields: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for part in parts:
+        by_fields.setdefault((part.searched, part.read), []).extend(part.indices)
+    return tuple(Part(tuple(sorted(names)), *fields) for fields, names in by_fields.items())
+
+
+def _sample(
+    index: Any, leaves: Sequence[Leaf], names: Sequence[str]
+) -> Generator[SideRequest, Any, list[Mapping[str, Any]]]:
+    """Yield requests for some documents, and for some that have the fields which these lack, and return them."""
+    paths = sorted({path for leaf in leaves for path in leaf.copied_from or (leaf.source,)})
+    only = [{"terms": {"_index": list(names)}}] if names else [{"match_all": {}}]
+
+    def request(**clauses: Any) -> SideRequest:
+        body = {"query": {"bool": {"filter": only, **clauses}}, "size": SAMPLE, "_source": paths}
+        return SideRequest("POST", path_of(index, "_search"), body, {"search_pipeline": "_none"})
+
+    found = yield request()
+    sources = [hit.get("_source") or {} for hit in hits_of(found)]
+    if len(sources) < SAMPLE:
+        return sources
+    unseen = [leaf.path for leaf in leaves if not any(values_of(source, leaf) for source in sources)]
+    if unseen:
+        exist = [{"exists": {"field": path}} for path in unseen[:MOST_CLAUSES]]
+        more = yield request(must=[{"bool": {"should": exist}}])
+        sources += [hit.get("_source") or {} for hit in hits_of(more)]
+    return sources

@@ -1,0 +1,74 @@
+"""The fields whose texts a search pipeline sends to the rerank server: found in an index, or checked there."""
+
+from collections.abc import Mapping, Sequence
+
+from opensearchpy import AuthorizationException, NotFoundError, OpenSearch
+
+from osrerank.client import Client
+from osrerank.errors import InstallError
+from osrerank.retrieval.mapping import Leaf, lacking, leaves_by_index, nearest
+from osrerank.server.opensearch.cluster import explained
+
+STEP = "look at the fields"
+
+
+def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the fields that a model is to read in an index.
+
+    Args:
+        client: the cluster's.
+        index: a name, an alias or a pattern.
+        named: fields to check; none to find them.
+
+    Raises:
+        InstallError: there is no such index, it lacks a named field, or what it has cannot be sent.
+    """
+    with explained(STEP):
+        if not _mappings(client, index):
+            raise InstallError(f"there is no index {index}: make it first, or name another one", step=STEP)
+        fields = client.fields_of(index, rerank={"fields": list(named), "query_fields": list(named)} if named else True)
+        documents = client.count(index=index)["count"]
+    read = ", ".join(fields.read) or "no text"
+    unsent = [name for name in fields.read if name in fields.fetched]
+    reasons = [*fields.warnings, *fields.complaints(None)]
+    if unsent:
+        reasons.append(
+            f"OpenSearch's processor reads _source alone, which has no {', '.join(unsent)} as it is searched"
+        )
+    if not documents and not named:
+        reasons.append("it has no documents yet, whose values would show which of its fields hold text")
+    if reasons or not fields.read:
+        raise InstallError(f"in {index} was found: {read}; {'; '.join(reasons)}; name others with --fields", step=STEP)
+    return fields.read
+
+
+def fields_missing(client: OpenSearch, index: str, names: Sequence[str]) -> list[str]:
+    """Return a sentence for each field that no index has, with the nearest name.
+
+    Args:
+        client: the cluster's.
+        index: a name, an alias or a pattern; empty for all that the user may see.
+        names: fields that a pipeline sends.
+    """
+    with explained(STEP):
+        try:
+            every = _mappings(client, index or "*")
+        except AuthorizationException:
+            if not index:  # whoever may not read every mapping has not asked for it
+                return []
+            raise
+    if not every and not index:
+        return []
+    if not every:
+        return [f"there is no index behind {index}"]
+    near = {name: nearest(every, name) or "none" for name in lacking(every, names)}
+    where = index or "any name"
+    return [f"no index behind {where} has {name}; the nearest name is {other}" for name, other in near.items()]
+
+
+def _mappings(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
+    """Return the fields of each index; none where there is no such index."""
+    try:
+        return list(leaves_by_index(client.indices.get_mapping(index=index)).values())
+    except NotFoundError:
+        return []
