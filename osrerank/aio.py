@@ -7,7 +7,7 @@ from typing import Any
 
 from osrerank._optional import require
 from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, represent, server_options
-from osrerank.msearch import MultiSearchCall
+from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.found_fields import FoundFields
@@ -15,9 +15,9 @@ from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
-from osrerank.search.step import Scoring, Step
+from osrerank.search.step import MultiSearchRequest, Scoring, Step
 from osrerank.search.steps import search_steps
-from osrerank.search.traced import multi_request_span, multi_search_span, request_span, search_span
+from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
@@ -103,6 +103,8 @@ class AsyncClient(AsyncOpenSearch):
                 return await self.transport.perform_request(
                     step.method, step.path, headers=headers, params=dict(step.params), body=step.body
                 )
+            if isinstance(step, MultiSearchRequest):
+                return await super().msearch(body=list(step.lines), index=index, **options)
             in_url, named = step.call.split_params(options)
             return await super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
 
@@ -110,7 +112,7 @@ class AsyncClient(AsyncOpenSearch):
         """Run several searches in one request, and rerank each, as ``Client.msearch``."""
         if rerank is False:
             return await super().msearch(body=body, index=index, **options)
-        steps = MultiSearchCall.plan(
+        steps = multi_search_steps(
             self.reranker,
             self.defaults,
             body,
@@ -118,14 +120,13 @@ class AsyncClient(AsyncOpenSearch):
             rerank=rerank,
             params=options,
             found=self.found_fields,
+            vectors=self.side_vectors,
             calibrations=self.calibrations,
+            records=self.ubi_records,
         )
-        perform = partial(self._perform, index=index, headers=options.get("headers"), options={})
+        perform = partial(self._perform, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
-            call = await _performed(steps, perform)
-            with multi_request_span(self, index, len(call.lines) // 2):
-                answer = await super().msearch(body=list(call.lines), index=index, **options)
-            return await _performed(call.finish(answer, self.side_vectors, self.ubi_records), perform)
+            return await _performed(steps, perform)
 
     async def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True

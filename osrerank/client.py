@@ -10,7 +10,7 @@ from typing import Any
 from opensearchpy import ConnectionPool, OpenSearch, Transport, Urllib3HttpConnection
 
 from osrerank.errors import ConfigError
-from osrerank.msearch import MultiSearchCall
+from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.found_fields import FoundFields
@@ -18,9 +18,9 @@ from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
-from osrerank.search.step import Scoring, Step
+from osrerank.search.step import MultiSearchRequest, Scoring, Step
 from osrerank.search.steps import search_steps, with_fields
-from osrerank.search.traced import multi_request_span, multi_search_span, request_span, search_span
+from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
@@ -128,6 +128,8 @@ class Client(OpenSearch):
                 return self.transport.perform_request(
                     step.method, step.path, headers=headers, params=dict(step.params), body=step.body
                 )
+            if isinstance(step, MultiSearchRequest):
+                return super().msearch(body=list(step.lines), index=index, **options)
             in_url, named = step.call.split_params(options)
             return super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
 
@@ -142,7 +144,7 @@ class Client(OpenSearch):
         """
         if rerank is False:
             return super().msearch(body=body, index=index, **options)
-        steps = MultiSearchCall.plan(
+        steps = multi_search_steps(
             self.reranker,
             self.defaults,
             body,
@@ -150,14 +152,13 @@ class Client(OpenSearch):
             rerank=rerank,
             params=options,
             found=self.found_fields,
+            vectors=self.side_vectors,
             calibrations=self.calibrations,
+            records=self.ubi_records,
         )
-        perform = partial(self._perform, index=index, headers=options.get("headers"), options={})
+        perform = partial(self._perform, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
-            call = _performed(steps, perform)
-            with multi_request_span(self, index, len(call.lines) // 2):
-                answer = super().msearch(body=list(call.lines), index=index, **options)
-            return _performed(call.finish(answer, self.side_vectors, self.ubi_records), perform)
+            return _performed(steps, perform)
 
     def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True

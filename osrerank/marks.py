@@ -20,7 +20,7 @@ class StageMarks(TypedDict):
         candidates: that it looked at.
         inferences: runs of the model.
         cached: scores that the cache had.
-        truncated: documents that were longer than the model reads.
+        truncated: documents that were longer than the model reads, those with cached scores among them.
         query_truncated: whether the query was.
         failed: candidates that could not be scored.
         took_ms: time in milliseconds.
@@ -105,6 +105,7 @@ class RerankMarks(TypedDict):
         reason: why not, or not wholly.
         first_pass_took_ms: the first pass's own ``took``, in milliseconds.
         stages: what each stage did.
+        warnings: what else is to be known of the answer; absent where nothing is.
         fields: the fields that were read; absent where OpenSearch reranked, or nothing did.
         below_min_score: hits that ``min_score`` removed, where it was given.
         cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
@@ -116,6 +117,7 @@ class RerankMarks(TypedDict):
     reason: str | None
     first_pass_took_ms: int
     stages: list[StageMarks]
+    warnings: NotRequired[list[str]]
     fields: NotRequired[list[str]]
     below_min_score: NotRequired[int]
     cuts: NotRequired[list[CutMarks]]
@@ -131,12 +133,14 @@ class StageScoreMarks(TypedDict):
         rank: place after the stage, from 1.
         logit: the model's, from stages that have one.
         probability: of relevance, in [0, 1], likewise.
+        truncated: True where the model did not read the whole text, else absent.
     """
 
     score: float
     rank: int
     logit: NotRequired[float]
     probability: NotRequired[float]
+    truncated: NotRequired[bool]
 
 
 class HitMarks(TypedDict, total=False):

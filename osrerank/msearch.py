@@ -1,18 +1,19 @@
-"""Several searches in one request, each reranked; without input and output."""
+"""Several searches in one request, each reranked: the steps, without input and output."""
 
 import json
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from opensearchpy import TransportError
 
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.found_fields import FoundFields
-from osrerank.retrieval.requests import SideRequest
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument, SearchCall
-from osrerank.search.step import Scoring, Step
+from osrerank.search.step import MultiSearchRequest, Step
 from osrerank.search.steps import with_fields
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.vectors import SideVectors
@@ -21,81 +22,96 @@ from osrerank.thresholds.cut import Thresholds
 from osrerank.tracing.spans import span
 
 
-@dataclass(frozen=True, slots=True)
-class MultiSearchCall:
-    """A planned multi-search: ``plan`` makes it, ``finish`` reranks its responses.
+def multi_search_steps(
+    reranker: RerankService,
+    defaults: Defaults,
+    body: Any,
+    index: Any,
+    *,
+    rerank: RerankArgument,
+    params: Mapping[str, Any],
+    found: FoundFields,
+    vectors: SideVectors,
+    calibrations: Calibrations,
+    records: UbiRecords,
+) -> Generator[Step, Any, dict[str, Any]]:
+    """Yield the steps of a multi-search, and return its answer, each response reranked or marked.
 
-    Attributes:
-        lines: headers and bodies, in turn.
+    A search without a query text is sent unchanged, and its response says so. One whose first pass is refused, or has
+    less than the caller's own search might have, is sent once more as the caller wrote it, with all others like it.
+    Errors stay unchanged.
+
+    Args:
+        reranker: reranks each response.
+        defaults: options of each index.
+        body: newline-delimited JSON, or headers and bodies in turn.
+        index: of the searches whose header names none.
+        rerank: as for a search.
+        params: the multi-search's URL parameters.
+        found: what is read in indices whose fields nobody named.
+        vectors: side indices of document vectors, if there are any.
+        calibrations: what probabilities were fitted to.
+        records: what users were shown, for UBI.
+
+    Raises:
+        ConfigError: the body has a header without a body, or the rerank options cannot be used.
     """
+    parts = _parts(body)
+    headers, contents = parts[::2], parts[1::2]
+    calls: list[SearchCall] = []
+    for header, content in zip(headers, contents, strict=True):
+        searched = header.get("index", index)
+        options = Rerank.of(rerank, defaults.of(searched)) or Rerank()
+        options = yield from with_fields(options, searched, found, searches_text=False)
+        _refuse_what_takes_more(options)
+        thresholds = yield from calibrations.of(options, searched, reranker)
+        calls.append(_plan_one(reranker, options, content, params, thresholds))
+    answer = yield from _first_passes(calls, headers, contents)
+    if "responses" not in answer:  # filter_path may remove it
+        return answer
+    responses = []
+    for call, response in zip(calls, answer["responses"], strict=True):
+        if "error" not in response:
+            with span("osrerank.rerank"):
+                reranked = yield from vectors.around(call, response)
+            response = yield from records.after(call, reranked)  # noqa: PLW2901 - the same one, marked
+        responses.append(response)
+    return {**answer, "responses": responses}
 
-    lines: tuple[Mapping[str, Any], ...]
-    _calls: tuple[SearchCall, ...]
 
-    @classmethod
-    def plan(
-        cls,
-        reranker: RerankService,
-        defaults: Defaults,
-        body: Any,
-        index: Any,
-        *,
-        rerank: RerankArgument,
-        params: Mapping[str, Any],
-        found: FoundFields,
-        calibrations: Calibrations,
-    ) -> Generator[SideRequest | Scoring, Any, Self]:
-        """Yield the requests that find fields which nobody named, and return the call for a multi-search's body.
+def _first_passes(
+    calls: list[SearchCall], headers: Sequence[Mapping[str, Any]], contents: Sequence[Mapping[str, Any]]
+) -> Generator[Step, Any, dict[str, Any]]:
+    """Yield the request for the first passes, then one for the callers' own searches where these may have more.
 
-        A search without a query text is sent unchanged, and its response says so.
+    Return the answer, with the response to be used for each search; ``calls`` gets the calls that finish them.
+    """
+    refused: TransportError | None = None
+    answer: dict[str, Any] = {}
+    try:
+        answer = dict((yield _request(headers, calls)))
+    except TransportError as error:
+        if not any(call.loss(error) for call in calls):
+            raise
+        refused = error
+    if refused is None and "responses" not in answer:
+        return answer
+    responses = answer.get("responses", [refused] * len(calls))
+    losses = {at: calls[at].loss(response) for at, response in enumerate(responses)}
+    again = [at for at, loss in losses.items() if loss or refused is not None]
+    if not again:
+        return answer
+    own = {at: calls[at].fall_back(contents[at], {}, losses[at]) if losses[at] else calls[at] for at in again}
+    second = yield _request([headers[at] for at in again], list(own.values()))
+    chosen = dict(enumerate(responses))
+    for at, response in zip(again, second["responses"], strict=True):
+        calls[at], chosen[at] = calls[at].choose(responses[at], own[at], response)
+    return {**second, **answer, "responses": list(chosen.values())}
 
-        Args:
-            reranker: reranks each answer.
-            defaults: options of each index.
-            body: newline-delimited JSON, or headers and bodies in turn.
-            index: of the searches whose header names none.
-            rerank: as for a search.
-            params: the multi-search's URL parameters.
-            found: what is read in indices whose fields nobody named.
-            calibrations: what probabilities were fitted to.
 
-        Raises:
-            ConfigError: the body has a header without a body, or the rerank options cannot be used.
-        """
-        parts = _parts(body)
-        calls: list[SearchCall] = []
-        lines: list[Mapping[str, Any]] = []
-        for header, content in zip(parts[::2], parts[1::2], strict=True):
-            searched = header.get("index", index)
-            options = Rerank.of(rerank, defaults.of(searched)) or Rerank()
-            options = yield from with_fields(options, searched, found, searches_text=False)
-            _refuse_what_takes_more(options)
-            thresholds = yield from calibrations.of(options, searched, reranker)
-            call = _plan_one(reranker, options, content, params, thresholds)
-            calls.append(call)
-            lines += [header, call.body]
-        return cls(tuple(lines), tuple(calls))
-
-    def finish(
-        self, answer: Mapping[str, Any], vectors: SideVectors, records: UbiRecords
-    ) -> Generator[Step, Any, dict[str, Any]]:
-        """Yield the steps that rerank, and return the responses, each reranked or marked; errors stay unchanged.
-
-        Args:
-            answer: OpenSearch's.
-            vectors: side indices of document vectors, if there are any.
-            records: what users were shown, for UBI.
-        """
-        if "responses" not in answer:  # filter_path may remove it
-            return dict(answer)
-        responses = []
-        for call, response in zip(self._calls, answer["responses"], strict=True):
-            if "error" not in response:
-                with span("osrerank.rerank"):
-                    reranked = yield from vectors.around(call, response)
-                response = yield from records.after(call, reranked)  # noqa: PLW2901 - the same one, marked
-            responses.append(response)
-        return {**answer, "responses": responses}
+def _request(headers: Sequence[Mapping[str, Any]], calls: Sequence[SearchCall]) -> MultiSearchRequest:
+    pairs = zip(headers, calls, strict=True)
+    return MultiSearchRequest([line for header, call in pairs for line in (header, call.body)])
 
 
 def _plan_one(

@@ -3,10 +3,11 @@
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Self, Unpack
 
+from osrerank._threads import DaemonThreads
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.search.ranking import id_of, rank_texts
@@ -35,6 +36,7 @@ class RankedText:
         probability: the model's, in [0, 1], higher is better; None where it was not scored.
         rank: place in the new order, from 1.
         text: what the model read: title and text.
+        truncated: whether the model reads less than all of it.
     """
 
     doc_id: Any
@@ -42,6 +44,7 @@ class RankedText:
     probability: float | None
     rank: int
     text: str
+    truncated: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields."""
@@ -120,10 +123,12 @@ class Reranker:
         """
         if len(queries) != len(documents):
             raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            asked = zip(queries, documents, strict=True)
-            futures = [threads.submit(carried(self.rank), *one, top_k=top_k) for one in asked]
+        threads, rank = DaemonThreads(AT_ONCE, "osrerank-rank"), carried(partial(self.rank, top_k=top_k))
+        try:
+            futures = [threads.submit(rank, *one) for one in zip(queries, documents, strict=True)]
             return [future.result() for future in futures]
+        finally:
+            threads.close()
 
     async def arank(self, query: str, documents: Sequence[Document], *, top_k: int | None = None) -> list[RankedText]:
         """Do as `rank` in a thread, so that the event loop stays free."""
@@ -147,4 +152,5 @@ class Reranker:
 def _ranked(candidate: Candidate, doc_id: Any) -> RankedText:
     probability = probability_of(candidate)
     score = None if probability is None else candidate.score
-    return RankedText(doc_id, score, probability, candidate.rank, candidate.text or "")
+    truncated = any(entry.cut for entry in candidate.trace)
+    return RankedText(doc_id, score, probability, candidate.rank, candidate.text or "", truncated)

@@ -15,6 +15,8 @@ from osrerank.thresholds.cut import Thresholds, at_least
 from osrerank.types import Candidate, Hit, Query, Ranking, Section, StageReport, StageScore
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
+OBJECTS = frozenset({"_source", "fields", "highlight", "inner_hits"})
+"""Parts of a hit that are objects where they are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the raw hits of a response.
 
     Raises:
-        ResponseFormatError: `$.hits.hits` is not a list of objects with an `_id`.
+        ResponseFormatError: `$.hits.hits` is not a list of objects with an `_id`, or has other parts of wrong types.
     """
     try:
         hits = response["hits"]["hits"]
@@ -55,7 +57,17 @@ def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         if not is_object or not isinstance(hit.get("_id"), str):
             path = f"$.hits.hits[{place}]._id"
             raise ResponseFormatError(f"{path} is missing: every hit needs its id to be reranked", path=path)
+        for name in OBJECTS & hit.keys():
+            if not isinstance(hit[name], Mapping | None):
+                path = f"$.hits.hits[{place}].{name}"
+                raise ResponseFormatError(f"{path} is a {type(hit[name]).__name__}, not an object", path=path)
     return hits
+
+
+def took_of(response: Mapping[str, Any]) -> int:
+    """Return a response's `took` in milliseconds, 0 where it is absent or no number."""
+    took = response.get("took")
+    return int(took) if isinstance(took, int | float) and math.isfinite(took) else 0
 
 
 def parse_hit(raw: Mapping[str, Any]) -> Hit:
@@ -169,13 +181,22 @@ def _field_texts(hit: Hit, field: str) -> list[str] | None:
         return None if fragments is None else list(_flatten(fragments))
     if kind == "inner_hits":
         name, _, path = name.partition(".")
-        inner = ((hit.raw.get("inner_hits") or {}).get(name) or {}).get("hits", {}).get("hits", [])
+        inner = _inner_hits(hit, name)
         texts = [_field_texts(parse_hit({"_id": "", **part}), path) for part in inner]
         found = [value for values in texts if values is not None for value in values]
         return found or None
     extra = hit.raw.get("fields") or {}  # Elasticsearch groups nested fields under their path
     values = _values(hit.source, field.split(".")) or _values(extra, field.split("."))
     return values if values or field in extra or _present(hit.source, field.split(".")) else None
+
+
+def _inner_hits(hit: Hit, name: str) -> Sequence[Mapping[str, Any]]:
+    group = (hit.raw.get("inner_hits") or {}).get(name) or {"hits": {"hits": []}}
+    try:
+        return hits_of({"hits": {"hits": [{"_id": "", **inner} for inner in group["hits"]["hits"]]}})
+    except (KeyError, TypeError):
+        path = f"$.hits.hits[_id={hit.doc_id}].inner_hits.{name}.hits.hits"
+        raise ResponseFormatError(f"{path} is not a list of hits", path=path) from None
 
 
 def _values(source: Any, path: Sequence[str]) -> list[str]:
@@ -246,9 +267,9 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
     }
     return {
         **response,
-        "took": int(response.get("took", 0) + round(rerank_ms)),
+        "took": took_of(response) + round(rerank_ms),
         "hits": hits,
-        "rerank": {**summary(ranking.reports, response.get("took", 0), explain=page.explain), **below},
+        "rerank": {**summary(ranking.reports, took_of(response), explain=page.explain), **below},
     }
 
 
@@ -269,9 +290,9 @@ def unchanged(
         page: the caller's part of the response, where more was requested.
         rerank_ms: wall time spent trying, added to `took`.
     """
-    marked = {**response, "rerank": {**summary(tuple(reports), response.get("took", 0)), "reason": reason}}
+    marked = {**response, "rerank": {**summary(tuple(reports), took_of(response)), "reason": reason}}
     if "took" in response:
-        marked["took"] = int(response["took"] + round(rerank_ms))
+        marked["took"] = took_of(response) + round(rerank_ms)
     if page is not None:
         hits = hits_of(response)[page.offset : page.offset + page.size]
         returned = [without_fields(hit, page.borrowed) for hit in hits]

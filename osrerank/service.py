@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+import numpy as np
+
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.passages import BY_WINDOW
 from osrerank.options.rerank import MONO_DUO, NO_STAGES, Rerank
@@ -37,6 +39,7 @@ from osrerank.types import (
     StageReport,
     StageScore,
 )
+from osrerank.types.values import BLANK, is_blank
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +148,7 @@ class RerankService:
 
         Args:
             query: its text.
-            documents: their texts.
+            documents: their texts; blank ones are not scored.
             deadline: of the call.
             cached: whether scores may come from the cache, if there is one.
 
@@ -153,6 +156,11 @@ class RerankService:
             ScoringError: the model cannot be loaded, nothing was scored in time, or no document could be.
             WorkerError: the workers did not answer.
         """
+        places = [place for place, document in enumerate(documents) if not is_blank(document)]
+        if len(places) < len(documents):
+            texts = [documents[place] for place in places]
+            scores = self.score(query, texts, deadline, cached=cached) if texts else Scores(np.empty(0, np.float32))
+            return scores.among(places, len(documents), BLANK)
         scorer = _with_vectors(self._mono, None, cached=cached)
         if scorer.advice.passages:
             return score_by_passages(scorer, query, documents, BY_WINDOW, deadline=deadline)
@@ -236,7 +244,7 @@ class RerankService:
         if not isinstance(scorer, HasVectors):
             return []
         text_of = self.text_of(options)
-        texts = {at: text_of(one) for at, one in enumerate(candidates) if one.text}
+        texts = {at: text_of(one) for at, one in enumerate(candidates) if not is_blank(one.text)}
         keys = dict(zip(texts, scorer.keys_of(list(texts.values())), strict=True))
         return [keys.get(at) for at in range(len(candidates))]
 

@@ -23,6 +23,8 @@ from osrerank.errors import ConfigError
 from osrerank.tracing.spans import Tracing
 
 PREFIX = "OSRERANK_"
+DAY_S = 24 * 3600
+MOST_TTL_S = 3650 * DAY_S
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 """A folder with a file for each secret, ``osrerank_redis_url`` and so on, as Docker and Kubernetes mount them."""
 DEFAULT_MODEL = "osrerank/e5-small"
@@ -110,15 +112,15 @@ class Settings(BaseSettings):
     backend: str = "auto"
     dtype: str = "auto"
     torch_compile: bool = False
-    cache_ttl_s: int = Field(default=7 * 24 * 3600, gt=1)
-    cache_mb: float = Field(default=256.0, gt=0)
-    cache_local_mb: float = Field(default=16.0, ge=0)
+    cache_ttl_s: int = Field(default=7 * DAY_S, gt=1, le=MOST_TTL_S)
+    cache_mb: float = Field(default=256.0, gt=0, allow_inf_nan=False)
+    cache_local_mb: float = Field(default=16.0, ge=0, allow_inf_nan=False)
     cache_key: SecretStr | None = None
     vectors: Literal["file", "redis", "off"] = "file"
     vectors_redis_url: SecretStr | None = None
     vectors_folder: Path = Field(default_factory=_default_vectors_folder)
-    vectors_mb: float = Field(default=1024.0, ge=1)
-    vectors_ttl_s: int = Field(default=30 * 24 * 3600, gt=1)
+    vectors_mb: float = Field(default=1024.0, ge=1, allow_inf_nan=False)
+    vectors_ttl_s: int = Field(default=30 * DAY_S, gt=1, le=MOST_TTL_S)
     vectors_profile: Literal["standard", "exact"] = "standard"
     vectors_index: bool = False
     vectors_key: SecretStr | None = None

@@ -44,11 +44,13 @@ class Batch:
     workers: int = 1
 
 
-def execute(batch: Batch, output: Path, *, tag: str, form: RunForm, skip_failed: bool) -> None:
+def execute(
+    batch: Batch, output: Path, *, tag: str, form: RunForm, skip_failed: bool, allow_partial: bool = False
+) -> None:
     """Run the batch and write the run and its side file.
 
     Raises:
-        EvaluationError: queries failed; they are listed on stderr.
+        EvaluationError: queries failed, or were reranked in part and that is not allowed; they are listed on stderr.
     """
     side_file = output.with_name(f"{output.name}.jsonl")
     ids = [query.query_id for query in batch.queries]
@@ -63,17 +65,27 @@ def execute(batch: Batch, output: Path, *, tag: str, form: RunForm, skip_failed:
                 checkpoint,
                 workers=batch.workers,
                 reranked=batch.reranked,
+                allow_partial=allow_partial,
                 advance=advance,
             )
+        kept = sum(record.is_partial for record in checkpoint.records(ids))
+        if kept and not allow_partial:
+            reason = f"{kept} queries of {side_file} were reranked in part alone, in a run with --allow-partial"
+            raise EvaluationError(f"{reason}: give it again, or delete that file")
         if not failures or skip_failed:
             answered = _write(output, tag, form, checkpoint, batch.queries)
             checkpoint.finish(ids)
             nothing = f", {answered.count(False)} of them found nothing" if not all(answered) else ""
-            click.echo(f"{output}: {len(answered)} queries{nothing}; scores and timings in {side_file}", err=True)
+            partly = f", {kept} of them reranked in part alone" if kept else ""
+            click.echo(
+                f"{output}: {len(answered)} queries{nothing}{partly}; scores and timings in {side_file}", err=True
+            )
     if failures:
         _list(failures)
         outcome = f"{output} was written without them" if skip_failed else f"{output} was not written"
-        raise EvaluationError(f"{len(failures)} queries failed; {outcome}; the same command tries them again")
+        partial = sum(failure.is_partial for failure in failures)
+        some = f", {partial} of them reranked in part alone (--allow-partial keeps these)" if partial else ""
+        raise EvaluationError(f"{len(failures)} queries failed{some}; {outcome}; the same command tries them again")
 
 
 def _write(output: Path, tag: str, form: RunForm, checkpoint: Checkpoint, queries: Sequence[Query]) -> list[bool]:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,6 +122,7 @@ def _report(options: dict[str, Any]) -> "Report":
     runs = _read_runs(options["runs"], options["duplicates"])
     evaluations = [measures.evaluate(qrels, run, names, averaging) for run in runs]
     _warn_of_different_queries(evaluations)
+    _warn_of_partial_queries(options["runs"])
     first = _first(options, runs, qrels)
     if not (options["compare"] or options["all_pairs"]):
         return report.Report(evaluations, averaging, (), {}, first=first)
@@ -147,6 +149,19 @@ def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
     if len({frozenset(queries) for queries in answered.values()}) > 1:
         counts = ", ".join(f"{run} {len(queries)}" for run, queries in answered.items())
         click.echo(f"Warning: the runs answer different judged queries ({counts}); --complete counts all", err=True)
+
+
+def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
+    """Warn of runs with queries that were reranked in part alone, as the files beside them say."""
+    from osrerank.errors import EvaluationError  # noqa: PLC0415 - see _report
+    from osrerank.evaluation.side_file import read_records  # noqa: PLC0415 - see _report
+
+    for path in paths:
+        beside, partial = path.with_name(f"{path.name}.jsonl"), 0
+        with suppress(EvaluationError):  # the file is of another kind
+            partial = sum(record.is_partial for record in read_records(beside)) if beside.is_file() else 0
+        if partial:
+            click.echo(f"Warning: {partial} queries of {path} were reranked in part alone, as {beside} says", err=True)
 
 
 def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:

@@ -8,9 +8,9 @@ import click
 
 from osrerank.client import Client, connect
 from osrerank.options.cutoff import CLIFF
-from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, NO_STAGES, PIPELINES, RerankOptions
+from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, MOST_MS, NO_STAGES, PIPELINES, RerankOptions
 
-DURATION = click.FloatRange(min=0, min_open=True)
+DURATION = click.FloatRange(0, MOST_MS, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODEL_SETTINGS = ("redis_url", "model", "duo_model", "backend", "dtype")
@@ -112,6 +112,11 @@ def _depth(context: click.Context, option: click.Parameter, value: Any) -> Any:
     return value if value in (None, "auto") else click.IntRange(1, MAX_DEPTH).convert(value, option, context)
 
 
+allow_partial = click.option(
+    "--allow-partial",
+    is_flag=True,
+    help="Keep queries that were reranked in part alone: cut off by a deadline, or with documents that have no score.",
+)
 run_form = click.option(
     "--format",
     "form",

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import DURATION, MODEL_SETTINGS, pipeline_options, rerank_arguments, run_form
+from osrerank.cli.options import DURATION, MODEL_SETTINGS, allow_partial, pipeline_options, rerank_arguments, run_form
 from osrerank.errors import ConfigError
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -22,6 +22,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @run_form
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
 @click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed.")
+@allow_partial
 @pipeline_options
 @click.option("--deadline-ms", type=DURATION, help="Time for a query.")
 @click.pass_context
@@ -49,6 +50,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
             tag=options["tag"] or options["output"].stem,
             form=options["form"],
             skip_failed=options["skip_failed"],
+            allow_partial=options["allow_partial"],
         )
     finally:
         reranker.close()

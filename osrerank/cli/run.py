@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import client_of, rerank_arguments, rerank_options, run_form
+from osrerank.cli.options import allow_partial, client_of, rerank_arguments, rerank_options, run_form
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -26,6 +26,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Queries at a time.")
 @click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed.")
+@allow_partial
 @rerank_options
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
@@ -38,7 +39,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     osrerank run --queries topics.tsv --index passages --output duo.run --pipeline mono-duo --duo-depth 50
 
     OUTPUT.jsonl beside the run has every stage's scores, inferences and timings. The same command resumes an
-    interrupted run. Queries that fail are listed, and the exit code is 1.
+    interrupted run. Queries that fail, or are reranked in part alone, are listed, and the exit code is 1.
     """
     from osrerank.cli.batch import execute, refuse_overwriting  # noqa: PLC0415 - numpy
 
@@ -52,6 +53,7 @@ def run(context: click.Context, /, **options: Any) -> None:
             tag=options["tag"] or options["output"].stem,
             form=options["form"],
             skip_failed=options["skip_failed"],
+            allow_partial=options["allow_partial"],
         )
     finally:
         client.close()

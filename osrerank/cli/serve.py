@@ -1,5 +1,8 @@
 """``osrerank serve``: the rerank API over HTTP, and the comparison page."""
 
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -9,11 +12,26 @@ from typing import Any
 import click
 
 from osrerank._optional import require
+from osrerank.cli.options import DURATION
 from osrerank.errors import ConfigError
+from osrerank.options.rerank import MOST_MS
 
 NAMES = ("redis_url", "model", "duo_model", "backend", "dtype")
 PAGE_OPTIONS = ("indexes", "hosts", "queries", "qrels", "save_judgments")
 FILE = click.Path(exists=True, dir_okay=False)
+
+
+@contextmanager
+def _sigterm_ends_it() -> Iterator[None]:
+    """Let SIGTERM end a command with 0 while it loads models, too."""
+    if threading.current_thread() is not threading.main_thread():  # where signals cannot be received
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @click.command()
@@ -24,12 +42,12 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--max-queue", type=click.IntRange(1), help="Documents waiting or being scored.  [default: 20000]")
 @click.option(
     "--timeout-ms",
-    type=click.FloatRange(min=0, min_open=True),
+    type=DURATION,
     help="Most time for a request; they may ask for less.  [default: 30000]",
 )
 @click.option(
     "--max-wait",
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(0, MOST_MS / 1000),
     metavar="SECONDS",
     help="Refuse a request at once (429) that is expected to wait longer for its turn.  [default: its own time]",
 )
@@ -47,6 +65,7 @@ FILE = click.Path(exists=True, dir_okay=False)
     help="With --ui: let people judge documents, and save that in this folder, qrels.txt and queries.tsv.",
 )
 @click.pass_context
+@_sigterm_ends_it()
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
     """Answer rerank requests over HTTP, in the dialects of Cohere, Jina, Voyage, vLLM, TEI, SageMaker and Weaviate.
 

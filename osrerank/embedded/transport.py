@@ -9,6 +9,7 @@ from typing import Any
 from opensearchpy import Transport
 from opensearchpy.connection import Connection
 
+from osrerank._threads import NATIVE_CODE
 from osrerank.embedded.errors import Fault
 from osrerank.embedded.rest.endpoints import router
 from osrerank.embedded.rest.routing import Response
@@ -66,7 +67,8 @@ class EmbeddedConnection(Connection):
     def _answer(self, method: str, url: str, params: Mapping[str, Any], body: bytes | None) -> Response:
         try:
             text = body.decode("utf-8", "surrogatepass") if body else ""
-            return router.answer(self.engine, method, url, params, text)
+            with NATIVE_CODE:
+                return router.answer(self.engine, method, url, params, text)
         except Fault as fault:
             return Response(fault.body(), fault.status)
 

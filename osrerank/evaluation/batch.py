@@ -16,10 +16,11 @@ GIVE_UP_AFTER = 10
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A query that failed, and why."""
+    """A query that failed, and why; or that was reranked in part alone."""
 
     query_id: str
     reason: str
+    is_partial: bool = False
 
 
 def run_queries(
@@ -29,6 +30,7 @@ def run_queries(
     *,
     workers: int = 1,
     reranked: bool = True,
+    allow_partial: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Failure]:
     """Run the queries that the checkpoint lacks, and append their records to it.
@@ -39,13 +41,14 @@ def run_queries(
         checkpoint: where records go; appended to from the calling thread only.
         workers: threads.
         reranked: whether a record that was not completely reranked counts as failed.
+        allow_partial: whether one that was reranked in part does not.
         advance: called after each query.
 
     Returns:
         The queries that failed or were not tried, in the order of the query set; none of them is in the checkpoint.
     """
     waiting = iter([query for query in queries if query.query_id not in checkpoint])
-    failed: dict[str, str] = {}
+    failed: dict[str, Failure] = {}
     in_a_row = 0
     threads = ThreadPoolExecutor(workers)
     try:
@@ -54,21 +57,18 @@ def run_queries(
             done, _others = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 query = running.pop(future)
-                reason = _settle(future, checkpoint, reranked=reranked)
-                in_a_row = in_a_row + 1 if reason else 0
-                if reason:
-                    failed[query.query_id] = reason
+                failure = _settle(query, future, checkpoint, reranked=reranked, allow_partial=allow_partial)
+                in_a_row = in_a_row + 1 if failure else 0
+                if failure is not None:
+                    failed[query.query_id] = failure
                 advance()
                 if in_a_row < GIVE_UP_AFTER and (following := next(waiting, None)) is not None:
                     running[_submit(threads, search, following)] = following
     finally:  # an interrupted batch does not wait for its queries, which end when the caller closes what they use
         threads.shutdown(wait=False, cancel_futures=True)
-    untried = {query.query_id: f"not tried after {GIVE_UP_AFTER} failures in a row" for query in waiting}
-    return [
-        Failure(query.query_id, (failed | untried)[query.query_id])
-        for query in queries
-        if query.query_id in failed or query.query_id in untried
-    ]
+    for query in waiting:
+        failed[query.query_id] = Failure(query.query_id, f"not tried after {GIVE_UP_AFTER} failures in a row")
+    return [failed[query.query_id] for query in queries if query.query_id in failed]
 
 
 def rankings_of(checkpoint: Checkpoint, queries: Sequence[Query]) -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
@@ -81,13 +81,15 @@ def _submit(threads: ThreadPoolExecutor, search: Callable[[Query, float], Record
     return threads.submit(lambda: search(query, time.perf_counter()))
 
 
-def _settle(future: Future[Record], checkpoint: Checkpoint, *, reranked: bool) -> str:
+def _settle(
+    query: Query, future: Future[Record], checkpoint: Checkpoint, *, reranked: bool, allow_partial: bool
+) -> Failure | None:
     """Append a query's record, or return why there is none."""
     try:
         record = future.result()
     except Exception as error:  # noqa: BLE001 - one query's failure is listed and must not end the others
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
-    if reranked and record.problem:
-        return record.problem
+        return Failure(query.query_id, f"{type(error).__name__}: {' '.join(str(error).split())}")
+    if reranked and record.problem and not (allow_partial and record.is_partial):
+        return Failure(query.query_id, record.problem, is_partial=record.is_partial)
     checkpoint.append(record)
-    return ""
+    return None

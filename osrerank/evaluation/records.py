@@ -117,6 +117,11 @@ class Record:
         return {"query_id": self.query_id, **self.fields}
 
     @property
+    def is_partial(self) -> bool:
+        """Whether only a part of the candidates was reranked, or by some of the stages alone."""
+        return bool(self.fields["applied"] == "partial")
+
+    @property
     def problem(self) -> str:
         """Why a reranked query failed; empty when it did not, or when there was nothing to rerank."""
         if self.fields["applied"] is True or not self.fields["candidates"]:

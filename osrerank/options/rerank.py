@@ -25,6 +25,8 @@ DEPTH, AUTO_DEPTH = 100, 1_000
 """The least and the most candidates of a depth that is "auto"."""
 MAX_DEPTH = 10_000
 """OpenSearch's default result window: no first pass returns more."""
+MOST_MS = 86_400_000
+"""The longest duration of an option, in milliseconds."""
 MAX_DUO_DEPTH = 1_000
 
 
@@ -252,10 +254,10 @@ def _are_names(value: object) -> bool:
 
 
 def _is_duration(value: Any) -> bool:
-    return value is None or (_is_number(value) and value > 0)
+    return value is None or (_is_number(value) and 0 < value <= MOST_MS)
 
 
-_DURATION = "a positive number of milliseconds or None"
+_DURATION = f"a number of milliseconds above 0, at most {MOST_MS:,} (a day), or None for no limit"
 # option -> whether a value fits, and what it must be
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "query": (lambda value: value is None or isinstance(value, str), "a text or None"),

@@ -1,6 +1,6 @@
 """What the first pass requests, so that any page of the reranked list can be cut from its response."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,6 +10,12 @@ from osrerank.response import Page
 from osrerank.retrieval.text_fields import USUAL
 
 DEFAULT_SIZE = 10
+MOST_REASON = 200
+"""Characters of a shard's reason that are told."""
+COLLAPSED = (
+    "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
+    "docs/concepts.md says how to rerank all members"
+)
 SORTED = "the search is sorted by something else than score"
 """Why hits that the caller sorts are not reranked."""
 
@@ -32,12 +38,53 @@ class FirstPass:
         params: of the request's URL.
         page: the part of the reranked list that the caller wants.
         refusal: why the response is not reranked; empty when it is. Such a request is sent unchanged.
+        warnings: what the caller should know of the answer.
     """
 
     body: dict[str, Any]
     params: dict[str, Any]
     page: Page = field(default_factory=Page)
     refusal: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def loss(self, response: Mapping[str, Any]) -> str:
+        """Return what a response lacks that the answer to the caller's own request may have; empty for nothing."""
+        shards = response.get("_shards") or {}
+        if shards.get("failed"):
+            return f"{shards['failed']} of {shards.get('total')} shards failed{_first_failure(shards)}"
+        if response.get("timed_out"):
+            return "it timed out"
+        if response.get("terminated_early") and not {"terminate_after"} & {*self.body, *self.params}:
+            return "it was terminated early"
+        found, end = len(_hits(response)), self.page.offset + self.page.size
+        total = (response.get("hits") or {}).get("total")
+        count = total.get("value", end) if isinstance(total, Mapping) else end if total is None else total
+        is_short = found <= self.page.offset or "collapse" not in self.body  # which has fewer hits than its total
+        return f"it found {found} of {count} hits" if found < min(end, count) and is_short else ""
+
+    def is_better(self, own: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
+        """Return whether the answer to the caller's own request has anything that the first pass's response lacks."""
+        size, start = self.page.size, self.page.offset
+        pairs = zip(
+            _losses(own, _hits(own)[:size]), _losses(response, _hits(response)[start : start + size]), strict=True
+        )
+        return any(less < more for less, more in pairs)
+
+
+def _hits(response: Mapping[str, Any]) -> Sequence[Any]:
+    return (response.get("hits") or {}).get("hits") or ()
+
+
+def _losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]:
+    failed = (response.get("_shards") or {}).get("failed", 0)
+    return failed, bool(response.get("timed_out")), bool(response.get("terminated_early")), -len(hits)
+
+
+def _first_failure(shards: Mapping[str, Any]) -> str:
+    """Return why the first of the failed shards did, in parentheses; empty where it is not told."""
+    failures: Sequence[Mapping[str, Any]] = shards.get("failures") or ({},)
+    reason = failures[0].get("reason") or {}
+    return f" ({reason.get('type')}: {str(reason.get('reason'))[:MOST_REASON]})" if reason else ""
 
 
 def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, depth: int) -> FirstPass:
@@ -68,11 +115,12 @@ def plan(body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, de
     needed = tuple(name for name in read if ":" not in name)  # the request has highlight: and inner_hits: anyway
     borrowed = _borrow_fields(wanted_body, params, needed)
     page = Page(offset, size, borrowed, options.min_score, options.explain)
-    return FirstPass(wanted_body, wanted_params, page)
+    return FirstPass(wanted_body, wanted_params, page, warnings=(COLLAPSED,) if "collapse" in body else ())
 
 
 def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None) -> str:
     reasons = [why for name, why in _REFUSED.items() if params.get(name) or body.get(name)]
+    reasons += [f"{name} is null" for name, value in body.items() if value is None]
     if "_none_" in _listed(body, params, "stored_fields"):
         reasons.append("stored_fields is _none_: no text can be read")
     if offset is None or size is None:
@@ -92,21 +140,21 @@ def _led_by_score(sort: Any) -> bool:
     first = (sort.split(",") if isinstance(sort, str) else sort if isinstance(sort, list) else [sort])[0]
     if isinstance(first, str):
         name, _, order = first.partition(":")
-        return name == "_score" and order in ("", "desc")
+        return name == "_score" and order.lower() in ("", "desc")
     if isinstance(first, Mapping) and next(iter(first), None) == "_score":
         how = first["_score"]
-        return bool((how.get("order", "desc") if isinstance(how, Mapping) else how) == "desc")
+        return str(how.get("order", "desc") if isinstance(how, Mapping) else how).lower() == "desc"
     return False
 
 
 def count_of(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str, ...], default: int) -> int | None:
     """Return a count in the request; None if it is not a count, which OpenSearch will refuse."""
-    given = (place[name] for place in (params, body) for name in names if place.get(name) is not None)
-    try:
-        count = int(next(given, default))
-    except (TypeError, ValueError):
-        return None
-    return count if count >= 0 else None
+    places = ((place, name) for place in (params, body) for name in names)
+    given: Any = next((place[name] for place, name in places if place.get(name) is not None), default)
+    if isinstance(given, str):
+        return int(given) if given.isdecimal() else None
+    is_count = isinstance(given, int | float) and not isinstance(given, bool) and given >= 0 and given % 1 == 0
+    return int(given) if is_count else None
 
 
 def _names_pipeline(body: Mapping[str, Any], params: Mapping[str, Any]) -> bool:

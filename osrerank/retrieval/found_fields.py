@@ -112,7 +112,8 @@ def _missing(mappings: Any, named: Sequence[str]) -> str:
     """Return which of the named fields mappings lack, as a sentence; empty if none."""
     there = fields_in(mappings)
     wanted = [name.partition("^")[0] for name in named if ":" not in name and "*" not in name]
-    every = {path for one in mappings.values() for path in _paths(one["mappings"].get("properties", {}))}
+    kinds = ("properties", "derived")  # a derived field is computed by a script, and searched like any other
+    every = {path for one in mappings.values() for kind in kinds for path in _paths(one["mappings"].get(kind, {}))}
     lacking = [name for name in dict.fromkeys(wanted) if name not in every]
     if not lacking:
         return ""

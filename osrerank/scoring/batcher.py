@@ -1,10 +1,8 @@
 """Merge the sequences that all callers wait for into batches, so that concurrent requests share the model."""
 
-import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from types import TracebackType
@@ -14,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._platform import renew_after_fork
+from osrerank._threads import NATIVE_CODE, DaemonThreads
 from osrerank.errors import InferenceError
 from osrerank.metrics import BATCH_TOKENS, COMPUTE_SECONDS, HALVINGS, PADDING_TOKENS
 from osrerank.scoring.backend import Backend
@@ -90,8 +89,9 @@ class Batcher:
         self._lock = threading.Lock()
         self._turns: deque[Call] = deque()
         self._halves: deque[list[_Item]] = deque()
+        self._open: set[Call] = set()
         self._busy = 0
-        self._executor = ThreadPoolExecutor(self._backend.threads, thread_name_prefix="osrerank-batch")
+        self._threads = DaemonThreads(self._backend.threads, "osrerank-batch")
 
     def call(self, deadline: Deadline) -> "Call":
         """Open a call for a ``with`` statement, which withdraws what was not computed."""
@@ -102,11 +102,9 @@ class Batcher:
         with self._lock:
             self._closed = True
             for call in self._turns:
-                call.error = self._refusal()
-                call.waiting.clear()
-                call.ended.notify_all()
+                call.fail(self._refusal())
             self._turns.clear()
-        self._executor.shutdown(wait=True)
+        self._threads.close()
 
     def admit(self, call: "Call", items: Sequence[_Item]) -> None:
         """Add a call's sequences to those that wait.
@@ -118,19 +116,20 @@ class Batcher:
             if self._closed:
                 raise self._refusal()
             call.waiting.extend(items)
+            self._open.add(call)
             if call.deadline.at_s is None:  # the order is free; long ones last would leave threads idle
                 call.waiting = deque(sorted(call.waiting, key=lambda item: -len(item.tokens.ids)))
             if call.waiting and call not in self._turns:
                 self._turns.append(call)
             for _ in range(min(self._backend.threads - self._busy, len(call.waiting))):
+                self._threads.submit(self._work)
                 self._busy += 1
-                self._executor.submit(self._work)
 
     def wait(self, call: "Call") -> None:
         """Return when no sequence of the call is being computed, and none waits or its deadline has passed."""
         with self._lock:
-            remaining_s = call.deadline.remaining_s()
-            call.ended.wait_for(lambda: call.is_done, None if remaining_s == math.inf else max(0.0, remaining_s))
+            most_s = None if call.deadline.at_s is None else max(0.0, call.deadline.remaining_s())
+            call.ended.wait_for(lambda: call.is_done, most_s)
             call.waiting.clear()
             call.ended.wait_for(lambda: call.is_done)
 
@@ -138,16 +137,26 @@ class Batcher:
         """Remove the call's sequences that are in no batch yet."""
         with self._lock:
             call.waiting.clear()
+            self._open.discard(call)
 
     def _work(self) -> None:
-        """Compute batches until nothing waits."""
+        """Compute batches until nothing waits; an error of this thread itself reaches all callers."""
+        try:
+            self._compute()
+        except BaseException as error:  # noqa: BLE001 - a thread that dies would leave its callers waiting
+            with self._lock:
+                self._busy -= 1
+                for call in self._open:
+                    call.fail(error)
+
+    def _compute(self) -> None:
         while batch := self._take():
             try:
                 with self._throughput.timed(sum(len(item.tokens.ids) for item in batch)):
                     outputs = self._outputs(batch)
             except InferenceError as error:
                 self._isolate(batch, str(error))
-            except Exception as error:  # noqa: BLE001 - a thread that dies would leave its callers waiting
+            except Exception as error:  # noqa: BLE001 - the callers of other batches go on
                 self._abandon(batch, error)
             else:
                 self._settle(batch, outputs)
@@ -157,7 +166,7 @@ class Batcher:
         BATCH_TOKENS.observe(sum(lengths))
         if not self._backend.packed:
             PADDING_TOKENS.inc(max(lengths) * len(lengths) - sum(lengths))
-        with COMPUTE_SECONDS.time():
+        with COMPUTE_SECONDS.time(), NATIVE_CODE:
             outputs = self._backend.run([item.tokens for item in batch])
         if not np.isfinite(outputs).all():
             raise InferenceError(f"{self._model} gave a score that is not a finite number", model=self._model)
@@ -228,8 +237,7 @@ class Batcher:
         """Pass an error that is not the model's on to the callers."""
         with self._lock:
             for item in batch:
-                item.call.error = error
-                item.call.waiting.clear()
+                item.call.fail(error)
             self._release(batch)
 
     def _settle(self, batch: Sequence[_Item], outputs: npt.NDArray[np.float32]) -> None:
@@ -259,7 +267,7 @@ class Call:
         outcome: the results so far.
         waiting: sequences in no batch yet.
         running: number of sequences in a batch.
-        error: an error that is not the model's.
+        error: an error that is not the model's; the caller need not wait for anything then.
         ended: notified, with the batcher's lock held, when nothing waits or runs any more.
     """
 
@@ -268,7 +276,7 @@ class Call:
         self.outcome = Outcome()
         self.waiting: deque[_Item] = deque()
         self.running = 0
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.ended = ended
         self._batcher = batcher
         self._added = 0
@@ -283,8 +291,14 @@ class Call:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing waits or runs."""
-        return not self.waiting and self.running == 0
+        """Whether nothing waits or runs, or nobody need wait for it."""
+        return self.error is not None or not (self.waiting or self.running)
+
+    def fail(self, error: BaseException) -> None:
+        """Give the caller an error instead of its results; the lock is held."""
+        self.error = error
+        self.waiting.clear()
+        self.ended.notify_all()
 
     def notify(self) -> None:
         """Wake the caller if nothing waits or runs; the lock is held."""

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
+from osrerank._threads import NATIVE_CODE
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import tokenizer_file
@@ -147,9 +148,10 @@ class InputBuilder:
 
         A chunk has as many whole words as fit; a word of more pieces than fit is divided. Text without pieces has none.
         """
-        prefix = self._tokenizer.encode(self._document_prefix, add_special_tokens=False).ids
+        with NATIVE_CODE:
+            prefix = self._tokenizer.encode(self._document_prefix, add_special_tokens=False).ids
+            encodings = self._tokenizer.encode_batch([_encodable(text) for text in texts], add_special_tokens=False)
         room = max(self._room(query) - len(prefix), 1)
-        encodings = self._tokenizer.encode_batch([_encodable(text) for text in texts], add_special_tokens=False)
         return [_chunks(encoding, room) for encoding in encodings]
 
     def mono(self, query: Pieces, document: Pieces) -> Tokens:
@@ -200,11 +202,12 @@ class InputBuilder:
         texts = [_encodable(text) for text in texts]
         reach = CHARACTERS_PER_PIECE * most
         short = [text for text in texts if len(text) <= reach]
-        encodings = iter(self._tokenizer.encode_batch_fast(short, add_special_tokens=False))
-        return [
-            _cut(next(encodings).ids, most) if len(text) <= reach else self._pieces_of_long(text, most, reach)
-            for text in texts
-        ]
+        with NATIVE_CODE:
+            encodings = iter(self._tokenizer.encode_batch_fast(short, add_special_tokens=False))
+            return [
+                _cut(next(encodings).ids, most) if len(text) <= reach else self._pieces_of_long(text, most, reach)
+                for text in texts
+            ]
 
     def _pieces_of_long(self, text: str, most: int, reach: int) -> Pieces:
         """Tokenise a beginning, longer until it has enough pieces.

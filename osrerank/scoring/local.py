@@ -4,7 +4,8 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
 from osrerank.types import NEVER, Advice, Deadline, RequestVectors, Scores
+from osrerank.types.scores import QUERY_CUT
 
 CHUNK = {"mono": 16, "duo": 128}
 """Sequences tokenised at a time, while those before them are being computed."""
@@ -117,11 +119,11 @@ class LocalScorer:
             reached += done
             if done < len(window):
                 break
-        truncated = texts.truncated(tuples[:reached])
-        cut = texts.query.cut
-        return Scores(
-            values, failures, reached, odds=odds, inferences=reached, truncated=truncated, query_truncated=cut
+        cuts = texts.cuts(tuples[:reached], len(tuples))
+        scores = Scores(
+            values, failures, reached, odds=odds, cuts=cuts, inferences=reached, query_truncated=texts.query.cut
         )
+        return replace(scores, truncated=len(scores.cut_documents(tuples)))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the logistic function of logits ``(n,)``, in float64: the values are calibrated already."""
@@ -186,9 +188,13 @@ class _Texts:
         self._pieces |= zip(new, found, strict=True)
         return [self._sequence(*(self._pieces[at] for at in indices)) for indices in tuples]
 
-    def truncated(self, tuples: Iterable[tuple[int, ...]]) -> int:
-        """Return how many documents of the tuples were cut."""
-        return sum(self._pieces[at].cut for at in set(chain.from_iterable(tuples)))
+    def cuts(self, tuples: Sequence[tuple[int, ...]], size: int) -> npt.NDArray[np.uint8]:
+        """Return `Scores.cuts` of the leading tuples of so many ``(size,)``."""
+        found = np.zeros(size, dtype=np.uint8)
+        for at, indices in enumerate(tuples):
+            found[at] = sum(self._pieces[index].cut << bit for bit, index in enumerate(indices))
+        found[: len(tuples)] |= QUERY_CUT * self.query.cut
+        return found
 
     def _sequence(self, document: Pieces, other: Pieces | None = None) -> Tokens:
         if other is None:

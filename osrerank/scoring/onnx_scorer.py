@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._platform import usable_cores
+from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backend import Backend, Compute
 from osrerank.scoring.card import ModelCard
@@ -149,7 +150,8 @@ class EncoderBackend:
         Args:
             ids: the text's token ids, special tokens included.
         """
-        vector: npt.NDArray[np.float32] = self._session.run([VECTOR], {"input_ids": ids[None]})[0]
+        with NATIVE_CODE:
+            vector: npt.NDArray[np.float32] = self._session.run([VECTOR], {"input_ids": ids[None]})[0]
         return vector
 
     def close(self) -> None:
@@ -184,7 +186,8 @@ def _open(file: Path, model: str) -> Any:
     if not file.is_file():
         raise ModelLoadError(f"{file} is missing; the model's card names it", model=model, path=str(file))
     try:
-        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        with NATIVE_CODE:
+            return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         reason = f"{file} cannot be read as an ONNX graph; download or export it again ({error})"
         raise ModelLoadError(reason, model=model, path=str(file)) from error

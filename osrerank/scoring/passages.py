@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from osrerank.errors import ConfigError, InferenceError
 from osrerank.types import CutsTexts, Deadline, PassageScores, Scorer, Span
+from osrerank.types.values import BLANK, is_blank
 
 Part = tuple[str, Span | None]
 """A passage or sentence as the model reads it, with its place; None for the whole text."""
@@ -33,16 +34,18 @@ def score_parts(
     Args:
         scorer: scores ``(i,)`` tuples.
         query: the query's text.
-        parts: of each document at least one.
+        parts: of each document at least one; blank ones are not scored.
         deadline: as for ``Scorer.score``.
         stage: whose name errors carry.
 
     Raises:
         InferenceError: a score is not a number.
     """
-    order = in_turns([len(some) for some in parts])
+    every = in_turns([len(some) for some in parts])
+    order = [(place, turn) for place, turn in every if not is_blank(parts[place][turn][0])]
     texts = [parts[place][turn][0] for place, turn in order]
-    scores = scorer.score(query, texts, [(at,) for at in range(len(texts))], deadline=deadline)
+    tuples = [(at,) for at in range(len(texts))]
+    scores = scorer.score(query, texts, tuples, deadline=deadline)
     logits: list[npt.NDArray[np.float32]] = [np.full(len(some), np.nan, dtype=np.float32) for some in parts]
     odds = None if scores.odds is None else [some.copy() for some in logits]
     for at in scores.attempted:
@@ -56,7 +59,10 @@ def score_parts(
                 odds[place][turn] = scores.log_odds[at]
     places = [[span for _, span in some] for some in parts]
     failures = {order[at]: why for at, why in scores.failures.items()}
-    return PassageScores(places, logits, failures, scores.identity, odds, **scores.counts())
+    failures |= dict.fromkeys({*every} - {*order}, BLANK)
+    cut = frozenset(order[at][0] for at in scores.cut_documents(tuples))
+    counts = {**scores.counts(), "truncated": len(cut) if scores.cuts is not None else scores.truncated}
+    return PassageScores(places, logits, failures, scores.identity, odds, cut, **counts)
 
 
 def chunks_of(scorer: Scorer, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:

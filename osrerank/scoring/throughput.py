@@ -35,7 +35,7 @@ class Throughput:
         """Return the tokens that a batch may have: at most ``most``, and what a quarter of the time left allows."""
         if deadline.at_s is None or self.seconds_per_token == 0:
             return most
-        return max(1, min(most, int(deadline.remaining_s() / 4 / self.seconds_per_token)))
+        return max(1, int(min(most, deadline.remaining_s() / 4 / self.seconds_per_token)))
 
     def allows(self, tokens: int, deadline: Deadline) -> bool:
         """Return whether a batch of this many tokens is expected to end before the deadline."""

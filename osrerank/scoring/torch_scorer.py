@@ -10,6 +10,7 @@ import numpy.typing as npt
 from prometheus_client import Counter
 
 from osrerank._optional import require
+from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
 from osrerank.scoring.backend import Compute
 from osrerank.scoring.card import ModelCard
@@ -96,7 +97,8 @@ class TorchBackend:
             torch.set_num_threads(threads)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         precision = choose_precision(dtype, device)
-        engine, how = _load_engine(directory, card, device, precision, compiled=compiled)
+        with NATIVE_CODE:
+            engine, how = _load_engine(directory, card, device, precision, compiled=compiled)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         description = f"torch {torch.__version__} on {name}, {precision}, {how}"
         logger.info("%s runs in %s", card.name, description)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from opensearchpy import RequestError, TransportError
+from opensearchpy import ConnectionTimeout, TransportError
 
+from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError
 from osrerank.metrics import count_search
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
@@ -28,7 +29,10 @@ from osrerank.tracing.spans import current
 from osrerank.types import Deadline, Query, Ranking, RequestVectors
 
 logger = logging.getLogger(__name__)
+due = Seldom()
 
+SAME_FOR_ALL = (401, 404)
+"""HTTP statuses with which OpenSearch refuses every search of a caller, whatever its size."""
 QUERY_ID = "search"
 """The id of a query that came without one."""
 
@@ -104,15 +108,47 @@ class SearchCall:
         """Whether the request differs from the caller's own."""
         return self._first_pass is not None and not self._first_pass.refusal
 
-    def may_fall_back(self, error: TransportError) -> bool:
-        """Return whether the caller's own request may succeed where this one failed."""
-        return self.is_changed and isinstance(error, RequestError)
+    def loss(self, response: Any) -> str:
+        """Return why the caller's own request must be sent, too, after the one for the first pass; empty if not.
 
-    def fall_back(self, own: Self, error: Exception) -> Self:
-        """Return the call that sends the caller's own request after this one failed, and marks its response."""
-        reason = f"the first pass for reranking was refused ({_first_line(error)})"
-        body = without_ubi(_decoded(own.body))
-        return replace(self, body=body, params=own.params, _first_pass=FirstPass({**body}, own.params, refusal=reason))
+        Args:
+            response: OpenSearch's, or its error.
+        """
+        if not self.is_changed or self._first_pass is None:
+            return ""
+        if isinstance(response, TransportError):
+            is_refused = isinstance(response.status_code, int) and response.status_code not in SAME_FOR_ALL
+            may_fit = is_refused or isinstance(response, ConnectionTimeout)
+            return f"the first pass for reranking was refused ({_first_line(response)})" if may_fit else ""
+        if not isinstance(response, Mapping):
+            return ""
+        if "error" in response:  # of one search among several
+            error = response["error"]
+            cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
+            return f"the first pass for reranking was refused ({cause.get('type')}: {cause.get('reason')})"
+        lost = self._first_pass.loss(response)
+        return f"the first pass for reranking was not whole ({lost})" if lost else ""
+
+    def choose(self, response: Any, own: Self, answered: Mapping[str, Any]) -> tuple[Self, Any]:
+        """Return which of two calls is finished, and with which response.
+
+        Args:
+            response: to this call, or OpenSearch's error.
+            own: the call of the caller's own request.
+            answered: the response to that.
+        """
+        is_error = not isinstance(response, Mapping) or "error" in response
+        if not is_error and self._first_pass is not None and not self._first_pass.is_better(answered, response):
+            return self, response
+        reason = own._first_pass.refusal if own._first_pass else ""
+        if due.is_due("first-pass-refused"):
+            logger.warning("[first-pass-refused] a search is not reranked: %s; not told again for a minute", reason)
+        return own, answered
+
+    def fall_back(self, body: Any, params: Mapping[str, Any], reason: str) -> Self:
+        """Return the call that sends the caller's own request, and marks its response with the reason."""
+        sent, params = {**without_ubi(_decoded(body))}, dict(params)
+        return replace(self, body=sent, params=params, _first_pass=FirstPass(sent, params, refusal=reason))
 
     @classmethod
     def refused(cls, reranker: RerankService, options: Rerank, body: Mapping[str, Any], reason: str) -> Self:
@@ -187,6 +223,8 @@ class SearchCall:
                     vectors=vectors,
                 )
             outcome = answer["rerank"]["applied"]
+            if first_pass.warnings:
+                answer["rerank"]["warnings"] = [*answer["rerank"].get("warnings", ()), *first_pass.warnings]
         finally:
             took_s = time.perf_counter() - started
             count_search(took_s, applied=outcome)

@@ -1,6 +1,6 @@
 """What a search asks of whoever performs it: to send a request, or to score."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from osrerank.retrieval.requests import SideRequest
@@ -27,4 +27,14 @@ class Scoring(NamedTuple):
     run: Callable[[], Any]
 
 
-Step = SideRequest | SearchRequest | Scoring
+class MultiSearchRequest(NamedTuple):
+    """A request to OpenSearch's ``_msearch``.
+
+    Attributes:
+        lines: headers and bodies, in turn.
+    """
+
+    lines: Sequence[Any]
+
+
+Step = SideRequest | SearchRequest | MultiSearchRequest | Scoring

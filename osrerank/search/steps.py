@@ -41,8 +41,8 @@ def search_steps(
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search, each to be answered with its result, and return the response.
 
-    A step's ``TransportError`` is thrown into the generator. When OpenSearch refuses the request for the first pass,
-    the caller's own request is sent instead and its response is marked.
+    A step's ``TransportError`` is thrown into the generator. When OpenSearch refuses the request for the first pass, or
+    answers it with less than it might answer the caller's own, that one is sent, too, and its response is marked.
 
     Args:
         reranker: scores.
@@ -113,17 +113,18 @@ def _search(
     call = SearchCall.plan(
         reranker, defaults, query, body, params, rerank=rerank, deadline=deadline, thresholds=thresholds
     )
-    refusal: TransportError | None = None
+    response: Any
     try:
         response = yield SearchRequest(call)
     except TransportError as error:
-        if not call.may_fall_back(error):
+        if not call.loss(error):
             raise
-        refusal = error
-    if refusal is not None:  # outside of the handler, so that an error of this request has no second traceback
+        response = error
+    if reason := call.loss(response):  # not in the handler, so that an error of this request has no second traceback
         own = SearchCall.plan(reranker, defaults, query, body, params, rerank=False)
-        call = call.fall_back(own, refusal)
-        response = yield SearchRequest(call)
+        own = call.fall_back(own.body, own.params, reason)
+        answered = yield SearchRequest(own)
+        call, response = call.choose(response, own, answered)
     answer = yield from vectors.around(call, response)
     return (yield from records.after(call, answer))
 

@@ -1,12 +1,11 @@
 """Spans of a search: of its whole, and of each request that it sends."""
 
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.call import RerankArgument
-from osrerank.search.step import Step
+from osrerank.search.step import MultiSearchRequest, Step
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import db_attributes, names_of, operation_of
 from osrerank.tracing.spans import NOTHING, Span, is_recording, span, trace
@@ -32,11 +31,14 @@ def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContex
     """Begin the part of a search that is a request to the search engine."""
     if not is_recording():
         return NOTHING
+    hosts = None if is_embedded(client) else getattr(client.transport, "hosts", None) or ()
+    if isinstance(step, MultiSearchRequest):
+        size, attributes = len(step.lines) // 2, db_attributes(hosts, "msearch", index)
+        return span("msearch", kind="CLIENT", db__operation__batch__size=size, **attributes)
+    operation = "search"
     if isinstance(step, SideRequest):
         operation, index = operation_of(step.method, step.path)
-    else:
-        operation = "search"
-    attributes = db_attributes(_hosts(client), operation, index)
+    attributes = db_attributes(hosts, operation, index)
     return span(f"{operation} {attributes['db__collection__name'] or '_all'}", kind="CLIENT", **attributes)
 
 
@@ -49,15 +51,3 @@ def rerank_span(reranker: RerankService, query: str) -> AbstractContextManager[S
 def multi_search_span(client: TracedClient, index: Any) -> AbstractContextManager[Span]:
     """Begin the trace of a multi-search."""
     return trace("osrerank.msearch", client.reranker.settings.tracing, osrerank__index=names_of(index))
-
-
-def multi_request_span(client: TracedClient, index: Any, searches: int) -> AbstractContextManager[Span]:
-    """Begin the request of a multi-search."""
-    if not is_recording():
-        return NOTHING
-    attributes = db_attributes(_hosts(client), "msearch", index)
-    return span("msearch", kind="CLIENT", db__operation__batch__size=searches, **attributes)
-
-
-def _hosts(client: TracedClient) -> Sequence[Mapping[str, Any]] | None:
-    return None if is_embedded(client) else getattr(client.transport, "hosts", None) or ()

@@ -5,7 +5,7 @@ H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, ar
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.pairs import Pairs
-from osrerank.stages.ordering import BELOW_ONE, NO_TEXT, Attempt, Judged, Outcome, rank_block
+from osrerank.stages.ordering import Attempt, Judged, Outcome, place_of, rank_block, without_text
 from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
+from osrerank.types.values import is_blank
 
 STRANDED = "every candidate to compare it with failed"
 Matrix = npt.NDArray[np.float64]
@@ -52,7 +53,7 @@ class DuoStage:
             InferenceError: no two candidates could be compared at all, or a score is not a number.
         """
         block = ranking.candidates[: self.depth]
-        readable = [candidate for candidate in block if candidate.text is not None]
+        readable = [candidate for candidate in block if not is_blank(candidate.text)]
         if len(readable) < 2:
             return ranking.with_report(self._without_pairs(block, readable))
         score = partial(self._outcome, ranking.query.text, deadline.within_ms(self.budget_ms))
@@ -78,7 +79,7 @@ class DuoStage:
 
     def _without_pairs(self, block: Sequence[Candidate], readable: Sequence[Candidate]) -> StageReport:
         failed = len(block) - len(readable)
-        reason = NO_TEXT if failed else ""
+        reason = without_text([one for one in block if is_blank(one.text)]) if failed else ""
         done = not failed or ("partial" if readable else False)
         return StageReport(self.name, done, reason, model=self.model, candidates=len(block), failed=failed)
 
@@ -115,6 +116,8 @@ class DuoStage:
         done = plan.done(scores.reached)
         failures = _failures(scores, plan, done)
         judged = self._judge(readable[:done], plan, probabilities, failures)
+        cut = {readable[place].doc_id for place in scores.cut_documents(plan.tuples)}
+        judged = [replace(one, cut=one.candidate.doc_id in cut) for one in judged]
         if len(judged) < 2:
             why = next(iter(scores.failures.values()))
             raise InferenceError(f"no two candidates could be compared: {why}", stage=self.name, model=self.model)
@@ -140,7 +143,7 @@ class DuoStage:
         if how == "sample":  # the sum of a sample that lost a rival to a failure must stay comparable
             score, most = score * (asked / len(probabilities)), asked
         parts: dict[str, float] = {how: score, "rivals": len(probabilities)}
-        return Judged(candidate, score=score, unit=min(score / most, BELOW_ONE), parts=parts)
+        return Judged(candidate, score=score, unit=place_of(score, score / most), parts=parts)
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:

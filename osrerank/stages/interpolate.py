@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from osrerank.stages.ordering import BELOW_ONE, Judged, reorder
+from osrerank.stages.ordering import Judged, place_of, reorder
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, StageReport
 
 RRF_CONSTANT = 60
@@ -51,7 +51,7 @@ class BlendStage:
         best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0)
         keys = self._keys(scored, best)
         judged = [
-            Judged(candidate, key, min(self._unit(key), BELOW_ONE)) for candidate, key in zip(scored, keys, strict=True)
+            Judged(candidate, key, place_of(key, self._unit(key))) for candidate, key in zip(scored, keys, strict=True)
         ]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)

@@ -1,6 +1,5 @@
 """Turn a stage's scores into a ranking: sort the scored candidates, keep the rest below, renumber."""
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,9 +7,13 @@ from typing import Any, NamedTuple
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.types import Candidate, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
+from osrerank.types.values import BLANK, is_blank
 
 NO_TEXT = "no text in the fields that were asked for"
-BELOW_ONE = math.nextafter(1.0, 0.0)
+BELOW_ONE = 1.0 - 2.0**-40
+"""The greatest place of a score in [0, 1): even after hundreds of stages it does not round up to the next one."""
+SPREAD = 1e-6
+"""The part of [0, 1) at either end where places do not follow probabilities, so that no logits tie there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Judged:
         unit: ``score`` mapped to [0, 1) by a non-decreasing function of the stage.
         parts: name -> other values of the stage, such as the probability.
         passage: the passage with the decisive score, if passages were scored.
+        cut: whether the model did not read the whole text.
     """
 
     candidate: Candidate
@@ -30,6 +34,7 @@ class Judged:
     unit: float
     parts: dict[str, float] = field(default_factory=dict)
     passage: Span | None = None
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Attempt:
 
     Attributes:
         block: the stage's candidates.
-        readable: the block's candidates with text, in order.
+        readable: the block's candidates whose text is not blank, in order.
         judged: candidates that were scored.
         reached: all readable candidates before this index were attempted before the deadline; later ones may be scored
             too.
@@ -53,7 +58,7 @@ class Attempt:
 
     @property
     def depth(self) -> int:
-        """Length of the block's longest prefix in which all candidates were attempted or have no text."""
+        """Length of the block's longest prefix in which all candidates were attempted or have no text to score."""
         return len(self.block) if self.reached == len(self.readable) else self.readable[self.reached].rank - 1
 
     @property
@@ -61,7 +66,7 @@ class Attempt:
         """The attempted candidates that could not be scored, each with its ``failure`` set."""
         judged = {item.candidate.doc_id for item in self.judged}
         return [
-            replace(candidate, failure=self.failures.get(candidate.doc_id, NO_TEXT))
+            replace(candidate, failure=self.failures.get(candidate.doc_id) or _why_unread(candidate))
             for place, candidate in enumerate(self.block)
             if candidate.doc_id not in judged and (place < self.depth or candidate.doc_id in self.failures)
         ]
@@ -106,15 +111,16 @@ def rank_block(
     Args:
         scorer: whose model the report names.
         ranking: the ranking so far.
-        score: called with the top candidates, and with those of them that have text (at least one); scores these.
+        score: called with the top candidates, and with those of them whose text is not blank, at least one, to be
+            scored.
         stage: the stage's name.
         depth: how many candidates are scored.
     """
     started = time.perf_counter()
     block = ranking.candidates[:depth]
-    readable = [candidate for candidate in block if candidate.text is not None]
+    readable = [candidate for candidate in block if not is_blank(candidate.text)]
     if not readable:
-        reason = NO_TEXT if block else "no candidates"
+        reason = without_text(block) if block else "no candidates"
         return ranking.with_report(StageReport(stage, applied=False, reason=reason, candidates=len(block)))
     attempt, counts, reasons, pairs = score(block, readable)
     candidates = settle(ranking, stage, attempt)
@@ -133,6 +139,26 @@ def rank_block(
         pairs=pairs,
     )
     return Ranking(ranking.query, candidates, (*ranking.reports, report))
+
+
+def _why_unread(candidate: Candidate) -> str:
+    return NO_TEXT if candidate.text is None else BLANK
+
+
+def without_text(block: Sequence[Candidate]) -> str:
+    """Return why candidates without a text to score are not scored."""
+    return NO_TEXT if all(candidate.text is None for candidate in block) else "the texts of all candidates are blank"
+
+
+def place_of(score: float, probability: float) -> float:
+    """Return a place in [0, 1) for a score: its probability, but where that is nearly 0 or 1.
+
+    There it goes on increasing with the score, although probabilities do not to the last bit.
+    """
+    if SPREAD <= probability <= 1 - SPREAD:
+        return probability
+    unsaturated = (1 + score / (1 + abs(score))) / 2
+    return min((1 - SPREAD if probability > SPREAD else 0.0) + SPREAD * unsaturated, BELOW_ONE)
 
 
 def nothing_scored(scorer: Scorer, failures: Mapping[Any, str], *, stage: str) -> DeadlineExceeded | InferenceError:
@@ -173,6 +199,6 @@ def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequen
 
 
 def _placed(item: Judged, stage: str, rank: int, level: int) -> Candidate:
-    entry = StageScore(stage, item.score, rank, item.unit, item.parts, item.passage, level)
+    entry = StageScore(stage, item.score, rank, item.unit, item.parts, item.passage, level, item.cut)
     before = item.candidate  # not `replace`, which takes three times as long, a thousand times a search
     return Candidate(before.doc_id, before.text, item.score, rank, (*before.trace, entry), sections=before.sections)

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.options.passages import Passages
-from osrerank.stages.ordering import BELOW_ONE, Judged
+from osrerank.stages.ordering import Judged, place_of
 from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import leaves_out, passage_spans, readable
 from osrerank.types import NEVER, Candidate, Deadline, LongText, Ranking, Scorer, Scores, Section, Span
 
 DIGEST_BYTES = 16
-ABOVE_ZERO = np.finfo(np.float64).tiny
+ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class PassageStage:
         return Judged(
             candidate,
             score=document.score,
-            unit=min(document.unit, BELOW_ONE),
+            unit=place_of(document.score, document.unit),
             parts={"logit": float(logits[best]), "probability": document.probability},
             passage=spans[best],
         )

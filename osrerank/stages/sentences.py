@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from osrerank.options.sentences import Sentences
 from osrerank.scoring.passages import chunks_of
-from osrerank.stages.ordering import Judged
+from osrerank.stages.ordering import BELOW_ONE, Judged
 from osrerank.stages.sentence_splitting import cleaned, sentence_spans
 from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import readable
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
+from osrerank.types.values import is_blank
 
 KEPT = 3
 """How many of the best sentences' values are kept beside the score: as many as Birch weighs."""
@@ -89,6 +90,7 @@ class SentenceStage:
             for section in sections
             for clean in (cleaned(section.text),)
             for start, end in self._spans(clean, query)
+            if not is_blank(clean[start:end])
         ]
         return found[: self.options.limit] or [("", Span(sections[0].field, 0, 0, sections[0].value))]
 
@@ -124,7 +126,6 @@ class SentenceStage:
             parts[f"logit{number}"] = float(best[place])
             parts[f"probability{number}"] = float(probabilities[place])
         # softsign: unlike the logistic function it does not round large sums to 1
-        unit = (1 + key / (1 + abs(key))) / 2
-        return Judged(
-            candidate, score=key, unit=unit, parts=parts, passage=spans[int((order if is_logit else by_odds)[0])]
-        )
+        unit = min((1 + key / (1 + abs(key))) / 2, BELOW_ONE)
+        decisive = spans[int((order if is_logit else by_odds)[0])]
+        return Judged(candidate, score=key, unit=unit, parts=parts, passage=decisive)

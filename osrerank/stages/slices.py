@@ -1,6 +1,7 @@
 """Order documents by the scores of their parts: their passages, or their sentences."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -56,10 +57,12 @@ def rank_by_slices(
             scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline, text_of=text_of
         )
         judged = [judge(present[at], scores.places[at], scores.logits[at], scores.log_odds[at]) for at in scores.scored]
-        shortened = sum(leaves_out(present[at], scores.places[at]) for at in scores.scored) if leaves_out else 0
+        shortened = {at for at in scores.scored if leaves_out and leaves_out(present[at], scores.places[at])}
+        cut = {present[at].doc_id for at in shortened | scores.cut}
+        judged = [replace(one, cut=one.candidate.doc_id in cut) for one in judged] if cut else judged
         failures = {present[place].doc_id: reason for place, reason in scores.failed.items()}
         attempt = Attempt(block, present, judged, scores.reached, failures)
-        counts = {**scores.counts(), "truncated": scores.truncated + shortened}
+        counts = {**scores.counts(), "truncated": max(len(cut), scores.truncated)}
         return Outcome(attempt, counts, _reasons(scores, unit))
 
     return rank_block(scorer, ranking, score, stage=stage, depth=depth)

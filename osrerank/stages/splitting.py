@@ -12,6 +12,7 @@ from itertools import islice
 
 from osrerank.options.passages import Windows
 from osrerank.types import Section, Span
+from osrerank.types.values import is_blank
 
 WORD = re.compile(r"\S+")
 LONG_HYPHENS = re.compile(r"-{3,}")
@@ -36,7 +37,7 @@ def passage_spans(sections: Iterable[Section], windows: Windows, doc_id: str) ->
     """Return a document's passages, in order, each with the section that it stands in.
 
     A field's only value is cut into windows. Each value of a field with several is a passage, and is cut only if it has
-    more words than a window.
+    more words than a window. What is blank is no passage.
 
     Args:
         sections: the document's texts.
@@ -49,7 +50,8 @@ def passage_spans(sections: Iterable[Section], windows: Windows, doc_id: str) ->
         spans = window_spans(section.text, windows.words, windows.stride, at_most)
         if section.value is not None and _is_short(section.text, windows.words):
             spans = [(spans[0][0], spans[-1][1])] if spans else []
-        found += [(section, Span(section.field, start, end, section.value)) for start, end in spans]
+        places = [(start, end) for start, end in spans if not is_blank(section.text[start:end])]
+        found += [(section, Span(section.field, start, end, section.value)) for start, end in places]
         if at_most is not None and len(found) >= at_most:
             break
     return _kept(found, windows, doc_id)
@@ -68,10 +70,10 @@ def leaves_out(sections: Iterable[Section], spans: Iterable[Span]) -> bool:
     for section in sections:
         read = 0
         for span in of[section.field, section.value]:
-            if section.text[read : span.start].strip():
+            if not is_blank(section.text[read : span.start]):
                 return True
             read = max(read, span.end)
-        if section.text[read:].strip():
+        if not is_blank(section.text[read:]):
             return True
     return False
 

@@ -10,6 +10,8 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+MOST_S = 1e6
+"""No deadline is further away, in seconds, so that every system can wait for it."""
 WITHDRAWN_AFTER_S = 0.1
 """Who waits for an event notices that its deadline was withdrawn this much later."""
 
@@ -23,8 +25,8 @@ class Counts:
         cached: scores that came from a cache.
         encoded: documents whose vectors were computed, of a bi-encoder.
         known: documents whose vectors were there.
-        truncated: documents cut to fit the model, among those inferred.
-        query_truncated: whether the query was cut to fit the model; known only where something was inferred.
+        truncated: documents cut to fit the model, those with cached scores among them.
+        query_truncated: whether the query was cut to fit the model.
     """
 
     inferences: int = 0
@@ -51,12 +53,18 @@ class Deadline:
     """When a call must have answered.
 
     Attributes:
-        at_s: on the monotonic clock; None for never.
+        at_s: on the monotonic clock, at most `MOST_S` from now; None for never.
         withdrawn: returns whether nobody waits for the answer any more, so that the deadline has passed; asked often.
     """
 
     at_s: float | None = None
     withdrawn: Callable[[], bool] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.at_s is not None:
+            if math.isnan(self.at_s):
+                raise ValueError("a deadline is a point in time, and NaN is none")
+            object.__setattr__(self, "at_s", min(self.at_s, time.monotonic() + MOST_S))
 
     @classmethod
     def after_ms(cls, duration_ms: float | None) -> Self:
@@ -70,6 +78,8 @@ class Deadline:
 
     def within_ms(self, duration_ms: float | None) -> "Deadline":
         """Return the sooner of this deadline and one this many milliseconds from now; None keeps this one."""
+        if duration_ms is None or duration_ms == math.inf:
+            return self
         sooner = replace(Deadline.after_ms(duration_ms), withdrawn=self.withdrawn)
         return sooner if sooner.remaining_s() < self.remaining_s() else self
 
@@ -93,6 +103,8 @@ class Deadline:
         return event.is_set()
 
 
+QUERY_CUT = 128
+"""What `Scores.cuts` has where the query was cut."""
 NEVER = Deadline()
 """A deadline that never passes."""
 
@@ -108,6 +120,8 @@ class Scores(Counts):
         identity: identity of the model that scored (`Scorer.identity`) where it may change between calls; else empty.
         odds: log-odds of relevance ``(n,)`` where they are not the values: of a next-sentence head, whose value is the
             second of two logits.
+        cuts: what of each tuple was cut to fit the model ``(n,)``: 1 for its first document, 2 for its second, and
+            `QUERY_CUT` for the query, added up; None where that is not known.
     """
 
     values: npt.NDArray[np.float32]
@@ -115,6 +129,7 @@ class Scores(Counts):
     reached: int = -1
     identity: str = ""
     odds: npt.NDArray[np.float32] | None = None
+    cuts: npt.NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
         if self.reached < 0:
@@ -143,6 +158,33 @@ class Scores(Counts):
             if isinstance(part, Scores):
                 joined[list(where)] = part.log_odds
         return joined
+
+    def cut_documents(self, tuples: Sequence[tuple[int, ...]]) -> set[int]:
+        """Return the documents that were cut to fit the model, as far as that is known.
+
+        Args:
+            tuples: that were scored.
+        """
+        if self.cuts is None:
+            return set()
+        found = np.flatnonzero(self.cuts % QUERY_CUT).tolist()
+        return {index for at in found for bit, index in enumerate(tuples[at]) if self.cuts[at] >> bit & 1}
+
+    def among(self, places: Sequence[int], size: int, reason: str) -> "Scores":
+        """Return scores of single documents as those of more, of which the others failed.
+
+        Args:
+            places: of the scored ones, in order.
+            size: how many there are.
+            reason: why the others have no score.
+        """
+        values = np.full(size, np.nan, dtype=np.float32)
+        values[places] = self.values
+        failures = dict.fromkeys(sorted({*range(size)} - {*places}), reason)
+        failures |= {places[at]: why for at, why in self.failures.items()}
+        reached = places[self.reached] if self.reached < len(places) else size
+        odds = Scores.joined_odds([self], [places], size)
+        return replace(self, values=values, failures=failures, reached=reached, odds=odds, cuts=None)
 
     @property
     def attempted(self) -> list[int]:

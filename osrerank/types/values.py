@@ -1,11 +1,21 @@
 """The values from a query to a ranking: frozen, slotted dataclasses with tuples inside."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 from osrerank.types.scores import Counts
+
+SPEAKS = re.compile(r"[^\W_]")
+BLANK = "its text is blank: nothing but space, punctuation and symbols"
+"""Why a blank text is not scored."""
+
+
+def is_blank(text: str | None) -> bool:
+    """Return whether a text has neither a letter nor a digit: nothing but space, punctuation, symbols, or None."""
+    return text is None or SPEAKS.search(text) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,7 @@ class StageScore:
         parts: other natural values by name, such as ``logit`` and ``probability``.
         passage: the passage that decided, of a stage that scores passages.
         level: how many stages the ranking had passed with this one; 0 for the first pass.
+        cut: whether the model did not read the whole text.
     """
 
     stage: str
@@ -97,11 +108,13 @@ class StageScore:
     parts: Mapping[str, float] = field(default_factory=dict)
     passage: Span | None = None
     level: int = 0
+    cut: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return what a hit's ``_rerank`` says of the stage."""
         passage = {} if self.passage is None else {"passage": self.passage.as_json()}
-        return {"score": self.score, "rank": self.rank, **self.parts, **passage}
+        cut = {"truncated": True} if self.cut else {}
+        return {"score": self.score, "rank": self.rank, **self.parts, **passage, **cut}
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class PassageScores(Counts):
         failures: document and passage -> why it could not be scored.
         identity: as of `osrerank.types.Scores`.
         odds: likewise, of each document ``(n,)``.
+        cut: the documents of which a passage was cut to fit the model.
     """
 
     places: Sequence[Sequence[Span | None]]
@@ -41,6 +42,7 @@ class PassageScores(Counts):
     failures: Mapping[tuple[int, int], str] = field(default_factory=dict)
     identity: str = ""
     odds: Sequence[npt.NDArray[np.float32]] | None = None
+    cut: frozenset[int] = frozenset()
 
     @property
     def log_odds(self) -> Sequence[npt.NDArray[np.float32]]:

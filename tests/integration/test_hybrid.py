@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from opensearchpy import RequestError
 
 from osrerank import Client, connect
 from osrerank.testing import FunctionScorer, overlap
@@ -83,3 +84,11 @@ def test_without_normalisation_it_is_not_reranked_and_says_why(client: Client) -
     answer = client.search(body=hybrid(), index="hybrid", rerank=True)
     assert answer["rerank"]["applied"] is False
     assert "search pipeline that normalises" in answer["rerank"]["reason"]
+
+
+def test_a_page_beyond_the_pagination_depth_is_refused_as_without_reranking(client: Client) -> None:
+    body = {**hybrid(), "from": 20, "size": 2}
+    body["query"]["hybrid"]["pagination_depth"] = 2
+    for rerank in (False, True):
+        with pytest.raises(RequestError):
+            client.search(body=body, index="hybrid", search_pipeline=PIPELINE, rerank=rerank)

@@ -26,6 +26,7 @@ def test_texts_come_back_in_the_models_order_with_their_places(reranker: Reranke
     assert found[1].probability == 0.5
     assert json.loads(json.dumps(found[0].to_dict())) == {
         "doc_id": 1, "score": 1.0, "probability": pytest.approx(0.7311, abs=1e-4), "rank": 1, "text": "ccc",
+        "truncated": False,
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -128,7 +128,7 @@ class Service:
         if not self._signer.signs:
             logger.warning("[unsigned] %s", UNSIGNED_RISK)
         for step in (self._keep_renewing, self._keep_probing):
-            thread = threading.Thread(target=step, name=f"osrerank{step.__name__}", daemon=True)
+            thread = threading.Thread(target=self._keep_on, args=(step,), name=f"osrerank{step.__name__}", daemon=True)
             thread.start()
             self._threads.append(thread)
         logger.info("worker %s takes chunks of %s from %s", self.worker, self.settings.model, self.queue)
@@ -311,6 +311,16 @@ class Service:
         with self._lock:
             self._held.discard(chunk)
 
+    def _keep_on(self, step: Callable[[], None]) -> None:
+        """Run one of the worker's threads; what it did not expect stops the worker, because nobody would notice."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - whatever it was
+            if not self._ended.is_set():
+                logger.critical("[model-broken] the worker can score or be found no more, and stops: %s", error)
+                self.stop_taking()
+                state.should_stop = 1
+
     def _keep_renewing(self) -> None:
         """Send heartbeats until the worker ends; while Redis is away, try now and then."""
         failures = 0
@@ -330,17 +340,9 @@ class Service:
             self._ended.wait(pause_s(failures) if failures else BEAT_S)
 
     def _keep_probing(self) -> None:
-        """Check the model now and then; stop the worker when it fails, so that it does not drain the queue."""
+        """Check the model now and then; when it fails the worker stops, so that it does not drain the queue."""
         while not self._ended.wait(PROBE_S):
-            try:
-                self.probe()
-            except OsrerankError as error:
-                if self._ended.is_set():
-                    return
-                logger.critical("[model-broken] the model scores no more, the worker stops: %s", error)
-                self.stop_taking()
-                state.should_stop = 1
-                return
+            self.probe()
 
 
 def _fitting(records: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -288,9 +288,13 @@ class Engine:
             with self._live_lock:
                 due = [live for live in self._live.values() if self._due(live)]
             for live in due:
-                with contextlib.suppress(Fault), self._write_lock:
-                    if not self._closed and self._writer.held and live.row.name in self.store.indices():
-                        self.refresh(live)
+                try:
+                    with self._write_lock:
+                        if not self._closed and self._writer.held and live.row.name in self.store.indices():
+                            self.refresh(live)
+                except Exception as error:  # noqa: BLE001 - the next turn tries again, and others need this thread
+                    if not isinstance(error, Fault):
+                        log.warning("documents of [%s] wait to become searchable: %s", live.row.name, error)
 
 
 def refresh_interval_s(settings: Json) -> float | None:

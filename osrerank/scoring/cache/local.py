@@ -9,8 +9,8 @@ LOCAL_ENTRY_BYTES = 250
 """What a score takes, key and all, measured in tests/bench/test_cache.py."""
 
 
-Kept = float | tuple[float, float]
-"""A score, or a score and its log-odds where these are others (`osrerank.types.Scores.odds`)."""
+Kept = float | tuple[float, float, int]
+"""A score; with its log-odds where these are others and what was cut, if anything (`osrerank.types.Scores`)."""
 
 
 class Store(Protocol):

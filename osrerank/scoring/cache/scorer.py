@@ -7,6 +7,7 @@ need the same pair at the same time both compute it, and both write the same sco
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from osrerank.types import (
     Scores,
     ScoresPassages,
 )
+from osrerank.types.scores import QUERY_CUT
 
 MEGABYTE = 1_000_000
 
@@ -83,7 +85,7 @@ class CachedScorer(Wrapper):
         absent = list(dict.fromkeys(key for key in keys if key not in known))
         if not absent:
             self._remote.write(fading)
-            return Scores(_values(keys, known), cached=len(keys), identity=identity, odds=_odds(keys, known))
+            return _answer(keys, known, {}, tuples, identity, {"cached": len(keys)})
         own, others = self._in_flight.claim(absent)
         fresh = _Fresh({})
         try:
@@ -103,7 +105,9 @@ class CachedScorer(Wrapper):
             fresh = fresh.plus(more)
         self._local.write({**shared, **fresh.scores})
         self._remote.write({**fading, **fresh.scores})
-        return fresh.with_cached(keys, known, identity)
+        counts = Counts.total(fresh.answers)
+        counts["cached"] += _spared(keys, known, fresh.scores)
+        return _answer(keys, {**known, **fresh.scores}, fresh.failures, tuples, identity, counts)
 
     def score_passages(
         self,
@@ -121,7 +125,8 @@ class CachedScorer(Wrapper):
         scores = self.score(query, list(short.values()), tuples, deadline=deadline, vectors=vectors)
         failures = {(at, 0): reason for at, reason in scores.failures.items()}
         logits = np.split(scores.values, len(texts)) if texts else []
-        return PassageScores([[None]] * len(texts), logits, failures, scores.identity, **scores.counts())
+        cut = frozenset(scores.cut_documents(tuples))
+        return PassageScores([[None]] * len(texts), logits, failures, scores.identity, cut=cut, **scores.counts())
 
     def close(self) -> None:
         super().close()
@@ -146,17 +151,24 @@ class CachedScorer(Wrapper):
         if found.identity not in ("", identity):  # the model has changed since, so cached scores are void
             return self._scorer.score_passages(query, texts, deadline=deadline, vectors=vectors)
         of_left = dict(zip(left, zip(found.places, found.logits, strict=True), strict=True))
-        fresh = {keys[at]: float(logits[0]) for at, (_, logits) in of_left.items() if at in keys}
-        new = {key: score for key, score in fresh.items() if np.isfinite(score)}
+        query_cut = QUERY_CUT * found.query_truncated
+        new = {
+            keys[at]: _kept(float(logits[0]), float(logits[0]), (place in found.cut) | query_cut)
+            for place, (at, (_, logits)) in enumerate(of_left.items())
+            if at in keys and np.isfinite(logits[0])
+        }
         self._local.write(new)
         self._remote.write({**fading, **new})
         every = range(len(texts))
+        cut_before = {at for at, key in keys.items() if key in known and _cuts([key], known)[0] % QUERY_CUT}
+        cut = frozenset(cut_before | {left[place] for place in found.cut})
         return PassageScores(
             [of_left[at][0] if at in of_left else [None] for at in every],
             [of_left[at][1] if at in of_left else _values([keys[at]], known) for at in every],
             {(left[at], turn): reason for (at, turn), reason in found.failures.items()},
             identity,
-            **{**found.counts(), "cached": found.cached + len(texts) - len(left)},
+            cut=cut,
+            **{**found.counts(), "cached": found.cached + len(texts) - len(left), "truncated": len(cut)},
         )
 
     def disconnect(self) -> None:
@@ -190,9 +202,10 @@ class CachedScorer(Wrapper):
             return _Fresh({})
         asked = [tuples[place_of[key]] for key in ordered]
         answer = self._scorer.score(query, documents, asked, **given)
+        cuts = np.zeros(len(ordered), dtype=np.uint8) if answer.cuts is None else answer.cuts
         scores: dict[bytes, Kept] = {
-            key: float(value) if answer.odds is None else (float(value), float(odds))
-            for key, value, odds in zip(ordered, answer.values, answer.log_odds, strict=True)
+            key: _kept(float(value), float(odds), int(cut))
+            for key, value, odds, cut in zip(ordered, answer.values, answer.log_odds, cuts, strict=True)
             if np.isfinite(value)
         }
         failures = {ordered[index]: reason for index, reason in answer.failures.items()}
@@ -219,16 +232,24 @@ class _Fresh:
         scores, failures = {**self.scores, **other.scores}, {**self.failures, **other.failures}
         return _Fresh(scores, failures, (*self.answers, *other.answers), self.identity)
 
-    def with_cached(self, keys: Sequence[bytes], known: Mapping[bytes, Kept], identity: str) -> Scores:
-        """Return the answer for all keys."""
-        scores = {**known, **self.scores}
-        values, odds = _values(keys, scores), _odds(keys, scores)
-        failures = {place: self.failures[key] for place, key in enumerate(keys) if key in self.failures}
-        open_places = (place for place in np.flatnonzero(np.isnan(values)).tolist() if place not in failures)
-        counts = Counts.total(self.answers)
-        counts["cached"] += _spared(keys, known, self.scores)
-        reached = next(open_places, len(keys))
-        return Scores(values, failures, reached=reached, identity=identity, odds=odds, **counts)
+
+def _answer(
+    keys: Sequence[bytes],
+    scores: Mapping[bytes, Kept],
+    why: Mapping[bytes, str],
+    tuples: Sequence[tuple[int, ...]],
+    identity: str,
+    counts: Mapping[str, Any],
+) -> Scores:
+    """Return the answer for all keys; what was cut counts whether or not it was scored now."""
+    values, cuts = _values(keys, scores), _cuts(keys, scores)
+    failures = {place: why[key] for place, key in enumerate(keys) if key in why}
+    open_places = (place for place in np.flatnonzero(np.isnan(values)).tolist() if place not in failures)
+    reached = next(open_places, len(keys))
+    answer = Scores(values, failures, reached, identity, _odds(keys, scores), cuts)
+    truncated = max(counts.get("truncated", 0), len(answer.cut_documents(tuples)))
+    query_truncated = bool(counts.get("query_truncated") or (cuts & QUERY_CUT).any())
+    return replace(answer, **{**counts, "truncated": truncated, "query_truncated": query_truncated})
 
 
 def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> list[bytes]:
@@ -263,6 +284,16 @@ def _values(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[
 def _odds(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[np.float32] | None:
     """Return the log-odds ``(n,)``; None where they are the scores."""
     found = [scores.get(key, np.nan) for key in keys]
-    if not any(isinstance(one, tuple) for one in found):
+    if not any(isinstance(one, tuple) and one[1] != one[0] for one in found):
         return None
     return np.array([one[1] if isinstance(one, tuple) else one for one in found], dtype=np.float32)
+
+
+def _cuts(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[np.uint8]:
+    """Return what was cut of each tuple ``(n,)``."""
+    found = (scores.get(key) for key in keys)
+    return np.array([one[2] if isinstance(one, tuple) else 0 for one in found], dtype=np.uint8)
+
+
+def _kept(value: float, odds: float, cuts: int) -> Kept:
+    return value if odds == value and not cuts else (value, odds, cuts)

@@ -20,7 +20,7 @@ from osrerank._redis import open_redis
 from osrerank.scoring.cache.local import Kept
 from osrerank.scoring.cache.signing import SIGNATURE_BYTES, EntrySigner
 
-PREFIX = b"osrerank:scores:2:"
+PREFIX = b"osrerank:scores:3:"
 """Changes with the form of keys or values."""
 YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
@@ -29,7 +29,7 @@ REST_S = 10.0
 REMOTE_ENTRY_BYTES = 110
 """What a score takes, key and all, measured in tests/bench/test_cache.py."""
 VALUE = struct.Struct("<f")
-PAIR = struct.Struct("<ff")
+WITH_MORE = struct.Struct("<ffB")
 TURN = """
 local count = redis.call('HLEN', KEYS[1])
 if count == 0 then return 0 end
@@ -145,13 +145,13 @@ def _fits(answer: object, size: int) -> bool:
 
 
 def _packed(value: Kept) -> bytes:
-    return PAIR.pack(*value) if isinstance(value, tuple) else VALUE.pack(value)
+    return WITH_MORE.pack(*value) if isinstance(value, tuple) else VALUE.pack(value)
 
 
 def _decoded(keys: Sequence[bytes], found: Sequence[object], signer: EntrySigner) -> dict[bytes, Kept]:
     """Return the scores among the values found that are signed as they must be, counting what is no score."""
     scores: dict[bytes, Kept] = {}
-    forms = {form.size + added: form for form in (VALUE, PAIR) for added in (0, SIGNATURE_BYTES)}
+    forms = {form.size + added: form for form in (VALUE, WITH_MORE) for added in (0, SIGNATURE_BYTES)}
     for key, value in zip(keys, found, strict=True):
         if value is None:
             continue
@@ -159,9 +159,9 @@ def _decoded(keys: Sequence[bytes], found: Sequence[object], signer: EntrySigner
             opened = signer.open(key, value, form.size)
             if opened is None:
                 continue
-            score, *odds = form.unpack(opened)
-            if math.isfinite(sum((score, *odds))):
-                scores[key] = (score, odds[0]) if odds else score
+            score, *more = form.unpack(opened)
+            if math.isfinite(sum((score, *more))):
+                scores[key] = (score, *more) if more else score
                 continue
         ERRORS.inc()
     return scores

@@ -4,13 +4,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from osrerank._platform import renew_after_fork
+from osrerank._threads import DaemonThreads
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, OsrerankError, ScoringError
 from osrerank.metrics import ENDPOINT_REQUESTS, HALVINGS
 from osrerank.scoring.card import logistic
@@ -77,7 +78,7 @@ class EndpointScorer:
     def renew(self) -> None:
         """Start without connections and threads: those of a parent process are its own."""
         self._connection = Connection(self._target.host, self._key)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: DaemonThreads | None = None
         self._closed = False
         self._lock = threading.Lock()
         self._asking = threading.Lock()
@@ -158,14 +159,14 @@ class EndpointScorer:
             self._closed = True
         self._connection.close()
         if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.close(wait=False)
 
     def _submit(self, dialect: Dialect, query: str, batch: Batch, deadline: Deadline) -> "Future[Batch]":
         with self._lock:
             if self._closed:
                 raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="osrerank-http")
+                self._threads = DaemonThreads(CONNECTIONS, "osrerank-http")
             return self._threads.submit(carried(self._scored), dialect, query, batch, deadline)
 
     def _scored(self, dialect: Dialect, query: str, batch: Batch, deadline: Deadline) -> Batch:

@@ -101,8 +101,12 @@ def gather(size: int, chunks: Sequence[Chunk], answers: Sequence[Scores | str | 
             failures |= {chunk.places[index]: reason for index, reason in answer.failures.items()}
     found = [answer for answer in answers if isinstance(answer, Scores)]
     odds = Scores.joined_odds(answers, [chunk.places for chunk in chunks], size)
+    cuts = np.zeros(size, dtype=np.uint8)
+    for chunk, answer in zip(chunks, answers, strict=True):
+        if isinstance(answer, Scores) and answer.cuts is not None:
+            cuts[chunk.places] = answer.cuts
     reached = _leading(values, failures)
-    return Scores(values, failures, reached=reached, identity=identity, odds=odds, **Counts.total(found))
+    return Scores(values, failures, reached, identity, odds, cuts, **Counts.total(found))
 
 
 def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:

@@ -10,12 +10,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from redis import RedisError
 
+from osrerank._threads import DaemonThreads
 from osrerank.errors import PayloadError, WorkerError
 from osrerank.metrics import CHUNKS_LATE, CHUNKS_RESENT, CHUNKS_SENT, ROUND_TRIP_SECONDS
 from osrerank.scoring.remote.broker import CONNECTIONS, TASK
@@ -121,7 +121,7 @@ class Delivery:
         self._alive_at: dict[str, float] = {}
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="osrerank-sending")
+        self._threads = DaemonThreads(CONNECTIONS, "osrerank-sending")
 
     def deliver(
         self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None] = lambda: None
@@ -167,7 +167,7 @@ class Delivery:
 
     def close(self) -> None:
         """Stop listening; calls that still wait fail."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close(wait=False)
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -234,8 +234,10 @@ class Delivery:
             except RedisError:
                 self._give_up_unless_alive({}, NO_BROKER)
                 time.sleep(0.1)
-            except Exception:  # without this thread no call would get a reply
+            except Exception as error:  # without this thread no call would get a reply
                 logger.exception("[replies-unread] the replies of workers could not be read")
+                for pending in self._all():
+                    self._settle(pending, f"the replies of workers could not be read ({type(error).__name__}: {error})")
                 time.sleep(0.1)
 
     def _open(self, message: bytes) -> None:

@@ -300,6 +300,7 @@ def _plain(scores: Scores) -> dict[str, Any]:
     content = {name: getattr(scores, name) for name in _PLAIN}
     content |= {name: count for name in _OPTIONAL if (count := getattr(scores, name))}
     content |= {} if scores.odds is None else {ODDS: scores.odds.astype("<f4").tobytes()}
+    content |= {CUTS: scores.cuts.tobytes()} if scores.cuts is not None and scores.cuts.any() else {}
     return {**content, "values": scores.values.astype("<f4").tobytes(), "failures": list(scores.failures.items())}
 
 
@@ -308,11 +309,13 @@ _OPTIONAL = ("encoded", "known")
 """Of models with vectors alone, so that clients and workers of before understand all others."""
 ODDS = "odds"
 """Likewise, of models with a next-sentence head alone."""
+CUTS = "cuts"
+"""Where something was cut; clients of before refuse such a reply."""
 
 
 def _scores(content: object) -> Scores:
     """Return scores whose numbers agree with each other."""
-    if not isinstance(content, dict) or set(content) - {*_OPTIONAL, ODDS} != {*_PLAIN, "values", "failures"}:
+    if not isinstance(content, dict) or set(content) - {*_OPTIONAL, ODDS, CUTS} != {*_PLAIN, "values", "failures"}:
         raise PayloadError("field scores of a message has a value that cannot be used")
     raw = _checked(content, "values", lambda value: isinstance(value, bytes) and len(value) % FLOAT.size == 0)
     values = np.frombuffer(raw, dtype="<f4").astype(np.float32)
@@ -320,13 +323,17 @@ def _scores(content: object) -> Scores:
     if ODDS in content:
         same = _checked(content, ODDS, lambda value: isinstance(value, bytes) and len(value) == len(raw))
         odds = np.frombuffer(same, dtype="<f4").astype(np.float32)
+    cuts = None
+    if CUTS in content:
+        bits = _checked(content, CUTS, lambda value: isinstance(value, bytes) and len(value) == len(values))
+        cuts = np.frombuffer(bits, dtype=np.uint8)
     failures = _checked(content, "failures", lambda value: _are_failures(value, len(values)))
     named = (*_PLAIN[:-1], *(name for name in _OPTIONAL if name in content))
     counts = {name: _checked(content, name, _is_count) for name in named}
     if counts["reached"] > len(values):
         raise PayloadError("field reached of a message has a value that cannot be used")
     query_truncated = _checked(content, "query_truncated", _is_bool)
-    return Scores(values, dict(failures), **counts, query_truncated=query_truncated, odds=odds)
+    return Scores(values, dict(failures), **counts, query_truncated=query_truncated, odds=odds, cuts=cuts)
 
 
 def _are_failures(value: object, size: int) -> bool:

@@ -69,5 +69,5 @@ class Background:
                 task = self._tasks.popleft()
             try:
                 task()
-            except Exception:
+            except BaseException:
                 logger.exception("[vectors-lost] a task of document vectors failed")

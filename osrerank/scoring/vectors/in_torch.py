@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from osrerank._threads import NATIVE_CODE
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
 from osrerank.scoring.model_files import padding_id
@@ -99,6 +100,7 @@ class TorchMaker:
         batch = padded(tokens, self._pad_id)
         ids, mask = (torch.from_numpy(part).to(self._device).long() for part in (batch.input_ids, batch.attention_mask))
         rounds = self._dtype != torch.float32
-        with torch.inference_mode(), torch.autocast(self._device.type, dtype=self._dtype, enabled=rounds):
+        computing = torch.autocast(self._device.type, dtype=self._dtype, enabled=rounds)
+        with NATIVE_CODE, torch.inference_mode(), computing:
             vectors: Floats = self._network.encode(ids, mask).float().cpu().numpy()
         return vectors

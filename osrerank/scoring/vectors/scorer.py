@@ -10,7 +10,8 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from osrerank._optional import require
 from osrerank._platform import renew_after_fork
+from osrerank._threads import DaemonThreads
 from osrerank.errors import InferenceError, OsrerankError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Pieces
@@ -32,6 +34,7 @@ from osrerank.scoring.vectors.record import Floats, Record, cosines
 from osrerank.scoring.vectors.records import PRECISIONS, Kept, Records
 from osrerank.scoring.vectors.store import VECTORS_OFF, VectorStore
 from osrerank.types import NEVER, Deadline, LongText, PassageScores, RequestVectors, Scores, Span
+from osrerank.types.scores import QUERY_CUT
 
 MOST_LATE, MOST_LATE_CALLS = 256, 4
 """How many documents of a call may be encoded after its deadline, and how many such calls may be queued."""
@@ -75,7 +78,7 @@ class BiEncoderScorer(LocalScorer):
 
     def renew(self) -> None:
         """Start new threads in a forked child, because the old ones stay with the parent."""
-        self._executor = ThreadPoolExecutor(self._encoder.threads, thread_name_prefix="osrerank-query")
+        self._threads = DaemonThreads(self._encoder.threads, "osrerank-query")
 
     @functools.cached_property
     def identity(self) -> str:
@@ -119,8 +122,9 @@ class BiEncoderScorer(LocalScorer):
         pieces = self._builder.query(query)
         encoded_query = self._encoding(pieces)
         values = np.full(len(tuples), np.nan, dtype=np.float32)
+        cuts = np.zeros(len(tuples), dtype=np.uint8)
         failures: dict[int, str] = {}
-        reached = inferences = truncated = encoded = known_before = 0
+        reached = inferences = encoded = known_before = 0
         while reached < len(tuples) and not deadline.passed:
             window = [at for (at,) in tuples[reached : reached + WINDOW]]
             needed = list(dict.fromkeys(window))
@@ -134,26 +138,27 @@ class BiEncoderScorer(LocalScorer):
                 logit = logits.get(at, math.nan)
                 if math.isfinite(logit):
                     values[reached + place] = logit
+                    cuts[reached + place] = records[at].cut | QUERY_CUT * pieces.cut
                 elif at in records or at in failed:
                     failures[reached + place] = self._not_finite() if at in records else failed[at]
                 else:
                     done = min(done, place)
             inferences += len(able)
             encoded, known_before = encoded + made, known_before + known
-            truncated += sum(record.cut for record in records.values())
             reached += done
             if done < len(window):
                 break
-        return Scores(
+        scores = Scores(
             values,
             failures,
             reached,
+            cuts=cuts,
             inferences=inferences,
             encoded=encoded,
             known=known_before,
-            truncated=truncated,
             query_truncated=pieces.cut,
         )
+        return replace(scores, truncated=len(scores.cut_documents(tuples)))
 
     def score_passages(
         self,
@@ -178,14 +183,16 @@ class BiEncoderScorer(LocalScorer):
                 logits[at][turn] = logit
             else:
                 failures[at, turn] = self._not_finite()
+        cut = frozenset(at for at, turn in order if documents[at].records[turn].cut)
         return PassageScores(
             [document.places for document in documents],
             logits,
             failures,
+            cut=cut,
             inferences=len(order),
             encoded=made,
             known=known,
-            truncated=sum(documents[at].records[turn].cut for at, turn in order),
+            truncated=len(cut),
             query_truncated=pieces.cut,
         )
 
@@ -231,7 +238,7 @@ class BiEncoderScorer(LocalScorer):
     def close(self) -> None:
         super().close()
         self._late.close()
-        self._executor.shutdown()
+        self._threads.close()
         self.records.close()
 
     def query_vector(self, query: str) -> Floats:
@@ -241,7 +248,7 @@ class BiEncoderScorer(LocalScorer):
     def _encoding(self, query: Pieces) -> Future[Floats]:
         """Start to encode a query in another thread, so that records can be looked up meanwhile."""
         try:
-            return self._executor.submit(self._encoder.query, self._builder.alone(query).ids)
+            return self._threads.submit(self._encoder.query, self._builder.alone(query).ids)
         except RuntimeError as error:
             raise InferenceError(f"{self.model} is closed", model=self.model) from error
 

@@ -164,7 +164,12 @@ class TaskQueue:
             self._running_large += job.is_large
             self.rate.start(task.tokens)
             self._threads = self._threads or ThreadPoolExecutor(self._most, thread_name_prefix="osrerank-serve")
-            future = asyncio.get_running_loop().run_in_executor(self._threads, task.compute)
+            loop = asyncio.get_running_loop()
+            try:
+                future = loop.run_in_executor(self._threads, task.compute)
+            except RuntimeError as error:  # the system has no more threads
+                future = loop.create_future()
+                future.set_exception(error)
             future.add_done_callback(functools.partial(self._end, job, place, task))
 
     def _next(self) -> _Job[Any] | None:

@@ -28,7 +28,7 @@ from osrerank.server.api.numbers import encode
 from osrerank.server.api.service import Service
 from osrerank.types import Deadline
 
-UNSCORED = "X-Rerank-Unscored"
+UNSCORED, TRUNCATED = "X-Rerank-Unscored", "X-Rerank-Truncated"
 """The header with the number of documents that the model failed on; absent when there are none."""
 
 dialects = APIRouter(responses={**ANSWERS}, tags=["rerank"], route_class=DialectRoute)
@@ -122,8 +122,11 @@ async def _answered(http: HttpRequest, request: Request, header_ms: float | None
         scoring.cancel()
         leaving.cancel()
     http.scope[RECORD]["cached"] = sum(judged.cached for judged in judgements)
-    unscored = sum(judged.unscored for judged in judgements)
-    headers = {UNSCORED: str(unscored)} if unscored else None
+    counts = {
+        UNSCORED: sum(judged.unscored for judged in judgements),
+        TRUNCATED: sum(judged.truncated for judged in judgements),
+    }
+    headers = {name: str(count) for name, count in counts.items() if count}
     return Response(encode(request.answer(judgements, service.model)), media_type="application/json", headers=headers)
 
 

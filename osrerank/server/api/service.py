@@ -19,6 +19,7 @@ from osrerank.server.api.queue import Task, TaskQueue
 from osrerank.service import RerankService
 from osrerank.tracing.spans import carried, span
 from osrerank.types import Counts, Deadline, NeedsWorkers, Scorer, Scores
+from osrerank.types.values import BLANK
 from osrerank.types.vectors import NeedsServer
 
 RETRY_AFTER_S = 1
@@ -77,6 +78,7 @@ class Judgement:
         logits: ``(n,)`` likewise, unbounded.
         unscored: how many documents could not be scored; they come last, with numbers below the others'.
         cached: how many scores came from the cache.
+        truncated: how many documents were longer than the model reads.
     """
 
     order: tuple[int, ...]
@@ -84,6 +86,7 @@ class Judgement:
     logits: tuple[float, ...]
     unscored: int
     cached: int = 0
+    truncated: int = 0
 
 
 class Service:
@@ -284,12 +287,12 @@ def judgement(scorer: Scorer, scores: Scores) -> Judgement:
     """Return a scorer's scores as numbers for clients.
 
     Raises:
-        InferenceError: no document could be scored.
+        InferenceError: no document could be scored, and not because all are blank.
     """
     count = len(scores.values)
     scored = [place for place in range(count) if place not in scores.failures]
-    if not scored:
-        why = next(iter(scores.failures.values()))
+    why = next((why for why in scores.failures.values() if why != BLANK), "")
+    if why and not scored:
         raise InferenceError(f"no document could be scored: {why}", model=scorer.model)
     unscored = [place for place in range(count) if place in scores.failures]
     logits = scores.log_odds[scored].astype(np.float64)
@@ -301,9 +304,10 @@ def judgement(scorer: Scorer, scores: Scores) -> Judgement:
     return Judgement(
         order=order,
         probabilities=_placed(separated([*chances, *(0.0 for _ in unscored)], keys, lowest=0.0), order),
-        logits=_placed(separated([*ranked, *(ranked[-1] for _ in unscored)], keys), order),
+        logits=_placed(separated([*ranked, *(ranked[-1] if ranked else 0.0 for _ in unscored)], keys), order),
         unscored=len(unscored),
         cached=scores.cached,
+        truncated=scores.truncated,
     )
 
 

@@ -188,3 +188,26 @@ def test_queries_without_a_deadline_wait_for_a_busy_rerank_server(
         arguments = ["--backend", "http", "rerank", "--candidates", str(candidates), "-o", str(tmp_path / "run")]
         outcome = CliRunner().invoke(cli, arguments)
     assert outcome.exit_code == 0, outcome.output
+
+
+def test_a_query_reranked_in_part_alone_ends_with_its_count_unless_that_is_allowed(
+    candidates: Path, tmp_path: Path
+) -> None:
+    output, qrels = tmp_path / "mono.run", tmp_path / "qrels.txt"
+    qrels.write_text("q1 0 d0 1\n")
+    lines = candidates.read_text().splitlines()
+    candidates.write_text("\n".join([lines[0].replace(TEXTS[2], "..."), *lines[1:]]) + "\n")
+    outcome = reranked("--candidates", candidates, "-o", output)
+    assert outcome.exit_code == 1
+    assert "1 queries failed, 1 of them reranked in part alone (--allow-partial keeps these)" in str(outcome.exception)
+    assert not output.exists()
+    outcome = reranked("--candidates", candidates, "-o", output, "--allow-partial")
+    assert outcome.exit_code == 0, outcome.output
+    assert "5 queries, 1 of them found nothing, 1 of them reranked in part alone" in outcome.stderr
+    assert sorted(read_run(output).rankings) == ["q0", "q1", "q2", "q3"]
+    measured = CliRunner().invoke(cli, ["evaluate", str(qrels), str(output)])
+    assert measured.exit_code == 0
+    assert "Warning: 1 queries of" in measured.stderr
+    outcome = reranked("--candidates", candidates, "-o", output)  # the file beside the run has it still
+    assert outcome.exit_code == 1
+    assert "1 queries of" in str(outcome.exception)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from celery.worker import state
 
 from osrerank.errors import InferenceError
 from osrerank.scoring.cache.store import connect
@@ -108,3 +109,17 @@ def test_a_line_of_the_log_is_json():
     assert (line["level"], line["logger"], line["message"]) == ("WARNING", "a.b", "[odd-thing] it fails")
     assert line["code"] == "odd-thing"
     assert "ValueError: invalid" in line["traceback"]
+
+
+def test_an_error_that_nobody_expects_in_a_thread_of_the_worker_stops_it(service, monkeypatch):
+    def fail(_heartbeat):
+        raise ValueError("a heartbeat of another kind")
+
+    monkeypatch.setattr(state, "should_stop", None)
+    monkeypatch.setattr(service.registry, "renew", fail)
+    service.begin()
+    ends_at = time.monotonic() + 20
+    while state.should_stop is None and time.monotonic() < ends_at:
+        time.sleep(0.01)
+    assert state.should_stop == 1
+    assert service.status().reason == "the worker is stopping"

@@ -214,3 +214,39 @@ def test_a_deadline_that_passes_while_a_failed_batch_is_halved_loses_no_sequence
         outcome = thread.submit(compute, batcher, [-1, 5, 6], ThreeReads()).result(10)
     assert outcome.failures.keys() | outcome.outputs.keys() <= {0, 1, 2}
     assert len(ThreeReads.reads) >= 3
+
+
+def test_an_error_of_the_thread_itself_reaches_all_callers_and_the_next_call_works() -> None:
+    class Failing(Recorder):
+        @property
+        def packed(self) -> bool:  # asked for while sequences are put together
+            if self.fails:
+                raise OverflowError("cannot plan a batch")
+            return True
+
+        @packed.setter
+        def packed(self, value: bool) -> None:
+            self.fails = False
+
+    backend = Failing()
+    batcher = Batcher(backend, "m")
+    backend.gate.clear()
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(compute, batcher, [0])
+        assert backend.begun.wait(10)
+        others = [threads.submit(compute, batcher, [mark]) for mark in (1, 2)]
+        while len(batcher._turns) < 2:
+            time.sleep(0.001)
+        backend.fails = True
+        backend.gate.set()
+        for call in others:
+            with pytest.raises(OverflowError, match="cannot plan"):
+                call.result(10)
+        assert first.exception(10) is None or isinstance(first.exception(10), OverflowError)
+    backend.fails = False
+    assert len(compute(batcher, [3]).outputs) == 1
+
+
+@pytest.mark.parametrize("far", [1e18, float("inf"), 1e308])
+def test_a_deadline_far_away_is_waited_for(far: float) -> None:
+    assert len(compute(Batcher(Recorder(), "m"), [1], Deadline.after_ms(far)).outputs) == 1

@@ -95,7 +95,7 @@ def test_cards_that_cannot_compare_are_refused(changes, reason):
 def test_a_bad_document_is_left_out_of_the_ranking_and_its_neighbours_are_ranked():
     wing = int(scorer_of(Differing())._builder.query("wing").ids[0])
     stage = DuoStage(scorer_of(Differing(bad=wing)))
-    ranking = stage.rerank(ranking_of(["low", "low low", "wing", "", "low " * 9], "low"))
+    ranking = stage.rerank(ranking_of(["low", "low low", "wing", "a", "low " * 9], "low"))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d4", "d1", "d0", "d3", "d2"]
     assert ranking.candidates[-1].failure == "the bad one is here"
     report = ranking.reports[0]

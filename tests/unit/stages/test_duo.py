@@ -17,6 +17,7 @@ from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, Scores
+from osrerank.types.values import BLANK
 from tests.rankings import ranking_of
 
 BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
@@ -148,12 +149,12 @@ def test_the_tail_stays_below_and_a_depth_beyond_the_candidates_is_all_of_them()
     assert DuoStage(Table()).rerank(ranking_of("")).candidates == ()
 
 
-def test_empty_documents_are_compared_and_those_without_text_are_not():
-    ranking = DuoStage(BY_LENGTH).rerank(ranking_of(["", None, "bb", "a"]))
-    assert [c.text for c in ranking.candidates] == ["bb", "a", "", None]
-    assert ranking.candidates[-1].failure == NO_TEXT
+def test_blank_documents_and_those_without_text_are_not_compared():
+    ranking = DuoStage(BY_LENGTH).rerank(ranking_of(["...", None, "bb", "a"]))
+    assert [c.text for c in ranking.candidates] == ["bb", "a", "...", None]
+    assert [one.failure for one in ranking.candidates[2:]] == [BLANK, NO_TEXT]
     report = ranking.reports[0]
-    assert (report.applied, report.failed, report.inferences) == ("partial", 1, 6)
+    assert (report.applied, report.failed, report.inferences) == ("partial", 2, 2)
     nothing = DuoStage(BY_LENGTH).rerank(ranking_of([None, None])).reports[0]
     assert (nothing.applied, nothing.reason) == (False, NO_TEXT)
 
@@ -243,7 +244,7 @@ def test_a_deadline_before_two_are_compared_is_an_error(reach):
 @pytest.mark.parametrize("offset", [0, 1, 2, 3, 10])
 def test_a_page_below_the_depth_skips_the_stage_and_is_the_same(offset):
     pipeline = Pipeline((MonoStage(BY_LENGTH), BlendStage("rrf"), DuoStage(BY_LENGTH, depth=2)))
-    before = ranking_of(["a", "bbb", "cc", "", "dddd"])
+    before = ranking_of(["aa", "bbbb", "ccc", "d", "eeeee"])
     whole, page = pipeline.rerank(before), pipeline.rerank(before, offset=offset)
     assert page.candidates[offset:] == whole.candidates[offset:]
     assert page.reports[2].skipped is (offset >= 2)

@@ -120,7 +120,7 @@ def test_a_cache_keeps_both() -> None:
 
 def test_redis_keeps_both_signed_or_not() -> None:
     for signer in (EntrySigner(), EntrySigner([b"k" * 32])):
-        kept = {b"a": 0.5, b"b": (0.5, -2.0)}
+        kept = {b"a": 0.5, b"b": (0.5, -2.0, 129)}
         values = [signer.seal(key, _packed(value)) for key, value in kept.items()]
         assert _decoded([*kept], values, signer) == kept
 

@@ -10,6 +10,7 @@ from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, Scores
+from osrerank.types.values import BLANK
 from tests.rankings import ranking_of
 
 BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
@@ -57,10 +58,18 @@ def test_candidates_that_cannot_be_scored_stay_below_the_scored_ones():
     assert (report.applied, report.failed, report.candidates, report.inferences) == ("partial", 3, 5, 2)
 
 
-def test_empty_text_is_scored():
-    ranking = MonoStage(BY_LENGTH).rerank(ranking_of(["", "a"]))
-    assert texts(ranking) == ["a", ""]
-    assert ranking.reports[0].applied is True
+@pytest.mark.parametrize("blank", ["", "  ", "...", "\n—", "\U0001f600", "$ = _"])
+def test_a_blank_text_is_not_scored_and_stays_below(blank):
+    ranking = MonoStage(FunctionScorer(lambda _query, text: -len(text))).rerank(ranking_of([blank, "a", "½"]))
+    assert texts(ranking) == ["a", "½", blank]
+    assert ranking.candidates[-1].failure == BLANK
+    report = ranking.reports[0]
+    assert (report.applied, report.failed, report.inferences) == ("partial", 1, 2)
+
+
+def test_blank_texts_alone_are_reported():
+    report = MonoStage(BY_LENGTH).rerank(ranking_of(["", "..."])).reports[0]
+    assert (report.applied, report.reason) == (False, "the texts of all candidates are blank")
 
 
 def test_no_text_anywhere_is_reported():

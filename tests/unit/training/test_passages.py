@@ -79,7 +79,7 @@ def searched(documents: list[Any], options: Passages) -> dict[str, list[str]]:
             Settings.load(), FunctionScorer(lambda _query, text, seen=seen: seen.append(text) or 0.0)
         )
         rank_texts(service, Rerank(), "low salt", [document], rerank=Rerank(passages=options))
-        found[document["id"]] = seen
+        found[document["id"]] = seen or [""]  # a blank document is not scored
     return found
 
 

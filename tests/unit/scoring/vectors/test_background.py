@@ -1,6 +1,7 @@
 """Work that no search waits for."""
 
 import os
+import sys
 import threading
 from functools import partial
 
@@ -36,6 +37,7 @@ def test_beyond_the_bound_tasks_are_left_out() -> None:
 def test_a_task_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     background, done = Background(), list[int]()
     background.submit(lambda: 1 // 0)
+    background.submit(sys.exit)
     background.submit(lambda: done.append(1))
     background.close()
     assert done == [1]

@@ -31,7 +31,7 @@ from tests.unit.scoring.vectors.test_scorer import WORDS, opened
 QUERY = "what causes low blood pressure"
 RNG = random.Random(5)
 OPTIONS = Passages(words=20, stride=20, limit=4, least_words=25)
-LENGTHS = (90, 5, 40, 26, 0, 61)
+LENGTHS = (90, 5, 40, 26, 1, 61)
 KEY = b"0123456789abcdef"
 
 

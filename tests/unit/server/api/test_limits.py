@@ -327,3 +327,20 @@ def test_answers_leave_at_once():
         listener.accept()[0] as accepted,
     ):
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_blank_documents_come_last_unscored(serve):
+    client = serve(FunctionScorer(lambda _query, text: 5.0 - len(text)))
+    answer = client.post("/rerank", json={"query": "q", "texts": ["...", "aa", "", "a"]})
+    assert [item["index"] for item in answer.json()] == [3, 1, 0, 2]
+    assert answer.headers["X-Rerank-Unscored"] == "2"
+    answer = client.post("/rerank", json={"query": "q", "texts": ["...", " "]})
+    assert (answer.status_code, [item["index"] for item in answer.json()]) == (200, [0, 1])
+
+
+def test_cut_documents_are_counted(serve):
+    scorer = load_scorer(TINY, backend="onnx", threads=1)
+    client = serve(scorer)
+    texts = ["blood " * 900, "blood", "salt " * 900]
+    assert client.post("/rerank", json={"query": "q", "texts": texts}).headers["X-Rerank-Truncated"] == "2"
+    assert "X-Rerank-Truncated" not in client.post("/rerank", json={"query": "q", "texts": ["a"]}).headers

@@ -1,0 +1,137 @@
+"""Where the deeper first pass is refused or not whole, the caller has its own answer, marked."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from opensearchpy import ConnectionTimeout, NotFoundError, RequestError, TransportError
+
+from osrerank import connect
+from osrerank.aio import connect_async
+from osrerank.testing import CannedTransport, FunctionScorer
+from tests.rankings import response_of
+
+TEXTS = [f"blood {'x' * place}" for place in range(60)]
+SCORER = FunctionScorer(lambda _query, text: float(len(text)))
+BODY = {"query": {"match": {"text": "blood"}}, "size": 3}
+
+
+def answer_to(size: int, **extra: Any) -> dict[str, Any]:
+    """An index of sixty hits."""
+    return {**response_of(TEXTS[:size], **extra), "hits": {**response_of(TEXTS[:size])["hits"], "total": {"value": 60}}}
+
+
+class Engine(CannedTransport):
+    """Answers a first pass, of more than three hits, as told, and other searches as it should."""
+
+    deep: Any = None
+
+    def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **options: Any) -> Any:
+        if url.endswith("/_mapping"):
+            return super().perform_request(method, url, params, body, **options)
+        self.requests.append({"url": url, "params": params, "body": body})
+        if url.endswith("_msearch"):
+            lines = (
+                [self.serializer.loads(line) for line in body.strip().split("\n")] if isinstance(body, str) else body
+            )
+            return {"took": 1, "responses": [self.item(line) for line in lines[1::2]]}
+        found = self.answered(body)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def item(self, body: Any) -> Any:
+        found = self.answered(body)
+        return (
+            {"error": {"type": "refused", "reason": "too deep"}, "status": 400}
+            if isinstance(found, Exception)
+            else found
+        )
+
+    def answered(self, body: Any) -> Any:
+        size = body.get("size", 10)
+        return answer_to(size) if size <= 3 or self.deep is None else self.deep
+
+
+class AsyncEngine(Engine):
+    async def perform_request(self, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+        return super().perform_request(*arguments, **options)
+
+    async def close(self) -> None:  # type: ignore[override]
+        pass
+
+
+FAILED = {"total": 2, "successful": 1, "failed": 1, "failures": [{"reason": {"type": "script", "reason": "no value"}}]}
+LOSSES: dict[str, tuple[Any, str]] = {
+    "400": (RequestError(400, "too deep", {}), "was refused (RequestError(400, 'too deep'"),
+    "429": (TransportError(429, "circuit_breaking_exception", {}), "was refused (TransportError(429"),
+    "503": (TransportError(503, "unavailable", {}), "was refused (TransportError(503"),
+    "no answer": (ConnectionTimeout("TIMEOUT", "read timed out", {}), "was refused (ConnectionTimeout"),
+    "shards": (answer_to(50, _shards=FAILED), "was not whole (1 of 2 shards failed (script: no value))"),
+    "timed out": (answer_to(20, timed_out=True), "was not whole (it timed out)"),
+    "ended early": (answer_to(20, terminated_early=True), "was not whole (it was terminated early)"),
+    "too few": (answer_to(2), "was not whole (it found 2 of 60 hits)"),
+}
+
+
+def searched(deep: Any) -> dict[str, Any]:
+    client = connect("http://localhost:9", scorer=SCORER, transport_class=Engine)
+    client.transport.deep = deep
+    found: dict[str, Any] = client.search(index="i", body=BODY, rerank=True)
+    return found
+
+
+def in_asyncio(deep: Any) -> dict[str, Any]:
+    async def search() -> Any:
+        client = connect_async("http://localhost:9", scorer=SCORER, transport_class=AsyncEngine)
+        client.transport.deep = deep
+        return await client.search(index="i", body=BODY, rerank=True)
+
+    found: dict[str, Any] = asyncio.run(search())
+    return found
+
+
+def in_a_multi_search(deep: Any) -> dict[str, Any]:
+    client = connect("http://localhost:9", scorer=SCORER, transport_class=Engine)
+    client.transport.deep = deep
+    answer = client.msearch(body=[{"index": "i"}, BODY, {}, {**BODY, "size": 0}], rerank=True)["responses"]
+    assert answer[1]["rerank"]["reason"] == "size is 0: no hits were asked for"
+    found: dict[str, Any] = answer[0]
+    return found
+
+
+@pytest.mark.parametrize("search", [searched, in_asyncio, in_a_multi_search])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_callers_own_answer_is_returned(search: Callable[[Any], dict[str, Any]], loss: str) -> None:
+    deep, why = LOSSES[loss]
+    found = search(deep)
+    assert [hit["_id"] for hit in found["hits"]["hits"]] == ["d0", "d1", "d2"]
+    assert (found["rerank"]["applied"], found["_shards"]["failed"]) == (False, 0)
+    if search is in_a_multi_search and isinstance(deep, Exception):
+        why = "was refused (refused: too deep)"
+    assert why in found["rerank"]["reason"]
+
+
+def test_a_shard_that_fails_in_the_own_request_too_stops_no_reranking() -> None:
+    client = connect("http://localhost:9", scorer=SCORER, transport_class=CannedTransport)
+    client.transport.answer = answer_to(60, _shards=FAILED)
+    found = client.search(index="i", body=BODY, rerank=True)
+    assert (found["rerank"]["applied"], found["hits"]["hits"][0]["_id"]) == (True, "d59")
+    assert len(client.transport.requests) == 2
+
+
+def test_terminate_after_of_the_caller_needs_no_second_request() -> None:
+    client = connect("http://localhost:9", scorer=SCORER, transport_class=CannedTransport)
+    client.transport.answer = answer_to(60, terminated_early=True)
+    assert client.search(index="i", body={**BODY, "terminate_after": 60}, rerank=True)["rerank"]["applied"] is True
+    assert len(client.transport.requests) == 1
+
+
+@pytest.mark.parametrize("error", [NotFoundError(404, "no such index", {}), TransportError(401, "who", {})])
+def test_what_every_search_would_get_is_asked_once(error: TransportError) -> None:
+    client = connect("http://localhost:9", scorer=SCORER, transport_class=Engine)
+    client.transport.deep = error
+    with pytest.raises(type(error)):
+        client.search(index="i", body=BODY, rerank=True)
+    assert len(client.transport.requests) == 1

@@ -1,0 +1,152 @@
+"""What a response says of itself: cuts, places, warnings, and what is refused."""
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osrerank import Rerank, Reranker, connect
+from osrerank.errors import ConfigError, ResponseFormatError
+from osrerank.explanation import final_score
+from osrerank.options.rerank import MOST_MS
+from osrerank.retrieval.first_pass import plan
+from osrerank.scoring.cache.local import LocalStore, NoStore
+from osrerank.scoring.cache.scorer import CachedScorer
+from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.remote.messages import Reply
+from osrerank.stages.mono import MonoStage
+from osrerank.stages.sentences import SentenceStage
+from osrerank.testing import CannedTransport, FunctionScorer
+from osrerank.types import Scorer, Scores
+from osrerank.types.scores import QUERY_CUT
+from tests.rankings import ranking_of, response_of
+
+DATA = Path(__file__).parents[1] / "data"
+LONG = "blood pressure " * 400
+DURATIONS = ("deadline_ms", "mono_budget_ms", "duo_budget_ms")
+
+
+def cached(name: str = "tiny-bert-one-label") -> Scorer:
+    return CachedScorer(load_scorer(str(DATA / name), backend="onnx", threads=1), NoStore(), LocalStore(1e6))
+
+
+def test_cuts_are_told_of_cached_scores_too() -> None:
+    scorer = cached()
+    for inferences in (3, 0):
+        ranking = MonoStage(scorer).rerank(ranking_of([LONG, "low", LONG + "x"], "salt " * 100))
+        report = ranking.reports[0]
+        assert (report.inferences, report.truncated, report.query_truncated) == (inferences, 2, True)
+        assert sorted(one.doc_id for one in ranking.candidates if one.trace[-1].cut) == ["d0", "d2"]
+
+
+def test_each_cut_document_of_pairs_counts_once() -> None:
+    scorer = cached("tiny-bert-duo")
+    for inferences in (6, 0):
+        scores = scorer.score("low", [LONG, "low", LONG + "x"], [(i, j) for i in range(3) for j in range(3) if i != j])
+        assert (scores.inferences, scores.truncated, scores.query_truncated) == (inferences, 2, False)
+
+
+def test_sentences_count_documents_not_sentences() -> None:
+    pytest.importorskip("sentencex")
+    stage = SentenceStage(cached())
+    for _turn in range(2):
+        report = stage.rerank(ranking_of([f"{LONG.strip()}. {LONG.strip()}.", "low. high."])).reports[0]
+        assert (report.candidates, report.truncated) == (2, 1)
+
+
+def test_workers_tell_cuts() -> None:
+    scores = Scores(np.ones(3, np.float32), inferences=3, truncated=1, cuts=np.array([0, 1, QUERY_CUT], np.uint8))
+    read = Reply.decode(Reply("c", "w", "m", scores).encode()).scores
+    assert read is not None
+    assert read.cuts is not None
+    assert read.cuts.tolist() == [0, 1, QUERY_CUT]
+    assert read.cut_documents([(0,), (1,), (2,)]) == {1}
+
+
+def test_ranked_texts_say_which_were_cut() -> None:
+    reranker = Reranker(str(DATA / "tiny-bert-one-label"), backend="onnx", passages="off")
+    assert {one.doc_id: one.truncated for one in reranker.rank("low", [LONG, "low", "..."])} == {
+        0: True, 1: False, 2: False,
+    }  # fmt: skip
+    reranker.close()
+
+
+@pytest.mark.parametrize("base", [-400.0, -60.0, 0.0, 37.0, 700.0])
+def test_scores_of_one_stage_stay_below_two_and_do_not_tie(base: float) -> None:
+    stage = MonoStage(FunctionScorer(lambda _query, text: base + len(text)))
+    scores = [
+        final_score(one) for one in stage.rerank(ranking_of(["x" * (place + 1) for place in range(30)])).candidates
+    ]
+    assert all(above > below for above, below in itertools.pairwise(scores))
+    assert 1 <= scores[-1] < scores[0] < 2
+
+
+@pytest.mark.parametrize(
+    ("sort", "reranked"),
+    [
+        ({"_score": {"order": "DESC"}}, True),
+        ([{"_score": "Desc"}, {"n": "asc"}], True),
+        ("_score:DESC", True),
+        ({"_score": {"order": "ASC"}}, False),
+        ([{"n": "desc"}, "_score"], False),
+    ],
+)
+def test_the_order_of_a_sort_is_read_as_opensearch_does(sort: Any, reranked: bool) -> None:
+    assert (plan({"sort": sort}, {}, Rerank(), 100).refusal == "") is reranked
+
+
+@pytest.mark.parametrize(
+    "body", [{"size": None}, {"from": None}, {"size": True}, {"size": 1.5}, {"size": "x"}, {"sort": None}]
+)
+def test_what_opensearch_refuses_is_sent_as_it_is(body: dict[str, Any]) -> None:
+    first_pass = plan(body, {}, Rerank(), 100)
+    assert first_pass.refusal
+    assert first_pass.body == body
+
+
+def test_collapse_is_warned_of() -> None:
+    answer = response_of(["a", "bb"])
+    client = connect("http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport, answer=answer)
+    body = {"query": {"match": {"text": "a"}}, "collapse": {"field": "group"}}
+    marks = client.search(index="i", body=body, rerank=True)["rerank"]
+    assert marks["applied"] is True
+    assert "collapse shows each group by the hit that the first pass ranks highest" in marks["warnings"][0]
+    assert "warnings" not in client.search("a", index="i", rerank=True)["rerank"]
+
+
+@pytest.mark.parametrize(
+    ("part", "path"),
+    [
+        ({"_source": ["x"]}, "$.hits.hits[0]._source is a list"),
+        ({"_source": "x"}, "$.hits.hits[0]._source is a str"),
+        ({"fields": [1]}, "$.hits.hits[0].fields is a list"),
+        ({"highlight": "x"}, "$.hits.hits[0].highlight is a str"),
+        ({"inner_hits": {"a": [1]}}, "inner_hits.a.hits.hits is not a list of hits"),
+    ],
+)
+def test_a_response_of_another_form_is_refused_with_the_place(part: dict[str, Any], path: str) -> None:
+    client = connect("http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport)
+    hit = {"_id": "1", "_score": 1.0, "_source": {"text": "a"}, **part}
+    with pytest.raises(ResponseFormatError) as refused:
+        client.rerank_response({"hits": {"hits": [hit]}}, "a", options={"fields": ["inner_hits:a.text", "text"]})
+    assert path in str(refused.value)
+
+
+@pytest.mark.parametrize("took", [None, "soon", math.nan])
+def test_a_time_that_is_no_number_is_none(took: Any) -> None:
+    client = connect("http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport)
+    marks = client.rerank_response({**response_of(["a"]), "took": took}, "a")["rerank"]
+    assert (marks["applied"], marks["first_pass_took_ms"]) == (True, 0)
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1e18, MOST_MS + 1, 0, -1, "5"])
+def test_a_duration_is_finite_and_bounded(name: str, value: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"{name} is .*; it must be a number of milliseconds above 0, at most 86,400"
+    ):
+        Rerank(**{name: value})
+    assert getattr(Rerank(**{name: MOST_MS}), name) == MOST_MS

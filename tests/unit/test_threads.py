@@ -1,0 +1,126 @@
+"""Daemon threads, native code at the end of the interpreter, and errors in threads of ours."""
+
+import gc
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from osrerank._threads import DaemonThreads, NativeCode
+from osrerank.embedded.storage.engine import Engine
+from osrerank.errors import InferenceError, WorkerError
+from osrerank.scoring.remote.delivery import Delivery, PendingChunk
+from osrerank.scoring.remote.signing import Signer
+from osrerank.scoring.remote.worker_group import LiveWorkers
+from osrerank.types import NEVER
+
+
+def test_the_end_waits_for_native_code_and_lets_nobody_in_afterwards() -> None:
+    native, inside, leave = NativeCode(), threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with native:
+            inside.set()
+            assert leave.wait(10)
+
+    def enter() -> None:
+        with native:
+            raise AssertionError("it was let in")
+
+    threads = DaemonThreads(3, "test")
+    staying = threads.submit(stay)
+    assert inside.wait(10)
+    ending = threads.submit(native.end)
+    while not native._is_ending:
+        time.sleep(0.001)
+    with pytest.raises(InferenceError, match="Python is ending"):
+        threads.submit(enter).result(10)
+    with native:  # the main thread may still close what it uses
+        assert not ending.done()
+        leave.set()
+        staying.result(10)
+    ending.result(10)
+
+
+def test_what_a_task_raises_reaches_who_waits_and_the_thread_goes_on() -> None:
+    threads = DaemonThreads(1, "test")
+    with pytest.raises(SystemExit):
+        threads.submit(lambda: exec("raise SystemExit")).result(10)
+    assert threads.submit(max, 1, 2).result(10) == 2
+
+
+def test_closing_cancels_what_waits_and_refuses_more() -> None:
+    threads, hold, started = DaemonThreads(1, "test"), threading.Event(), threading.Event()
+    running = threads.submit(lambda: (started.set(), hold.wait(10)))
+    assert started.wait(10)
+    waiting = threads.submit(max, 1, 2)
+    threads.close(wait=False)
+    assert waiting.cancelled()
+    hold.set()
+    running.result(10)
+    with pytest.raises(RuntimeError, match="closed"):
+        threads.submit(max, 1, 2)
+
+
+def test_threads_end_when_nobody_has_them_any_more() -> None:
+    threads = DaemonThreads(2, "forgotten")
+    for future in [threads.submit(time.sleep, 0.01) for _ in range(4)]:
+        future.result(10)
+    started = list(threads._started)
+    assert len(started) == 2
+    del threads
+    gc.collect()
+    for thread in started:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in started)
+
+
+class Broken:
+    """A Redis whose answers nobody expects, and its application: whatever is sent is taken."""
+
+    def blpop(self, *_arguments: Any, **_options: Any) -> Any:
+        raise ValueError("an answer of another kind")
+
+    def heartbeats(self) -> Any:
+        raise ValueError("heartbeats of another kind")
+
+    def send_task(self, *_arguments: Any, **_options: Any) -> None:
+        pass
+
+
+def test_an_error_in_the_thread_that_reads_replies_reaches_the_calls() -> None:
+    broken: Any = Broken()
+    delivery = Delivery(broken, broken, broken, Signer())
+    chunk = PendingChunk("c1", "queue", b"", NEVER)
+    delivery.deliver([chunk], NEVER)
+    assert str(chunk.answer) == "the replies of workers could not be read (ValueError: an answer of another kind)"
+    delivery.close()
+
+
+def test_an_error_in_the_thread_that_reads_the_registry_reaches_the_search() -> None:
+    broken: Any = Broken()
+    with pytest.raises(WorkerError, match="broker"):
+        LiveWorkers(broken, "m").group()
+
+
+def test_an_error_in_the_thread_that_refreshes_an_index_does_not_stop_it(tmp_path: Any) -> None:
+    engine, failures = Engine.shared(tmp_path), iter([ValueError("once")])
+
+    def failing_once(self: Mapping[str, Any], live: Any, refresh: Any = Engine.refresh) -> None:
+        for error in failures:
+            raise error
+        refresh(engine, live)
+        refreshed.set()
+
+    refreshed = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "refresh", failing_once)
+        from osrerank import connect
+
+        with connect(f"embedded:{tmp_path}") as client:
+            client.index(index="i", body={"text": "low blood pressure"})
+            assert refreshed.wait(10)
+            assert client.count(index="i")["count"] == 1
+    engine.release()
