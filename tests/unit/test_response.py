@@ -130,4 +130,5 @@ def test_unchanged_is_cut_and_marked():
     marked = unchanged(response, "because", page=Page(offset=1, size=1))
     assert [hit["_id"] for hit in marked["hits"]["hits"]] == ["d1"]
     assert marked["hits"]["hits"][0]["_score"] == 2.0
-    assert marked["rerank"] == {"applied": False, "reason": "because", "first_pass_took_ms": 3, "stages": []}
+    marks = {"applied": False, "reason": "because", "first_pass_took_ms": 3, "warnings": [], "stages": []}
+    assert marked["rerank"] == marks
