@@ -1,8 +1,8 @@
-"""Threads that neither hold up the end of the interpreter nor abort it.
+"""Daemon threads that neither delay the interpreter's exit nor crash it.
 
-A thread that returns from C++ or Rust while the interpreter ends aborts the process. So whatever may run in a daemon
-thread of ours, or of an application, enters such code through `NATIVE_CODE`: the interpreter waits at its end until
-nobody is in there, and nobody gets in afterwards.
+A thread that returns from C++ or Rust while the interpreter exits aborts the process. So all code that may run in a
+daemon thread, ours or an application's, calls native code inside `NATIVE_CODE`. At exit, the interpreter lets no other
+thread in, and waits until none is inside.
 """
 
 import atexit
@@ -19,16 +19,16 @@ from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError
 
 MOST_WAIT_S = 60.0
-"""How long the interpreter waits at its end for native code that runs, in seconds: longer than any batch takes."""
+"""How long the interpreter waits at exit for running native code, in seconds: longer than any batch takes."""
 
 Value = TypeVar("Value")
 
 
 class NativeCode:
-    """Counts the threads that are in native code, for a ``with`` statement.
+    """A context manager that counts the threads in native code.
 
     Raises:
-        InferenceError: the interpreter is ending; only its main thread may still enter.
+        InferenceError: the interpreter is exiting; only its main thread may still enter.
     """
 
     def __init__(self) -> None:
@@ -37,14 +37,14 @@ class NativeCode:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over in a forked child, where nobody else is in native code."""
+        """Start over in a forked child, where no other thread is in native code."""
         self._changed = threading.Condition()
         self._inside = 0
 
     def __enter__(self) -> None:
         with self._changed:
             if self._is_ending and threading.current_thread() is not threading.main_thread():
-                raise InferenceError("nothing is computed any more, because Python is ending")
+                raise InferenceError("nothing is computed any more, because Python is exiting")
             self._inside += 1
 
     def __exit__(self, *_error: object) -> None:
@@ -54,7 +54,7 @@ class NativeCode:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Let nobody in any more, and wait until nobody is inside, even if Ctrl-C is pressed meanwhile."""
+        """Let no other thread in, and wait until none is inside, even if Ctrl-C is pressed meanwhile."""
         self._is_ending = True
         ends_at = time.monotonic() + MOST_WAIT_S
         while (left_s := ends_at - time.monotonic()) > 0:
@@ -68,13 +68,13 @@ atexit.register(NATIVE_CODE.end)
 
 
 class DaemonThreads:
-    """Runs tasks in daemon threads, which start as they are needed and end when nobody has this object any more.
+    """A pool of daemon threads, which start on demand and end when the pool is garbage-collected.
 
-    Unlike a ``ThreadPoolExecutor`` it also works for threads that outlive the main one.
+    Unlike a ``ThreadPoolExecutor``, it also works for threads that outlive the main thread.
 
     Args:
-        most: how many threads there may be.
-        name: begins the name of each.
+        most: most threads at a time.
+        name: prefix of the threads' names.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -87,16 +87,16 @@ class DaemonThreads:
         weakref.finalize(self, self._tasks.put, None).atexit = False
 
     def submit(self, task: Callable[..., Value], *arguments: Any) -> "Future[Value]":
-        """Return the future of a task.
+        """Run a task in a thread, and return its future.
 
         Raises:
-            RuntimeError: the threads were closed, or there is none and none can be started.
+            RuntimeError: the pool is closed, or its first thread cannot be started.
         """
         future: Future[Value] = Future()
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(f"the threads {self._name} are closed")
-            self._tasks.put((future, task, arguments))  # before a thread starts, which is idle when it finds nothing
+            self._tasks.put((future, task, arguments))  # before a thread starts: one that finds no task is idle
             if not self._idle.acquire(blocking=False) and len(self._started) < self._most:
                 self._start(future)
         return future
@@ -145,7 +145,7 @@ def _work(tasks: "SimpleQueue[Any]", idle: threading.Semaphore) -> None:
         if future.set_running_or_notify_cancel():
             try:
                 value = function(*arguments)
-            except BaseException as error:  # noqa: BLE001 - it is raised where the future is asked
+            except BaseException as error:  # noqa: BLE001 - the future raises it
                 future.set_exception(error)
             else:
                 future.set_result(value)

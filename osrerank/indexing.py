@@ -1,4 +1,4 @@
-"""Document vectors of a whole index: compute them beforehand, count them, and drop those of other texts."""
+"""Compute the document vectors of a whole index beforehand, count them, and delete those of other texts."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,20 +21,20 @@ from osrerank.types import LongText, Query
 BATCH = 64
 """Documents encoded at a time."""
 PAGE = 2000
-"""Documents that the embedded engine is asked for at a time: it looks at all of an index for each request."""
+"""Documents per request to the embedded engine, which scans the whole index for each request."""
 TRIED = 16
-"""Texts that are encoded to see what it takes."""
+"""Texts that are encoded to estimate the cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What was built.
+    """Counts of a build of document vectors.
 
     Attributes:
-        documents: of the index that were read.
-        texts: of these documents, as the model reads them: themselves, or their passages.
-        encoded: texts that had no record.
-        empty: documents without text in the fields that are read.
+        documents: how many of the index's documents were read.
+        texts: how many texts the model reads of them: whole documents, or passages.
+        encoded: how many of these had no record.
+        empty: how many documents have no text in the fields that are read.
     """
 
     documents: int = 0
@@ -43,7 +43,7 @@ class Built:
     empty: int = 0
 
     def plus(self, documents: int, texts: int, encoded: int, empty: int) -> "Built":
-        """Return the sum."""
+        """Return these counts with those of a batch added."""
         return Built(self.documents + documents, self.texts + texts, self.encoded + encoded, self.empty + empty)
 
     def __str__(self) -> str:
@@ -57,18 +57,18 @@ def build_vectors(
     *,
     report: Callable[[Built, int], None] = lambda _done, _all: None,
 ) -> Built:
-    """Compute and keep the vectors of an index's documents, as its searches read them; what is there is not made again.
+    """Compute and store the vectors that an index's documents lack, for the texts that its searches read.
 
-    So a build that was interrupted goes on where it stopped, as fast as documents can be read.
+    So an interrupted build continues where it stopped, as fast as documents can be read.
 
     Args:
-        client: of the index; its settings name the models, and where vectors are kept.
+        client: of the index; its settings name the model and the store.
         index: its name.
-        report: gets what is done after each batch, and how many documents there are.
+        report: called after each batch with what is done, and the number of all documents.
 
     Raises:
         ConfigError: the model has no vectors, or vectors are off.
-        OsrerankError: a text cannot be encoded, or the store takes nothing.
+        OsrerankError: a text cannot be encoded, or the store accepts nothing.
     """
     sides, done = SideStores(client), Built()
     scorer = bi_encoder_of(client)
@@ -91,11 +91,11 @@ def build_on_screen(client: Client, index: str) -> Built:
 
 
 def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
-    """Drop all vectors but those of these indexes' texts by the client's model; return how many are left.
+    """Delete all vectors except the client's model's for these indexes' texts; return how many are left.
 
     Args:
         client: of the indexes.
-        indexes: all that searches still need vectors of.
+        indexes: all indexes whose vectors searches still need.
 
     Raises:
         ConfigError: the model has no vectors, or vectors are off.
@@ -133,7 +133,7 @@ class SideStores:
         self._stores: dict[str, IndexStore] = {}
 
     def of(self, index: str) -> IndexStore | None:
-        """Return an index's side index."""
+        """Return an index's side index; None if the settings ask for none."""
         if self._is_on and index not in self._stores:
             self._stores[index] = IndexStore(self._client, index, is_embedded=is_embedded(self._client))
         return self._stores.get(index)
@@ -145,10 +145,10 @@ class Coverage:
 
     Attributes:
         documents: of the index.
-        texts: that were looked at, one for each document with text.
-        known: those of them that have vectors.
-        seconds: that the vectors of the whole index would take to compute, about; those that are there among them.
-        stored: bytes that they would take, about, without what a store adds.
+        texts: how many were looked at, one for each document with text.
+        known: how many of these have vectors.
+        seconds: estimated time to compute the vectors of the whole index, existing ones included.
+        stored: estimated bytes of these vectors, without the store's overhead.
     """
 
     documents: int
@@ -159,12 +159,12 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """The known ones' share of the texts that were looked at; 1 where there are none."""
+        """Share of the texts looked at that have vectors; 1 if there are no texts."""
         return self.known / self.texts if self.texts else 1.0
 
 
 def coverage(client: Client, index: str, *, most: int = 1000) -> Coverage:
-    """Return how much of an index has vectors, and what they would cost; some texts are encoded to see, and not kept.
+    """Estimate how much of an index has vectors, and what all would cost; a few texts are encoded for it, not stored.
 
     Args:
         client: of the index.
@@ -199,8 +199,8 @@ class Batch(NamedTuple):
     """Some documents of an index, as the model reads them.
 
     Attributes:
-        texts: of each index, one for each document; long ones may be read by passages.
-        documents: how many they are of.
+        texts: index -> a text for each document; long ones may be read by passages.
+        documents: how many there are.
         empty: of those, how many have no text.
     """
 
@@ -232,7 +232,7 @@ def batches_of(client: Client, index: str) -> Iterator[Batch]:
 
 
 def bi_encoder_of(client: Client) -> BiEncoderScorer:
-    """Return the client's model.
+    """Return the client's model, a bi-encoder.
 
     Raises:
         ConfigError: it has no vectors.
@@ -241,12 +241,12 @@ def bi_encoder_of(client: Client) -> BiEncoderScorer:
     scorer = client.reranker.scorer(cached=False)
     if not isinstance(scorer, BiEncoderScorer):
         reason = f"{scorer.model} has no document vectors: only bi-encoders do"
-        raise ConfigError(f"{reason}; osrerank export reads one of the hub", setting="model", source="--model")
+        raise ConfigError(f"{reason}; osrerank export converts one from the hub", setting="model", source="--model")
     return scorer
 
 
 def documents_of(client: Client, index: str, fields: Fields) -> Iterator[Mapping[str, Any]]:
-    """Yield an index's documents as hits: all those that were there when it began, in no order that means anything."""
+    """Yield all documents that an index has at the start, as hits in arbitrary order."""
     size = PAGE if is_embedded(client) else BATCH
     fetched = [name for name in fields.read if name in fields.fetched]
     body = {"size": size, "query": {"match_all": {}}, "_source": list(fields.read)}

@@ -1,4 +1,4 @@
-"""The types of what a reranked response has besides OpenSearch's own: for annotations in an application's code.
+"""Types for annotating what reranking adds to a response.
 
 ``client.search`` returns what opensearch-py's does, which is untyped:
 
@@ -14,19 +14,19 @@ class StageMarks(TypedDict):
 
     Attributes:
         name: the stage's name.
-        applied: whether it made its part of the order.
+        applied: whether it ordered its candidates.
         reason: why not, or not wholly.
         model: the model's name; None where no model scored.
-        kind: ``bi-encoder``, ``cross-encoder`` or ``duo``; likewise.
-        candidates: that it looked at.
+        kind: ``bi-encoder``, ``cross-encoder`` or ``duo``; None likewise.
+        candidates: how many it looked at.
         inferences: runs of the model.
         cached: scores that the cache had.
         truncated: documents that were longer than the model reads, those with cached scores among them.
-        query_truncated: whether the query was.
+        query_truncated: whether the query was longer than the model reads.
         failed: candidates that could not be scored.
         took_ms: time in milliseconds.
         encoded: documents whose vectors were computed; of bi-encoders.
-        known: documents whose vectors were there; of bi-encoders.
+        known: documents whose vectors were stored already; of bi-encoders.
         pairs: probabilities of pairs, with ``explain``.
     """
 
@@ -52,9 +52,9 @@ class CutMarks(TypedDict):
 
     Attributes:
         by: ``min_probability``, ``precision`` or ``cliff``.
-        value: the option's; of ``cliff`` the gap, None where there is none.
-        hits: that it removed.
-        least_probability: of the hits that stayed; None where the threshold has none.
+        value: the option's value; for ``cliff`` the gap, None if there is none.
+        hits: how many it removed.
+        least_probability: the lowest that a hit needs to stay; None if the threshold has none.
         applied: whether it could be applied.
         reason: why not.
     """
@@ -91,7 +91,7 @@ class UbiMarks(TypedDict):
     Attributes:
         recorded: whether it was.
         reason: why not.
-        query_id: that links clicks to it.
+        query_id: the id that links clicks to it.
     """
 
     recorded: bool
@@ -100,14 +100,14 @@ class UbiMarks(TypedDict):
 
 
 class RerankMarks(TypedDict):
-    """What happened: ``response["rerank"]``.
+    """What reranking did: ``response["rerank"]``.
 
     Attributes:
-        applied: whether the models made the order.
+        applied: whether the models determined the order.
         reason: why not, or not wholly.
         first_pass_took_ms: the first pass's own ``took``, in milliseconds.
         stages: what each stage did.
-        warnings: sentences: what was done otherwise than asked for, what is wrong with the fields that were named.
+        warnings: sentences on what was done differently from the request, or is wrong with the named fields.
         fields: the fields that were read; absent where OpenSearch reranked, or nothing did.
         fields_by_index: those of each index, where nobody named fields and the indices have different ones.
         below_min_score: hits that ``min_score`` removed, where it was given.
@@ -134,7 +134,7 @@ class StageScoreMarks(TypedDict):
 
     Attributes:
         score: what the stage sorted by; higher is better.
-        rank: place after the stage, from 1.
+        rank: rank after the stage, from 1.
         logit: the model's, from stages that have one.
         probability: of relevance, in [0, 1], likewise.
         truncated: True where the model did not read the whole text, else absent.
@@ -148,13 +148,13 @@ class StageScoreMarks(TypedDict):
 
 
 class HitMarks(TypedDict, total=False):
-    """How a hit got its place: ``hit["_rerank"]``, an entry for each stage passed.
+    """How a hit got its rank: ``hit["_rerank"]``, an entry for each stage passed.
 
     Attributes:
         first_pass: the first pass's score and rank.
-        vectors: the bi-encoder's; also of its best passage.
+        vectors: the bi-encoder's; of a long document, its best passage's.
         mono: the cross-encoder's; likewise.
-        sentences: of a document's best sentences.
+        sentences: that of the document's best sentences.
         blend: of the model and the first pass together.
         duo: of the comparisons in pairs.
         failure: why the hit could not be scored.

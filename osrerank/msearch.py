@@ -38,9 +38,8 @@ def multi_search_steps(
 ) -> Generator[Step, Any, dict[str, Any]]:
     """Yield the steps of a multi-search, and return its answer, each response reranked or marked.
 
-    A search without a query text is sent unchanged, and its response says so. One whose first pass is refused, or has
-    less than the caller's own search might have, is sent once more as the caller wrote it, with all others like it.
-    Errors stay unchanged.
+    A search without a query text is sent unchanged, and its response says so. All searches whose first pass is refused
+    or incomplete are sent once more as the caller wrote them, in one request. Errors stay unchanged.
 
     Args:
         reranker: reranks each response.
@@ -49,10 +48,10 @@ def multi_search_steps(
         index: of the searches whose header names none.
         rerank: as for a search.
         params: the multi-search's URL parameters.
-        found: what is read in indices whose fields nobody named.
+        found: finds the fields to read if nobody names them.
         vectors: side indices of document vectors, if there are any.
-        calibrations: what probabilities were fitted to.
-        records: what users were shown, for UBI.
+        calibrations: the indices' calibrations of probabilities.
+        records: records for UBI what users are shown.
 
     Raises:
         ConfigError: the body has a header without a body, or the rerank options cannot be used.
@@ -142,7 +141,7 @@ def _plan_one(
 def _refuse_what_takes_more(options: Rerank) -> None:
     """Refuse options that one request for all searches cannot follow."""
     reasons = {
-        "rm3": (options.rm3 is not None, "rm3 asks before it searches"),
+        "rm3": (options.rm3 is not None, "rm3 sends requests before the search"),
     }
     for name, (is_given, why) in reasons.items():
         if is_given:

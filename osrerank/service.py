@@ -46,7 +46,7 @@ from osrerank.types.values import BLANK, is_blank
 logger = logging.getLogger(__name__)
 
 SERVER_MS = 3_000.0
-"""How long whoever can do without waits for a rerank server at the start."""
+"""How long callers that can do without a rerank server wait for it at the start, in milliseconds."""
 NAME_A_DUO_MODEL = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
 
 
@@ -58,7 +58,7 @@ class RerankService:
     Args:
         settings: models, backend, threads, Redis.
         scorer: used in place of the settings' model; the caller closes it.
-        duo_scorer: likewise, instead of the settings' ``duo_model``.
+        duo_scorer: likewise, in place of the settings' ``duo_model``.
         clock: returns the seconds that deadlines are counted in.
     """
 
@@ -97,7 +97,7 @@ class RerankService:
             options: of the search.
             deadline: of the call.
             offset: candidates above the requested page.
-            vectors: what the search brought of document vectors.
+            vectors: document vectors fetched for the search.
 
         Raises:
             ScoringError: the model cannot be loaded or used, and the options say to raise.
@@ -125,9 +125,9 @@ class RerankService:
         return replace(ranked, warnings=(*ranked.warnings, *warnings)) if warnings else ranked
 
     def identity(self, options: Rerank) -> dict[str, object]:
-        """Return what an order depends on besides the options: the models' identities, and the blend with its weight.
+        """Return the model identities and the blend that, besides the options, determine the order.
 
-        A pipeline of the caller's own has none.
+        It is empty for a pipeline of the caller's own.
 
         Raises:
             ModelLoadError: a model cannot be loaded.
@@ -144,7 +144,7 @@ class RerankService:
 
     @property
     def model_name(self) -> str:
-        """What answers are by: the settings' model, or what a rerank server has. No model is loaded for it."""
+        """The name of the model that scores, of the settings or of a rerank server; no model is loaded for it."""
         return self.scorer(cached=False).model if self.settings.backend == HTTP else self.settings.model
 
     def scorer(self, *, cached: bool = True) -> Scorer:
@@ -277,10 +277,10 @@ class RerankService:
         return f'{reason}; name a model for it, or rerank all the same with {{"language_guard": False}}'
 
     def resolve(self, options: Rerank) -> tuple[Rerank, tuple[str, ...]]:
-        """Return options that name the pipeline of the model's kind, and a warning where another one was asked for.
+        """Return options with the pipeline that fits the model's kind, and a warning if another one was requested.
 
         Raises:
-            ConfigError: ``vectors`` was asked for, and the model is a cross-encoder.
+            ConfigError: ``vectors`` was requested, and the model is a cross-encoder.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         asked = options.pipeline

@@ -1,4 +1,4 @@
-"""What 0.2's settings file, variables and model cards say, and what to write now."""
+"""Find what to change in settings files, environment variables and model cards of version 0.2."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -12,11 +12,11 @@ from osrerank.scoring.model_files import CARD_FILE, read_card, read_json
 from osrerank.settings import DEFAULT_MODEL, PREFIX, Settings
 
 PIPELINES = {"mono": "vectors", "mono-duo": "vectors-duo"}
-"""What bi-encoders ran as -> what that is called now."""
+"""A bi-encoder's pipeline in 0.2 -> its name now."""
 
 
 class Change(NamedTuple):
-    """Something to write otherwise.
+    """One thing to change, and how.
 
     Attributes:
         where: the variable, or the file with the table or key.
@@ -28,10 +28,10 @@ class Change(NamedTuple):
 
 
 def changes_from_02(variables: Mapping[str, str], model: str | None = None) -> Iterator[Change]:
-    """Yield what to change of a deployment of 0.2, none where nothing is to be changed.
+    """Yield what to change in a deployment of 0.2; nothing if it needs no change.
 
     Args:
-        variables: the environment's ``OSRERANK_*``.
+        variables: the environment's ``OSRERANK_*`` variables.
         model: the model that is named on the command line.
 
     Raises:
@@ -54,7 +54,7 @@ def changes_from_02(variables: Mapping[str, str], model: str | None = None) -> I
 
 
 def _of_card(model: str) -> Iterator[Change]:
-    """Yield what a model directory's card says otherwise than today's; it is read as it is."""
+    """Yield how a model directory's card differs from today's form; such a card is still read."""
     file = Path(model).expanduser() / CARD_FILE
     if not model or not file.is_file() or (content := read_json(file)).get("version") != 1:
         return

@@ -1,1 +1,1 @@
-"""What the first pass sends to OpenSearch."""
+"""The first pass: its request, query expansion, and the fields that it searches and the model reads."""

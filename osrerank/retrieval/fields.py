@@ -1,4 +1,4 @@
-"""What a search searches and reads, in each of its indices: what somebody names, else what was found."""
+"""Decide which fields a query searches and the model reads in each index: the named ones, else those found."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from osrerank.retrieval.text_fields import is_title
 
 
 class FoundNames(tuple[str, ...]):
-    """Names of fields that nobody named: a search whose options have them finds its fields anew."""
+    """Field names that were found, not given by a caller: a search with them in its options looks fields up again."""
 
     __slots__ = ()
 
 
 class CheckedNames(tuple[str, ...]):
-    """Names of fields that were looked up once: searches with them say nothing more of what is missing."""
+    """Field names that were looked up once: searches do not warn again that some are missing."""
 
     __slots__ = ()
 
 
 def named(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names that somebody gave; empty for those that were found."""
+    """Return the names that a caller gave; empty for names that were found."""
     return () if names is None or isinstance(names, FoundNames) else tuple(names)
 
 
@@ -35,7 +35,7 @@ class Wanted:
         searched: by options, for a query given as text.
         read: by options, for the model.
         own: by the caller's own query; None where the query is a text.
-        others: to read by another ranking of the same search.
+        others: named by another ranking of the same search, to be read.
         defined: fields that the caller's body defines.
         is_checked: whether the names were looked up before.
     """
@@ -48,14 +48,14 @@ class Wanted:
     is_checked: bool = False
 
     def needs_found(self, mappings: Sequence[Leaves]) -> bool:
-        """Return whether some fields are left open."""
+        """Return whether some fields are not named, so that they must be found."""
         if self.own is None:
             return not self.searched
         texts = self.own_texts(mappings)
         return not (self.read or self.searched) and (not texts or any("*" in name for name in texts))
 
     def own_texts(self, mappings: Sequence[Leaves]) -> list[str]:
-        """Return the names of the caller's own query that are texts, or patterns of some."""
+        """Return the names in the caller's own query that are text fields, or patterns that fit some."""
         return [name for name in self.own or () if any(leaf.kind in TEXT_KINDS for leaf in _leaves(mappings, name))]
 
 
@@ -76,18 +76,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of a search, and what is to be said about them.
+    """The fields of a search, and what to warn of.
 
     Attributes:
-        searched: fields that a query given as text searches; none where only the index's default fields are known.
-        read: fields whose text the model reads; none where the hits have to show which there are.
-        parts: the indices, where nobody named fields and theirs differ.
+        searched: fields that a query given as text searches; empty for the index's default fields.
+        read: fields whose text the model reads; empty if only the hits show which there are.
+        parts: indices with the same fields, if nobody named fields and the indices differ.
         paths: a name that options give -> the names that are read for it.
         nested: a field -> the nested object that it is in.
         fetched: fields whose text ``_source`` does not have as written, so that ``fields`` has to return it.
-        is_lenient: whether a searched field is of a kind that not every text fits.
+        is_lenient: whether a searched field is of a kind that rejects some texts.
         options: the names that options give, without boosts, and whether a query given as text searches them.
-        missing: those that the mapping lacks.
+        missing: those of the options' names that the mapping lacks.
         nearest: a name that options give -> the nearest one that the mapping has.
         warnings: what else is wrong.
     """
@@ -111,21 +111,21 @@ class Fields:
 
     @classmethod
     def of_names(cls, searched: tuple[str, ...], read: tuple[str, ...]) -> Self:
-        """Return fields of these names, as they are."""
+        """Return the fields of these names, without a look at a mapping."""
         names = union([map(plain, read or searched)])
         return cls(searched, names, paths={name: (name,) for name in names}, options=dict.fromkeys(names, False))
 
     def read_for(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the names to read for those that options have; without any, those of the search."""
+        """Return the names to read for the options' names; those of the search if the options name none."""
         given = named(names)
         return union(self.paths.get(plain(name), (plain(name),)) for name in given) if given else self.read
 
     def by_index(self, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
-        """Return what is read in each index, where options name nothing and the indices differ."""
+        """Return what is read in each index, if the options name nothing and the indices differ; else nothing."""
         return {} if named(names) else {index: part.read for part in self.parts for index in part.indices}
 
     def complaints(self, texts: Collection[str] | None) -> list[str]:
-        """Return what is to be said about names of options that the mapping lacks, or that give no text.
+        """Return warnings of names in the options that the mapping lacks, or that give no text.
 
         Args:
             texts: names that gave a text; None where there are no hits.
@@ -193,7 +193,7 @@ def _leaves(mappings: Sequence[Leaves], name: str) -> list[Leaf]:
 
 
 def _paths(mappings: Sequence[Leaves], name: str) -> tuple[str, ...]:
-    """Return the names that are read for a name of the options; itself, where no mapping has it."""
+    """Return the names that are read for a name in the options; the name itself if no mapping has it."""
     leaves = [] if ":" in name else _leaves(mappings, name)
     return union(read_of(leaf) for leaf in leaves) or (plain(name),)
 
@@ -204,7 +204,7 @@ def read_of(leaf: Leaf) -> tuple[str, ...]:
 
 
 def _each_text_once(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the fields that names stand for, without those that have another one's text."""
+    """Return the names of the fields that names stand for, each text only once."""
     by_source: dict[str, str] = {}
     for name in names:
         for leaf in _leaves(mappings, name) or [Leaf(plain(name), source=plain(name))]:
@@ -214,7 +214,7 @@ def _each_text_once(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[s
 
 
 def _read_under(mappings: Sequence[Leaves], name: str, read: Collection[str]) -> tuple[str, ...]:
-    """Return the names that are read for one that is searched: its fields', or others' that have the same texts."""
+    """Return the fields that are read for a searched name: its own, or others with the same texts."""
     leaves = _leaves(mappings, name)
     sources = {path for leaf in leaves for path in (leaf.source or leaf.path, *leaf.copied_from)} or {name}
     texts = {path: {leaf.source or path for leaf in _leaves(mappings, path)} or {path} for path in read}
@@ -222,7 +222,7 @@ def _read_under(mappings: Sequence[Leaves], name: str, read: Collection[str]) ->
 
 
 def _own_read(mappings: Sequence[Leaves], found: tuple[str, ...], wanted: Wanted) -> tuple[str, ...]:
-    """Return what is read of the texts that the caller's own query searches, of patterns those that were found."""
+    """Return what is read for the caller's own query: the text fields it searches; for patterns, those found."""
     texts = wanted.own_texts(mappings)
     patterns = [plain(name) for name in texts if "*" in name]
     fits = [name for name in found if any(fnmatchcase(name, pattern) for pattern in patterns)]
@@ -230,7 +230,7 @@ def _own_read(mappings: Sequence[Leaves], found: tuple[str, ...], wanted: Wanted
 
 
 def _expanded(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names to search: objects and what is nested by their fields, which a query cannot name otherwise."""
+    """Return the names to search; objects and nested objects are replaced by their fields, as a query needs it."""
     expanded: list[str] = []
     for name in names:
         leaves = _leaves(mappings, name)

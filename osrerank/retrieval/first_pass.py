@@ -1,4 +1,4 @@
-"""What the first pass requests, so that any page of the reranked list can be cut from its response."""
+"""Plan the first pass's request, so that any page of the reranked list can be cut from its response."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from osrerank.retrieval.fields import Fields, union
 
 DEFAULT_SIZE = 10
 MOST_REASON = 200
-"""Characters of a shard's reason that are told."""
+"""Most characters of a shard's reason that are shown."""
 COLLAPSED = (
     "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
     "docs/concepts.md says how to rerank all members"
 )
-SORTED = "the search is sorted by something else than score"
+SORTED = "the search is sorted by something other than score"
 """Why hits that the caller sorts are not reranked."""
 
 _SOURCE_PARAMS = ("_source", "_source_includes", "_source_excludes", "_source_include", "_source_exclude")
@@ -37,8 +37,8 @@ class FirstPass:
         body: of the request.
         params: of the request's URL.
         page: the part of the reranked list that the caller wants.
-        refusal: why the response is not reranked; empty when it is. Such a request is sent unchanged.
-        warnings: what the caller should know of the answer.
+        refusal: why the request is sent unchanged and its response not reranked; else empty.
+        warnings: what the caller should know about the answer.
     """
 
     body: dict[str, Any]
@@ -81,7 +81,7 @@ def _losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]
 
 
 def _first_failure(shards: Mapping[str, Any]) -> str:
-    """Return why the first of the failed shards did, in parentheses; empty where it is not told."""
+    """Return the reason of the first failed shard, in parentheses; empty if there is none."""
     failures: Sequence[Mapping[str, Any]] = shards.get("failures") or ({},)
     reason = failures[0].get("reason") or {}
     return f" ({reason.get('type')}: {str(reason.get('reason'))[:MOST_REASON]})" if reason else ""
@@ -100,7 +100,7 @@ def plan(
         params: the caller's URL parameters, `from` as `from` or `from_`.
         options: of this search.
         depth: candidates that the pipeline's deepest stage looks at.
-        fields: of the search; without, those that the options name.
+        fields: of the search; None for those that the options name.
     """
     offset = count_of(params, body, ("from", "from_"), 0)
     size = count_of(params, body, ("size",), DEFAULT_SIZE)

@@ -1,4 +1,4 @@
-"""The fields of searches, looked up in mappings and found by samples, and kept for a minute.
+"""Look up the fields of searches in mappings and document samples, and cache them for a minute.
 
 Written as generators of requests, so that the synchronous and the asynchronous client send the same.
 """
@@ -22,10 +22,10 @@ from osrerank.retrieval.samples import find_parts, parts_by_name
 logger = logging.getLogger(__name__)
 
 FRESH_S = 0.1
-"""How long a mapping is not read again, even where it lacks what is named."""
+"""How long a mapping is not read again, even if it lacks a named field, in seconds."""
 MOST_WANTED = 1_000
 SHOWN = 20
-"""Names that a message lists."""
+"""Most names that a message lists."""
 
 
 class _Index:
@@ -45,7 +45,7 @@ class _Index:
         self.read(every, read_s)
 
     def read(self, every: dict[str, Leaves], read_s: float) -> None:
-        """Take a mapping; what was found stays as long as all its fields are there."""
+        """Take a newly read mapping; what was found stays if the mapping still has all of its fields."""
         self.every, self.read_s = every, read_s
         self.names |= {name.partition(".")[0] for leaves in every.values() for name in leaves}
         self.fields: dict[Wanted, Fields] = {}
@@ -53,15 +53,15 @@ class _Index:
             self.parts = ()
 
     def leaves_open(self, wanted: Wanted) -> bool:
-        """Return whether a search needs what is found."""
+        """Return whether a search does not name all fields, so that they must be found."""
         return wanted.needs_found(with_defined(self.every, wanted))
 
 
 class FoundFields:
-    """Finds the fields of searches, and keeps the answers for a minute. Safe to use from many threads.
+    """Finds the fields of searches, and caches them for a minute. Safe to use from many threads.
 
     Args:
-        clock: gives seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -71,10 +71,10 @@ class FoundFields:
         self._seldom = Seldom(clock=clock)
 
     def of(self, index: Any, wanted: Wanted, *, anew: bool = False) -> Generator[SideRequest, Any, Fields]:
-        """Yield the requests that are needed, mostly none, and return the fields of a search.
+        """Yield the requests that are needed, usually none, and return the fields of a search.
 
-        Where a mapping cannot be read, a query searches the index's default fields, the hits show what there is to
-        read, and a warning says so. What is found in an index without documents is not kept.
+        If a mapping cannot be read, a query searches the index's default fields, the model reads what the hits have,
+        and a warning says so. What is found in an index without documents is not kept.
 
         Args:
             index: a name, several, a pattern, or None for all.
@@ -137,7 +137,7 @@ class FoundFields:
         return fields
 
     def is_outdated(self, index: Any, answer: Mapping[str, Any]) -> bool:
-        """Return whether a search's hits have fields at their top that nobody knew before.
+        """Return whether a search's hits have top-level fields that were not known before.
 
         Args:
             index: as `of` has it.

@@ -1,4 +1,4 @@
-"""The fields of a mapping, and what names, patterns and boosts mean there."""
+"""Read the fields of a mapping, and resolve names and patterns to them."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ class Leaf:
     """A field that has values.
 
     Attributes:
-        path: its name, those of objects and of a multi-field's own field before it, with dots.
+        path: its full dotted name, such as ``author.name`` or ``title.raw``.
         kind: its type; of an alias the type of its field.
         source: where ``_source`` has its values; empty where it has none, as of a derived field.
         analyzer: the analyzer's name.
@@ -52,12 +52,12 @@ def leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
     System indices, whose names begin with a dot, are left out where there are others; parts of data streams are not.
 
     Raises:
-        ResponseFormatError: it is no such answer.
+        ResponseFormatError: the answer has another form.
     """
     try:
         found: dict[str, Leaves] = {name: leaves_of(one["mappings"]) for name, one in mappings.items()}
     except (AttributeError, KeyError, TypeError):
-        raise ResponseFormatError("the answer to GET _mapping is not one of mappings", path="$") from None
+        raise ResponseFormatError("the answer to GET _mapping has no mappings", path="$") from None
     shown = {name: leaves for name, leaves in found.items() if not name.startswith(".") or name.startswith(".ds-")}
     return shown or found
 
@@ -108,7 +108,7 @@ def plain(name: str) -> str:
 def resolve(leaves: Leaves, name: str) -> list[Leaf]:
     """Return the fields that a name stands for: itself, those of an object, or those that fit a pattern.
 
-    Of several fields the texts count where there are any, and each text once.
+    Of several fields, only texts are returned if there are any, and each text once.
 
     Args:
         leaves: of a mapping.

@@ -1,4 +1,4 @@
-"""From a query text to the first pass's query, and from a query back to its text."""
+"""Build the first pass's query from a text, and find the text in a query."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ from osrerank.retrieval.mapping import plain
 TIE_BREAKER = 0.5
 """What the BEIR benchmark's Elasticsearch baseline uses over title and text."""
 
-# clause -> key of its text, when the clause is {field: text} or {field: {"query": text}}
+# clauses of the form {field: text} or {field: {"query": text}}
 _FIELD_CLAUSES = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
-# clause -> the text is its "query" (or, for neural clauses, "query_text" under the field)
+# clauses whose text is their "query" (of neural clauses: "query_text" under the field)
 _TEXT_CLAUSES = ("multi_match", "query_string", "simple_query_string", "combined_fields")
 _NEURAL_CLAUSES = ("neural", "neural_sparse")
 _INLINE_FIELD = re.compile(r"(?<![\w.\\:])([A-Za-z@][\w@.\-]*(?:\\?\*)?):(?=[^\s/])")
@@ -44,7 +44,7 @@ def build_query(text: str, fields: Fields) -> dict[str, Any]:
 
 
 def _clause(text: str, searched: Sequence[str], fields: Fields) -> dict[str, Any]:
-    """Return a query over one field, the best of several, or the index's default ones; nested ones by their objects."""
+    """Return a query over one field, the best of several, or the index's default ones; nested ones in their objects."""
     by_object: dict[str, list[str]] = {}
     for name in searched:
         by_object.setdefault(fields.nested.get(plain(name), ""), []).append(name)
@@ -74,8 +74,8 @@ def searched_fields(query: Any) -> tuple[str, ...]:
 def find_query_text(body: Mapping[str, Any]) -> str:
     """Return the one query text of a search body.
 
-    It is `ext.rerank.query_context.query_text`, the same's `query_text_path`, or the text of the match, multi_match,
-    query_string or neural clauses of the query, when they agree on one. Clauses that do not score are ignored.
+    It is `ext.rerank.query_context.query_text`, the text at its `query_text_path`, or the one text on which the match,
+    multi_match, query_string and neural clauses of the query agree. Clauses that do not score are ignored.
 
     Raises:
         ConfigError: there is no such text, or there are several.
@@ -115,7 +115,7 @@ def _at_path(body: Mapping[str, Any], path: str) -> str:
 
 
 def _parts(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the texts that a query searches for, each with the fields; neural clauses search no fields of text."""
+    """Yield the texts that a query searches for, each with its fields; neural clauses have no text fields."""
     if isinstance(clause, list):
         for item in clause:
             yield from _parts(item)
@@ -144,7 +144,7 @@ def _leaf_parts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, tu
 
 
 def _fields_of(name: str, content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields of a clause over several, those of a query string's own syntax after its default ones."""
+    """Return the fields of a multi-field clause: the listed ones, then those in a query string's syntax."""
     given = content.get("fields") or content.get("default_field") or ()
     fields = [given] if isinstance(given, str) else [str(one) for one in given]
     if name == "query_string" and isinstance(content.get("query"), str):

@@ -11,7 +11,7 @@ class SideRequest:
     """A request that prepares, explains or follows a search.
 
     Attributes:
-        method: as ``GET``.
+        method: such as ``GET``.
         path: the path of the URL.
         body: the request's body, or its lines; None for none.
         params: the URL's parameters.
@@ -28,7 +28,7 @@ def path_of(index: Any, action: str) -> str:
 
     Args:
         index: a name, several, a pattern, or None for all.
-        action: as ``_search``.
+        action: such as ``_search``.
     """
     names = index if isinstance(index, str) or index is None else ",".join(index)
     return f"/{quote(names, safe=',*')}/{action}" if names else f"/{action}"

@@ -1,4 +1,4 @@
-"""Samples of the documents of indices, and the text fields that are found by them."""
+"""Sample documents of indices, and find the text fields by their values."""
 
 import logging
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 SAMPLE = 20
 """Documents whose values are looked at, and as many again for the fields that these lack."""
 MOST_SAMPLED = 20
-"""Groups of indices of which samples are taken; in others names and types decide."""
+"""Most groups of indices that are sampled; in others, names and types decide."""
 MOST_CLAUSES = 200
 
 
@@ -23,7 +23,7 @@ def find_parts(index: Any, every: Mapping[str, Leaves]) -> Generator[SideRequest
     """Yield the requests for samples, and return the fields of each group of indices; none if there are no documents.
 
     Args:
-        index: as the caller names what is searched.
+        index: as the caller names the indices.
         every: the fields of each index.
     """
     groups = _groups(every)
@@ -63,7 +63,7 @@ def _readable(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
 
 
 def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Return parts of which no two have the same fields."""
+    """Merge the parts that have the same fields."""
     by_fields: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for part in parts:
         by_fields.setdefault((part.searched, part.read), []).extend(part.indices)

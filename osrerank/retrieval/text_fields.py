@@ -1,4 +1,4 @@
-"""Which fields hold text that a query is to search and a model to read, by their mapping and a sample of values."""
+"""Choose the text fields for a query to search and a model to read, by the mapping and sampled values."""
 
 import re
 import statistics
@@ -18,7 +18,7 @@ BODIES |= {"inhalt", "contenu", "contenido", "texte", "texto", "testo"}
 ENTITIES = {"first", "last", "full", "middle", "user", "author", "owner", "creator", "editor", "reviewer", "customer"}
 ENTITIES |= {"company", "brand", "manufacturer", "publisher", "organization", "category", "group", "tag", "city"}
 ENTITIES |= {"country", "state", "region", "host", "file", "domain", "column", "class", "journal"}
-"""What a name of is no title of the document."""
+"""Words that make a name, such as ``user_name``, no title of the document."""
 LANGUAGES = {"ar", "bg", "ca", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id"}
 LANGUAGES |= {
     "it",
@@ -48,11 +48,11 @@ WHOLE = re.compile(r"^(keyword|lowercase|lower_?keyword|\w*path|\w*hashtag|\w*ur
 MOST_FIELDS, MOST_TITLES = 5, 2
 LONG_WORDS, SHORT_WORDS = 12, 3
 TRUSTED = 5
-"""Documents whose values say something about how often one comes again."""
+"""Fewest values that show whether values repeat."""
 SAME = 0.9
-"""Share of a text's words that another one has if the first is a copy of it, or of a part."""
+"""Share of a text's words that another text must have for the first to be a copy of it, or of a part."""
 MOST_WORDS = 300
-"""Words looked at of a value."""
+"""Most words of a value that are looked at."""
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
 _CODE = re.compile(r"^\S*[\d/:@#<>\\.,{}+=-]\S*$")
@@ -73,25 +73,25 @@ class Candidate:
 
     @cached_property
     def every(self) -> list[str]:
-        """The values of all documents that are not blank."""
+        """The non-blank values of all documents."""
         return [value for values in self.values for value in values if value.strip()]
 
     @cached_property
     def words(self) -> float:
-        """How many words a value usually has; two signs of a script without spaces count as one."""
+        """Median number of words in a value; two characters of a script without spaces count as one."""
         counts = [len(_words(value)) + len(_UNSPACED.findall(value)) / 2 for value in self.every]
         return statistics.median(counts) if counts else 0
 
     @cached_property
     def vocabulary(self) -> list[set[str]]:
-        """The words of each document that has any."""
+        """The set of words in each document's values."""
         each = (" ".join(values) for values in self.values)
         sets = [{word.strip(".,;:!?'\"()[]").casefold() for word in _words(value)} for value in each]
         return [words - {""} for words in sets]
 
     @cached_property
     def path(self) -> list[str]:
-        """The names of the objects that the field is in and its own, without languages."""
+        """The names of the objects that the field is in, and its own, without names of languages."""
         path = (self.leaf.source or self.leaf.path).split(".")
         return [name for name in path if name.lower() not in LANGUAGES] or path
 
@@ -126,7 +126,7 @@ class Candidate:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether documents share few values, as kinds and vectors do."""
+        """Whether the documents share a few values, as types and states do."""
         return len(self.every) >= TRUSTED and len(set(self.every)) < len(self.every) / 2
 
     @property
@@ -152,7 +152,7 @@ def _words(value: str) -> list[str]:
 
 
 def candidates_of(leaves: Leaves) -> list[Leaf]:
-    """Return the fields of a mapping that a query for words can search, without those that copy others of them.
+    """Return the fields of a mapping that a query for words can search, without copies of others.
 
     Fields of nested objects count only where there are no others.
     """
@@ -172,8 +172,8 @@ def candidates_of(leaves: Leaves) -> list[Leaf]:
 def choose(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tuple[Leaf, ...]:
     """Return the fields to search and to read: at most five, titles first, then the shorter ones.
 
-    What comes in several languages counts once. Fields without a value in the sample, copies of others, ids, addresses,
-    tags and names of people and things are left out; where that leaves none, the longest ones stay.
+    A field that exists in several languages counts once. Fields without a value in the sample, copies of others, ids,
+    addresses, tags and names of people and things are left out; if that leaves none, the longest ones stay.
 
     Args:
         leaves: as `candidates_of` returns them.
@@ -226,7 +226,7 @@ def _is_named(one: Candidate, every: Sequence[Candidate]) -> bool:
 
 
 def _has_no_title(every: Sequence[Candidate]) -> bool:
-    """Return whether no field of the documents themselves is called a title."""
+    """Return whether no top-level field is named as a title."""
     return not any(other.is_title and not other.above for other in every)
 
 
@@ -245,7 +245,7 @@ def _is_text(one: Candidate, every: Sequence[Candidate]) -> bool:
 
 
 def _without_copies(kept: list[Candidate]) -> list[Candidate]:
-    """Return the fields without those whose words others have: twins, parts of a longer one, and all in one."""
+    """Drop the fields whose words others have: twins, parts of a longer field, and fields that join several."""
     for one in sorted(kept, key=_worth, reverse=True):
         if any(_are_twins(one, other) for other in kept if other is not one):
             kept = [other for other in kept if other is not one]
@@ -270,7 +270,7 @@ def _worth(one: Candidate) -> tuple[bool, bool, bool, str]:
 
 
 def _covers(others: Sequence[Candidate], one: Candidate) -> bool:
-    """Return whether fields have nearly all words of another, in each of at least three documents that it has."""
+    """Return whether fields have nearly all words of another, in each of its documents, of which it needs three."""
     shares = []
     for place, words in enumerate(one.vocabulary):
         if words:
@@ -293,5 +293,5 @@ def _limited(kept: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _order(one: Candidate) -> tuple[int, int, str]:
-    """Return the place of a field among those that are read: titles, then by length, in steps that a sample allows."""
+    """Return the key that sorts fields for reading: titles first, then by length, in coarse steps."""
     return int(not (one.is_title or one.is_name)), int(one.words).bit_length(), one.leaf.path

@@ -42,7 +42,7 @@ class Calibration:
 
 
 def logistic(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Return the probabilities of logits ``(n,)``, in float64; no logit is too large for it."""
+    """Return the probabilities of logits ``(n,)``, in float64; large logits do not overflow."""
     exponent = -np.clip(logits.astype(np.float64), -700, 700)
     probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(exponent))
     return probabilities
@@ -72,10 +72,10 @@ class ModelCard:
             hidden states.
         provenance: base model, training data, recipe, licence, measures.
         languages: ISO 639 codes of the languages that the model reads; empty if they are not known.
-        query_prefix: precedes every query; ``max_query_tokens`` counts it for a bi-encoder alone.
+        query_prefix: precedes every query; ``max_query_tokens`` counts it only for a bi-encoder.
         document_prefix: bi-encoder only; precedes every document.
-        weights: bi-encoder only; digest of the weights that a graph was exported from, so that vectors of both are the
-            same model's; empty for the files' own.
+        weights: bi-encoder only; digest of the weights that a graph was exported from, so that both share
+            their vectors; empty for the digest of the model's own files.
     """
 
     name: str
@@ -105,7 +105,7 @@ class ModelCard:
             raise ValueError(f"{reason}, which is {self.max_tokens}")
         if self.is_bi_encoder != (self.head == "cosine"):
             raise ValueError(
-                f"head is {self.head!r} and kind is {self.kind}; a bi-encoder has the head cosine, and no other"
+                f"head is {self.head!r} and kind is {self.kind}; bi-encoders, and no others, have the head cosine"
             )
         if self.document_prefix and not self.is_bi_encoder:
             raise ValueError(f"document_prefix is for a bi-encoder, and kind is {self.kind}")
@@ -117,7 +117,7 @@ class ModelCard:
 
     @property
     def advice(self) -> Advice:
-        """What the model recommends to those who rank by its scores."""
+        """What the model recommends for ranking by its scores."""
         return Advice(self.first_pass_weight, self.is_bi_encoder, self.languages, self.kind)
 
     @property

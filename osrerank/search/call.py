@@ -80,7 +80,7 @@ class SearchCall:
     ) -> Self:
         """Return the call for the arguments of a search; the options set the deadline unless one is given.
 
-        A query without one text to rerank by is the first pass's alone, marked with the reason.
+        A query without a single text to rerank by gets only its first pass, marked with the reason.
 
         Raises:
             ConfigError: the rerank options cannot be used; or there is no such text, and the options say to raise.
@@ -131,10 +131,10 @@ class SearchCall:
             cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
             return f"the first pass for reranking was refused ({cause.get('type')}: {cause.get('reason')})"
         lost = self._first_pass.loss(response)
-        return f"the first pass for reranking was not whole ({lost})" if lost else ""
+        return f"the first pass for reranking was incomplete ({lost})" if lost else ""
 
     def choose(self, response: Any, own: Self, answered: Mapping[str, Any]) -> tuple[Self, Any]:
-        """Return which of two calls is finished, and with which response.
+        """Return the call to be finished, of two, and its response.
 
         Args:
             response: to this call, or OpenSearch's error.
@@ -146,7 +146,7 @@ class SearchCall:
             return self, response
         reason = own._first_pass.refusal if own._first_pass else ""
         if due.is_due("first-pass-refused"):
-            logger.warning("[first-pass-refused] a search is not reranked: %s; not told again for a minute", reason)
+            logger.warning("[first-pass-refused] a search is not reranked: %s; not logged again for a minute", reason)
         return own, answered
 
     def fall_back(self, body: Any, params: Mapping[str, Any], reason: str) -> Self:
@@ -184,7 +184,7 @@ class SearchCall:
     def vector_keys(self, response: Any) -> dict[bytes, str]:
         """Return the keys of the vectors that scoring the response's hits needs, and the index of each hit.
 
-        There are none where nothing is reranked, or by a model without vectors.
+        There are none if nothing is reranked, or the model has no vectors.
         """
         options, first_pass = self._options, self._first_pass
         if options is None or first_pass is None or first_pass.refusal:
@@ -206,7 +206,7 @@ class SearchCall:
 
         Args:
             response: OpenSearch's.
-            vectors: what the search brought of document vectors.
+            vectors: document vectors fetched for the search.
         """
         if self._options is None or self._first_pass is None:
             return response
@@ -260,8 +260,8 @@ def reranked(
         text: the query's.
         page: what the caller wants of it.
         deadline: of the call.
-        vectors: what the search brought of document vectors.
-        fields: what is read; without, the options' names, or what the hits have.
+        vectors: document vectors fetched for the search.
+        fields: what is read; None for the options' names, or else what the hits have.
     """
     hits = hits_of(response)
     obstacle = _obstacle(options, hits, text)
@@ -292,7 +292,7 @@ def reranked(
 
 
 def _warned(answer: dict[str, Any], fields: Fields, options: Rerank, names: Collection[str] | None) -> dict[str, Any]:
-    """Add to an answer what is to be said about its fields, and return it.
+    """Add warnings of its fields to an answer, and return it.
 
     Args:
         answer: to a search; it is changed.
@@ -320,7 +320,7 @@ def _answered(response: Mapping[str, Any], ranking: Ranking, page: Page, rerank_
 
 
 def _with_names(fields: Fields, options: Rerank, hits: Sequence[Mapping[str, Any]]) -> Fields:
-    """Return fields that name what is read; where neither mapping nor options do, what the hits have."""
+    """Return fields that name what is read: what the hits have, if neither mapping nor options name any."""
     if fields.read:
         return fields
     if named(options.fields):

@@ -92,7 +92,7 @@ def interleaved(
         response: of the first pass.
         page: which part of the list.
         deadline: of the call; team A is ranked first.
-        vectors: what the search brought of document vectors.
+        vectors: document vectors fetched for the search.
     """
     started = time.perf_counter()
     own, other = (

@@ -14,12 +14,12 @@ due = Seldom()
 
 
 def advise_if_slow(answer: Mapping[str, Any], options: Rerank, rerank_s: float) -> None:
-    """Log what would help where a search took longer than a second and most of that was scoring; once a minute.
+    """Log what would help if a search took over a second, most of it for scoring; at most once a minute.
 
     Args:
         answer: the reranked response.
         options: of the search.
-        rerank_s: time of reranking.
+        rerank_s: time that reranking took, in seconds.
     """
     marks = answer["rerank"]
     took_s = rerank_s + marks["first_pass_took_ms"] / 1000

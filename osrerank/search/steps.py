@@ -44,8 +44,8 @@ def search_steps(
 ) -> Generator[Step, Any, Any]:
     """Yield the steps of a search, each to be answered with its result, and return the response.
 
-    A step's ``TransportError`` is thrown into the generator. When OpenSearch refuses the request for the first pass, or
-    answers it with less than it might answer the caller's own, that one is sent, too, and its response is marked.
+    A step's ``TransportError`` is thrown into the generator. If OpenSearch refuses the first pass's request, or
+    answers it incompletely, the caller's own request is sent, too, and its response is marked.
 
     Args:
         reranker: scores.
@@ -55,10 +55,10 @@ def search_steps(
         params: the caller's URL parameters.
         index: the caller's index or indices.
         rerank: the caller's options.
-        found: what is searched and read in indices whose fields nobody named.
+        found: finds the fields to search and to read if nobody names them.
         vectors: side indices of document vectors, if there are any.
-        calibrations: what probabilities were fitted to.
-        records: what users were shown, for UBI.
+        calibrations: the indices' calibrations of probabilities.
+        records: records for UBI what users are shown.
 
     Raises:
         ConfigError, ValueError: as `SearchCall.plan`.

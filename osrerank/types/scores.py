@@ -1,4 +1,4 @@
-"""What a scorer is, what it gives, and until when it may compute."""
+"""The protocol `Scorer`, the `Scores` that it returns, and the `Deadline` of a call."""
 
 import math
 import threading
@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 MOST_S = 1e6
-"""No deadline is further away, in seconds, so that every system can wait for it."""
+"""The furthest deadline, in seconds, so that every system can wait for it."""
 WITHDRAWN_AFTER_S = 0.1
-"""Who waits for an event notices that its deadline was withdrawn this much later."""
+"""How long `Deadline.wait` may take to notice that the deadline was withdrawn, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What scoring took.
+    """Counts of what was computed, cached and cut in scoring.
 
     Attributes:
         inferences: forward passes computed, without cached scores; of a bi-encoder, documents compared with the query.
         cached: scores that came from a cache.
         encoded: documents whose vectors were computed, of a bi-encoder.
-        known: documents whose vectors were there.
+        known: documents whose vectors were stored already.
         truncated: documents cut to fit the model, those with cached scores among them.
         query_truncated: whether the query was cut to fit the model.
     """
@@ -37,7 +37,7 @@ class Counts:
     query_truncated: bool = False
 
     def counts(self) -> dict[str, Any]:
-        """Return them by name."""
+        """Return the counts by name."""
         return {one.name: getattr(self, one.name) for one in fields(Counts)}
 
     @staticmethod
@@ -54,7 +54,7 @@ class Deadline:
 
     Attributes:
         at_s: on the monotonic clock, at most `MOST_S` from now; None for never.
-        withdrawn: returns whether nobody waits for the answer any more, so that the deadline has passed; asked often.
+        withdrawn: returns whether nobody waits for the answer any more, so that the deadline has passed; called often.
         clock: returns seconds, never decreasing.
     """
 
@@ -65,7 +65,7 @@ class Deadline:
     def __post_init__(self) -> None:
         if self.at_s is not None:
             if math.isnan(self.at_s):
-                raise ValueError("a deadline is a point in time, and NaN is none")
+                raise ValueError("a deadline is a point in time, not NaN")
             object.__setattr__(self, "at_s", min(self.at_s, self.clock() + MOST_S))
 
     @classmethod
@@ -118,12 +118,12 @@ class Scores(Counts):
     Attributes:
         values: float32 ``(n,)``, a logit per tuple in their order; higher is better; NaN for failed and not attempted.
         failures: index of a tuple -> why it could not be scored.
-        reached: how many leading tuples were attempted for sure before the deadline.
+        reached: how many leading tuples were all attempted before the deadline.
         identity: identity of the model that scored (`Scorer.identity`) where it may change between calls; else empty.
-        odds: log-odds of relevance ``(n,)`` where they are not the values: of a next-sentence head, whose value is the
-            second of two logits.
-        cuts: what of each tuple was cut to fit the model ``(n,)``: 1 for its first document, 2 for its second, and
-            `QUERY_CUT` for the query, added up; None where that is not known.
+        odds: log-odds of relevance ``(n,)`` if the values are not: for a next-sentence head, whose value is the second
+            of two logits.
+        cuts: which parts of each tuple were cut to fit the model ``(n,)``: the sum of 1 for its first document, 2 for
+            its second and `QUERY_CUT` for the query; None if that is not known.
     """
 
     values: npt.NDArray[np.float32]
@@ -139,19 +139,19 @@ class Scores(Counts):
 
     @property
     def log_odds(self) -> npt.NDArray[np.float32]:
-        """What `Scorer.probabilities` maps to probabilities ``(n,)``: the values, unless there are others."""
+        """What `Scorer.probabilities` maps to probabilities ``(n,)``: `odds` if there are any, else the values."""
         return self.values if self.odds is None else self.odds
 
     @staticmethod
     def joined_odds(
         parts: Sequence["Scores | str | None"], places: Sequence[Sequence[int]], size: int
     ) -> npt.NDArray[np.float32] | None:
-        """Return the odds of several calls' tuples as those of one; None where no call has others than its values.
+        """Return the odds of several calls, joined; None if every call's odds are its values.
 
         Args:
-            parts: the calls' scores, or what came instead.
-            places: which tuples each part has.
-            size: how many there are.
+            parts: the calls' scores, or what a call returned instead.
+            places: the indices of each part's tuples.
+            size: number of all tuples.
         """
         if all(not isinstance(part, Scores) or part.odds is None for part in parts):
             return None
@@ -173,11 +173,11 @@ class Scores(Counts):
         return {index for at in found for bit, index in enumerate(tuples[at]) if self.cuts[at] >> bit & 1}
 
     def among(self, places: Sequence[int], size: int, reason: str) -> "Scores":
-        """Return scores of single documents as those of more, of which the others failed.
+        """Return these scores, of single documents, extended to more documents, of which the others failed.
 
         Args:
-            places: of the scored ones, in order.
-            size: how many there are.
+            places: indices of the scored ones, in order.
+            size: number of all documents.
             reason: why the others have no score.
         """
         values = np.full(size, np.nan, dtype=np.float32)
@@ -203,8 +203,8 @@ class Advice:
     Attributes:
         first_pass_weight: weight, 0 or above, of the first-pass score over the query's best in a linear blend.
         passages: whether documents beyond the model's window are read by passages.
-        languages: that the model reads, by ISO 639-1 code; none where it is not known.
-        kind: of the model: ``bi-encoder``, ``cross-encoder`` or ``duo``.
+        languages: ISO 639-1 codes of the languages that the model reads; empty if not known.
+        kind: the model's kind: ``bi-encoder``, ``cross-encoder`` or ``duo``.
     """
 
     first_pass_weight: float = 0.0
@@ -218,7 +218,7 @@ class Advice:
 
 
 class RequestVectors(Protocol):
-    """Records of document vectors that one search brought, and takes with it (`osrerank.scoring.vectors`)."""
+    """Records of document vectors fetched for one search, and new ones to be stored (`osrerank.scoring.vectors`)."""
 
     @property
     def name(self) -> str:
@@ -228,7 +228,7 @@ class RequestVectors(Protocol):
         """Return the records that there are, by key."""
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
-        """Take records that were not there; return how many are taken."""
+        """Add new records; return how many were added."""
 
 
 @runtime_checkable
@@ -245,7 +245,7 @@ class Scorer(Protocol):
 
     @property
     def advice(self) -> Advice:
-        """What the model recommends to whoever orders; none unless a scorer says otherwise."""
+        """What the model recommends for ordering; nothing unless a scorer overrides this."""
         return Advice()
 
     def score(
@@ -263,12 +263,12 @@ class Scorer(Protocol):
             query: its text.
             documents: their texts.
             tuples: indices into ``documents``: ``(i,)`` for one document, ``(i, j)`` for duo.
-            deadline: no batch begins after it; tuples are attempted in about their order.
-            vectors: what the search brought of document vectors, for models that have some; others leave it.
+            deadline: no batch begins after it; tuples are attempted approximately in order.
+            vectors: document vectors fetched for the search; a model without vectors ignores them.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Map `Scores.log_odds` ``(n,)`` to calibrated probabilities ``(n,)``, never decreasing in them."""
+        """Map `Scores.log_odds` ``(n,)`` to calibrated probabilities ``(n,)`` by a non-decreasing function."""
 
     def close(self) -> None:
         """Release the model; further calls are errors."""

@@ -78,7 +78,7 @@ def test_a_sorted_response_is_not_reranked():
     response = record(SORTED)["response"]
     merged = reranked(response)
     assert merged["rerank"]["applied"] is False
-    assert merged["rerank"]["reason"] == "the search is sorted by something else than score"
+    assert merged["rerank"]["reason"] == "the search is sorted by something other than score"
     assert merged["hits"] == response["hits"]
 
 

@@ -1,1 +1,1 @@
-"""Document vectors: documents' vectors, computed once and kept."""
+"""Document vectors: computed once for each document, and stored for every later search."""

@@ -1,4 +1,4 @@
-"""Work that no search waits for: one thread, a bounded number of tasks, and none is lost at an orderly end."""
+"""Tasks that no search waits for: one thread, a bounded queue, and none lost at an orderly exit."""
 
 import logging
 import threading
@@ -11,9 +11,9 @@ from osrerank._platform import renew_after_fork
 
 MOST_TASKS = 16
 CLOSE_S = 10.0
-"""How long closing waits for what is left, in seconds."""
+"""How long `Background.close` waits for unfinished tasks, in seconds."""
 
-DROPPED = Counter("osrerank_vectors_dropped", "Writes of document vectors that were left out, because too many waited.")
+DROPPED = Counter("osrerank_vectors_dropped", "Writes of document vectors that were dropped because too many waited.")
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Background:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over without tasks in a forked child: those that wait are the parent's."""
+        """Start over without tasks in a forked child: waiting tasks belong to the parent."""
         self._tasks: deque[Callable[[], object]] = deque()
         self._changed = threading.Condition()
         self._is_running = False
@@ -42,7 +42,7 @@ class Background:
             if not self._is_running:
                 try:
                     threading.Thread(target=self._work, name="osrerank-vectors", daemon=True).start()
-                except RuntimeError:  # no more threads, or the interpreter ends
+                except RuntimeError:  # no more threads, or the interpreter is exiting
                     self._tasks.pop()
                     DROPPED.inc()
                     return False

@@ -1,4 +1,4 @@
-"""Where vectors are kept and how much of them, as settings say it."""
+"""Turn settings into the store of document vectors, its precision and its secret."""
 
 import hashlib
 import logging
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VectorStorage:
-    """How a bi-encoder's document vectors are kept; by default nothing is rounded, and nothing kept.
+    """How a bi-encoder's document vectors are stored; by default they are neither rounded nor stored.
 
     Attributes:
         store: where records are kept; None for nowhere.
-        bits: of a stored number.
-        secret: without it nobody can forge a record.
+        bits: bits of each stored number.
+        secret: key of the records' digests; nobody can forge a record without it.
     """
 
     store: VectorStore | None = None
@@ -35,10 +35,10 @@ class VectorStorage:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return what the settings say. Nothing is opened or made yet.
+        """Return the storage that the settings describe; nothing is opened or created yet.
 
         Raises:
-            ConfigError: vectors are to be kept in Redis, and none is named.
+            ConfigError: the setting ``vectors`` is ``redis``, and no Redis is named.
         """
         store: VectorStore | None = None
         most_bytes = int(settings.vectors_mb * MEGABYTE)
@@ -55,7 +55,7 @@ def _redis(settings: Settings, most_bytes: int) -> VectorStore:
     from osrerank.scoring.vectors.redis import RedisStore  # noqa: PLC0415 - imports redis
 
     if settings.vectors_redis_url is None:
-        reason = "vectors are to be kept in Redis, and none is named: set OSRERANK_VECTORS_REDIS_URL"
+        reason = "OSRERANK_VECTORS is redis, and no Redis is named: set OSRERANK_VECTORS_REDIS_URL"
         raise ConfigError(reason, setting="vectors_redis_url", source="OSRERANK_VECTORS_REDIS_URL")
     url = settings.vectors_redis_url.get_secret_value()
     host = urlsplit(url).hostname

@@ -1,4 +1,4 @@
-"""Records in files of this machine, which its processes share: LMDB, with many readers and one writer at a time.
+"""Store records in LMDB files that a machine's processes share, with many readers and one writer at a time.
 
 The files are generations. Records are written to the youngest; when that has half of the bytes allowed, or is half as
 old as records may get, a new one is begun and all but two are deleted. So reading writes nothing, and the bound holds.
@@ -22,9 +22,9 @@ from osrerank.scoring.vectors.store import REST_S, Guard, Size
 
 NAME, PATTERN = "vectors-{:06d}.lmdb", "vectors-*.lmdb"
 OLDER, OLDER_FOLDER = "states-", "states"
-"""How the files of 0.2 and their folder are called; the records in them are the same."""
+"""Prefix of 0.2's files, and their folder's name; the records in them are the same."""
 PRUNED = "pruned-{}"
-"""Folder of what a process keeps while it prunes."""
+"""Folder for the records that a process keeps while it prunes."""
 GENERATIONS = 2
 CREATED = b"created"
 """Key of the time at which a generation was begun, in seconds; records have longer keys."""
@@ -32,18 +32,18 @@ MOST_READERS = 1024
 """Threads of all processes that may read at once."""
 MOUNTS = Path("/proc/self/mounts")
 REMOTE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs"})
-"""File systems on which several machines could map the file, which LMDB cannot bear."""
+"""Network file systems: LMDB does not support files that several machines map."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Generation:
-    """An open file.
+    """An open LMDB file.
 
     Attributes:
-        number: in its name.
-        inode: of the file, which another file of that name does not have.
+        number: the number in its name.
+        inode: tells the file from a later one of the same name.
         created_s: when it was begun, in seconds of the wall clock.
         environment: LMDB's. It is closed when nothing refers to it any more, so not while another thread reads.
     """
@@ -57,14 +57,14 @@ class _Generation:
 class FileStore:
     """Records in a folder, used by all processes of one user. Safe to use from many threads, and after a fork.
 
-    A process may have one for a folder: `file_store` returns it.
+    A process may have only one for each folder: `file_store` returns it.
 
     Args:
-        folder: made where it is not there, for this user alone.
+        folder: created if missing, for this user only.
         most_bytes: what all files together may take.
-        ttl_s: a record is gone after so many seconds, at the latest.
+        ttl_s: most seconds that a record is kept.
         rest_s: pause after a failure of reading, or of writing, in seconds.
-        clock: returns the wall clock's seconds, which other processes have too.
+        clock: returns seconds of the wall clock, which processes share.
     """
 
     name = "file"
@@ -89,7 +89,7 @@ class FileStore:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Close what the parent opened, in a forked child: the first use opens it again."""
+        """In a forked child, close what the parent opened; the first use reopens it."""
         self._opening, self._writing = threading.RLock(), threading.Lock()
         for generation in self._generations:
             generation.environment.close()
@@ -116,7 +116,7 @@ class FileStore:
             return self._drop()
 
     def _asked(self) -> AbstractContextManager[None]:
-        import lmdb  # noqa: PLC0415 - for those who have vectors alone
+        import lmdb  # noqa: PLC0415 - only for those who use vectors
 
         return self._guard.asked(OSError, lmdb.Error)
 
@@ -125,14 +125,14 @@ class FileStore:
             self._generations, self._changed_ns = (), -1
 
     def _at_its_size(self, call: Callable[[], Answer]) -> Answer:
-        """Return the call's result; it is tried again where a process that may keep more has grown a file meanwhile."""
-        import lmdb  # noqa: PLC0415 - for those who have vectors alone
+        """Return the call's result, retrying once if a process with a larger bound has grown a file meanwhile."""
+        import lmdb  # noqa: PLC0415 - only for those who use vectors
 
         try:
             return call()
         except lmdb.MapResizedError:
             self.close()
-        return call()  # outside of the exception, which refers to what was open
+        return call()  # outside the handler: the exception refers to what was open
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         return self._found(self._open(), keys)
@@ -148,7 +148,7 @@ class FileStore:
         return found
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
-        import lmdb  # noqa: PLC0415 - for those who have vectors alone
+        import lmdb  # noqa: PLC0415 - only for those who use vectors
 
         with self._writing:
             generations = self._open(make=True)
@@ -165,9 +165,9 @@ class FileStore:
         return Size(records, sum(file.stat().st_size for file in self.folder.glob(PATTERN)), self._most)
 
     def _prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        """Copy what is kept to a folder of its own, as old as the oldest, and put that in place of what there was.
+        """Copy the kept records to a new folder, dated as the oldest generation, and replace the old files by it.
 
-        Until then nothing changes, so that whatever fails on the way leaves everything as it was.
+        Nothing changes before that, so a failure leaves everything as it was.
         """
         with self._writing:
             before = self._open()
@@ -188,7 +188,7 @@ class FileStore:
                 shutil.rmtree(copy.folder, ignore_errors=True)
 
     def _finished(self, created_s: float) -> list[Path]:
-        """Close all generations as begun at a time of the wall clock, and return their files, the oldest first."""
+        """Date all generations to a time of the wall clock, close them, and return their files, the oldest first."""
         generations = self._open()
         for one in generations:
             _put(one.environment, {CREATED: str(created_s).encode()})
@@ -197,7 +197,7 @@ class FileStore:
         return [self.folder / NAME.format(one.number) for one in reversed(generations)]
 
     def _replace(self, files: Sequence[Path], number: int) -> None:
-        """Make files of another folder the generations from a number on, and delete those before."""
+        """Move files here as the generations from ``number`` on, and delete all others."""
         with self._opening:
             names = [NAME.format(number + place) for place in range(len(files))]
             for file, name in zip(files, names, strict=True):
@@ -223,7 +223,7 @@ class FileStore:
             return sum(_records_in(file) for file in older.glob(f"{OLDER}*.lmdb"))
 
     def _open(self, *, make: bool = False) -> tuple[_Generation, ...]:
-        """Return the generations, the youngest first; they are opened anew when the folder has changed."""
+        """Return the generations, the youngest first, reopened if the folder has changed."""
         if make and not self.folder.is_dir() and not _take_over_folder(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._opening:
@@ -240,13 +240,13 @@ class FileStore:
             return self._generations
 
     def _opened(self, file: Path) -> _Generation:
-        """Return a file's generation, opened unless it is open already: LMDB bears no file that is open twice."""
+        """Return a file's generation, opened unless it is open: LMDB does not allow opening a file twice."""
         number = int(file.stem.rpartition("-")[2])
         if file.exists():
             for one in self._generations:
                 if (one.number, one.inode) == (number, file.stat().st_ino):
                     return one
-        import lmdb  # noqa: PLC0415 - for those who have vectors alone
+        import lmdb  # noqa: PLC0415 - only for those who use vectors
 
         environment = lmdb.open(
             str(file),
@@ -257,7 +257,7 @@ class FileStore:
             metasync=False,
             readahead=False,
         )
-        environment.reader_check()  # frees the places of processes that were killed
+        environment.reader_check()  # frees the reader slots of killed processes
         with environment.begin() as reading:
             created = reading.get(CREATED)
         if created is None:
@@ -267,7 +267,7 @@ class FileStore:
         return _Generation(number, file.stat().st_ino, float(created), environment)
 
     def _begin(self, keep: int = GENERATIONS) -> tuple[_Generation, ...]:
-        """Begin a generation, and delete all but some."""
+        """Begin a generation, and delete all but the ``keep`` youngest."""
         with self._opening:
             before = self._open(make=True)
             young = self._opened(self.folder / NAME.format(before[0].number + 1 if before else 1))
@@ -289,7 +289,7 @@ _making = threading.Lock()
 
 
 def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
-    """Return the store of a folder: one for all of this process, with the bounds that were asked for first."""
+    """Return this process's one store of a folder; the first call sets its bounds."""
     with _making:
         place = folder.expanduser().resolve()
         store = _stores.get(place)
@@ -299,18 +299,18 @@ def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
 
 
 def older_folder(folder: Path) -> Path:
-    """Return where 0.2 kept what is kept in a folder now."""
+    """Return the folder in which 0.2 kept what this folder has now."""
     return folder.with_name(OLDER_FOLDER)
 
 
 def _take_over_folder(folder: Path) -> bool:
-    """Let a folder of 0.2 beside this one, which does not exist, become this one; return whether there was one."""
+    """Rename 0.2's folder to this one, which does not exist yet; return whether there was one."""
     older = older_folder(folder)
     if folder == older or not any(older.glob(f"{OLDER}*.lmdb")):
         return False
     with suppress(FileNotFoundError):  # another process was faster
         older.rename(folder)
-        logger.warning("[vectors-taken-over] the document vectors of %s, which 0.2 wrote, are in %s now", older, folder)
+        logger.warning("[vectors-taken-over] 0.2's document vectors were moved from %s to %s", older, folder)
     return folder.is_dir()
 
 
@@ -324,7 +324,7 @@ def _take_over_files(folder: Path) -> None:
 
 
 def _records_in(file: Path) -> int:
-    import lmdb  # noqa: PLC0415 - for those who have vectors alone
+    import lmdb  # noqa: PLC0415 - only for those who use vectors
 
     with lmdb.open(str(file), subdir=False, readonly=True, lock=False) as environment:
         return int(environment.stat()["entries"]) - 1
@@ -337,7 +337,7 @@ def _put(environment: Any, records: Mapping[bytes, bytes]) -> None:
 
 
 def _delete(file: Path) -> None:
-    """Delete a generation; where the system keeps files that are open, another time."""
+    """Delete a generation; if the system refuses because it is open, a later call does."""
     for one in (file, file.with_name(f"{file.name}-lock")):
         with suppress(OSError):
             one.unlink(missing_ok=True)
@@ -354,7 +354,7 @@ def _refuse_remote(folder: Path) -> None:
 
 
 def _file_system(folder: Path) -> str:
-    """Return the kind of a folder's file system, empty where the system does not tell."""
+    """Return the kind of a folder's file system, empty if unknown."""
     if not MOUNTS.exists():
         return ""
     lines = (line.split() for line in MOUNTS.read_text("utf-8", "replace").splitlines())

@@ -1,9 +1,9 @@
-"""Records in a side index: beside the index NAME, ``NAME-osrerank-vectors``, on the engine that is already there.
+"""Store records in a side index, ``NAME-osrerank-vectors``, beside the index NAME on the same engine.
 
-So vectors shard and replicate with the cluster, every machine that searches finds them, and no right on the
-application's index is needed: none of its documents is ever written. The id of a document is the record's key, and its
-only field the record: a binary doc value on OpenSearch, without ``_source`` and not indexed; in ``_source`` on the
-embedded engine. The index is hidden, so that no pattern of the application's finds it.
+So the cluster shards and replicates the vectors, and every machine that searches finds them. The application's
+documents are never written, so no right to write them is needed. A document's id is the record's key, and its only
+field is the record: on OpenSearch a binary doc value, neither in ``_source`` nor indexed; on the embedded engine in
+``_source``. The index is hidden, so the application's patterns do not match it.
 """
 
 import base64
@@ -20,12 +20,12 @@ from osrerank.errors import OsrerankError
 from osrerank.scoring.vectors.store import REST_S, Guard, Size
 
 SUFFIX, OLDER_SUFFIX = "-osrerank-vectors", "-osrerank-states"
-"""What the names of side indices end with: today's, and those of 0.2, which have the same records."""
+"""Suffixes of side indices: today's, and that of 0.2, whose records are the same."""
 FIELD = "record"
 READ_AT_ONCE = 250
-"""Records of a request that reads: some 100 KB of them in the profile ``standard``."""
+"""Records per read request: some 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
-"""Bytes of records in a request that writes, about."""
+"""Approximate bytes of records per bulk request."""
 KEEP_ALIVE = "5m"
 EXISTS = "resource_already_exists_exception"
 
@@ -38,7 +38,7 @@ def side_index(index: str) -> str:
 
 
 class Form(NamedTuple):
-    """How an engine is asked: method and path, URL parameters and body of each request.
+    """The requests that an engine understands, and how to read its answers.
 
     Attributes:
         is_embedded: whether it is the embedded engine.
@@ -47,7 +47,7 @@ class Form(NamedTuple):
     is_embedded: bool
 
     def settings(self) -> dict[str, Any]:
-        """Return the body that makes a side index."""
+        """Return the body that creates a side index."""
         if self.is_embedded:
             return {"settings": {"index": {"hidden": True}}, "mappings": {"dynamic": False, "properties": {}}}
         binary = {"type": "binary", "doc_values": True}
@@ -69,7 +69,7 @@ class Form(NamedTuple):
         return f"/{','.join(names)}/_search", {"ignore_unavailable": "true", "search_pipeline": "_none"}, body
 
     def found(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
-        """Return the records in an answer to `reading`, by key; what is no record is left out."""
+        """Return the records in an answer to `reading`, by key; anything else is left out."""
         return self.records(answer["docs"] if self.is_embedded else answer["hits"]["hits"])
 
     def wanted(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Form(NamedTuple):
         return {} if self.is_embedded else {"docvalue_fields": [FIELD], "_source": False}
 
     def records(self, entries: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
-        """Return the records in hits, by key; what is no record is left out."""
+        """Return the records in hits, by key; anything else is left out."""
         read = (self._entry(entry) for entry in entries)
         return {key: record for key, record in read if record}
 
@@ -108,7 +108,7 @@ def writing(index: str, records: Mapping[bytes, bytes]) -> Iterator[str]:
 
 
 def refusal(answer: Mapping[str, Any], action: str = "index") -> str:
-    """Return why a bulk request refused a record; empty where it took all. Records themselves are not quoted.
+    """Return why a bulk request refused records, without quoting them; empty if it accepted all.
 
     Args:
         answer: to the request.
@@ -126,7 +126,7 @@ def refusal(answer: Mapping[str, Any], action: str = "index") -> str:
 def every_hit(
     client: OpenSearch, index: str, body: Mapping[str, Any], *, is_embedded: bool
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield all hits of a search that were there when it began, in no order that means anything.
+    """Yield all hits that a search has at its start, in arbitrary order.
 
     Args:
         client: of the engine.
@@ -152,7 +152,7 @@ def every_hit(
 
 
 class IndexStore:
-    """The side index of one index, for whoever builds, counts and drops its records; searches read it as they go.
+    """The side index of one index, for building, counting and deleting records; searches read it by themselves.
 
     Args:
         client: a client of the engine; the caller closes it.
@@ -229,7 +229,7 @@ class IndexStore:
             count += self._write(form.records(some))
         self._client.indices.refresh(index=self.index)
         self._client.indices.delete(index=older)
-        logger.warning("[vectors-taken-over] %d document vectors of %s are in %s now", count, older, self.index)
+        logger.warning("[vectors-taken-over] %d document vectors were moved from %s to %s", count, older, self.index)
         return count
 
     def older(self) -> int:
@@ -247,7 +247,7 @@ class IndexStore:
         while some := list(islice(others, READ_AT_ONCE)):
             answer = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": one}} for one in some])
             if reason := refusal(answer, "delete"):
-                raise OsrerankError(f"{self.index} was not pruned to the end: {reason}")
+                raise OsrerankError(f"{self.index} was pruned only in part: {reason}")
         return self.size().records
 
     def drop(self) -> int:

@@ -1,4 +1,4 @@
-"""A long document's record: those of its passages, and where these stand, so that a known document is not cut again.
+"""A long document's record: its passages' records and spans, so that a known document is not split again.
 
 The bytes, all numbers little-endian:
 
@@ -7,8 +7,8 @@ The bytes, all numbers little-endian:
 | 4 | ``ORL1`` |
 | 4 | number of passages |
 | 4 | length of the names |
-| so many | names of the fields, a list in JSON |
-| 16 a passage | place of its field in that list (-1: the whole text), of its value (-1: the only one), start, end |
+| that many | names of the fields, a list in JSON |
+| 16 a passage | index of its field in that list (-1: the whole text), of its value (-1: the only one), start, end |
 | the rest | the passages' records, each without its digest (`osrerank.scoring.vectors.record`) |
 | 16 | digest, as a record's |
 """
@@ -28,16 +28,16 @@ MAGIC = b"ORL1"
 HEADER = struct.Struct("<4sII")
 PLACE = np.dtype("<i4")
 NUMBERS = 4
-"""Of a passage's place."""
+"""Numbers that describe a passage's span."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongRecord:
-    """What is kept of a document that is read by its passages.
+    """The stored form of a document that is read by passages.
 
     Attributes:
         passages: their records, at least one.
-        places: of each; None for the whole text.
+        places: the span of each; None for the whole text.
     """
 
     passages: Sequence[Record]
@@ -45,7 +45,7 @@ class LongRecord:
 
     @classmethod
     def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
-        """Return the record in some bytes; None where they are not what `write` gave for this key and this secret."""
+        """Return the record that `write` made with this key and this secret; None for any other bytes."""
         body = unsealed(content, key, secret)
         if body is None or len(body) < HEADER.size:
             return None
@@ -82,7 +82,7 @@ def _numbers(place: Span, fields: Sequence[str]) -> tuple[int, int, int, int]:
 
 
 def _places(names: bytes, table: memoryview) -> list[Span | None] | None:
-    """Return the places in a record's bytes; None where they are none."""
+    """Return the spans in a record's bytes; None if the bytes are not valid."""
     try:
         fields = json.loads(names)
         rows = np.frombuffer(table, PLACE).reshape(-1, NUMBERS).tolist()

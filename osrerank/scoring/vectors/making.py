@@ -33,7 +33,7 @@ class Maker(Protocol):
         """Return the records of as many texts as the deadline allows.
 
         Raises:
-            OsrerankError: none can be made at all.
+            OsrerankError: no record can be computed.
         """
 
 

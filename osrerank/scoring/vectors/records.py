@@ -1,4 +1,4 @@
-"""Read and write a model's records: in a store, and in what a search has read beforehand, such as a side index.
+"""Read and write a model's records: in a store, and among those that a search has fetched from a side index.
 
 A record's key is a digest of the raw text and everything else that its vector depends on. A changed text has another
 key, so no score comes from an old text. A text with a record is neither tokenised nor encoded. A model's calibration
@@ -62,7 +62,7 @@ class Records:
     def find(
         self, keys: Sequence[bytes], vectors: RequestVectors | None
     ) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
-        """Return the records that the search has read already, and the other ones that the store has."""
+        """Return the records that the search has fetched, and the other ones that the store has."""
         wanted = list(dict.fromkeys(keys))
         brought = self._read(wanted, vectors) if vectors is not None else {}
         left = [key for key in wanted if key not in brought]
@@ -129,8 +129,8 @@ class Records:
 def model_key_of(directory: Path, card: ModelCard, bits: Bits) -> bytes:
     """Return a digest of all that a model's records depend on besides the text, 16 bytes.
 
-    It is of weights, pooling, tokenizer, prefix, length and bits. What computes the vectors, backend, device or dtype,
-    is no part of it: a worker on a GPU fills what a client on a CPU reads.
+    It covers weights, pooling, tokenizer, prefix, length and bits, but not backend, device or dtype: a client on a CPU
+    reads what a worker on a GPU computed.
 
     Args:
         directory: the model's.
@@ -159,7 +159,7 @@ def record_keys(model_key: bytes, texts: Iterable[str | LongText]) -> list[bytes
 def weights_digest(directory: Path, card: ModelCard) -> str:
     """Return the digest of a bi-encoder's weights: the card's, else of its graph, else of its safetensors.
 
-    A graph pools, too; to the digest of other weights the pooling is added.
+    A graph includes the pooling; to the digest of safetensors it is appended.
     """
     if card.weights:
         return card.weights

@@ -1,4 +1,4 @@
-"""Records in a bounded part of a Redis, which machines share.
+"""Store records in a bounded part of a Redis that machines share.
 
 Redis holds two hashes, the young and the old generation. Records are written to the young one; when that has half of
 the bytes allowed, or is half as old as records may get, it becomes the old one and the old one is dropped. So reading
@@ -20,16 +20,16 @@ PREFIX = "{osrerank:vectors:1}:"
 """Changes with the form of keys or values; the braces keep all keys in one slot of a cluster."""
 YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old", "young-bytes", "old-bytes"))
 OLDER_PREFIX = "{osrerank:states:1}:"
-"""Of 0.2; the records under it are the same."""
+"""Prefix of 0.2; the records under it are the same."""
 KEPT, KEPT_BYTES = (PREFIX + name for name in ("kept", "kept-bytes"))
-"""What is kept while the others are looked for."""
+"""Records to be kept, collected while pruning."""
 CONNECT_S, ANSWER_S = 0.2, 0.5
 PIECE_BYTES = 1 << 20
-"""Most bytes of a reply, or of a request, about."""
+"""Approximate limit of a reply's or a request's bytes."""
 RECORD_OVERHEAD = 100
-"""Bytes that Redis takes for a record besides its own, about."""
+"""Approximate bytes that Redis adds to each record."""
 USUAL_BYTES = 10_000
-"""Of a record, before any was read."""
+"""Assumed bytes of a record, before any was read."""
 WRITE = """
 for at = 4, #ARGV, 2 do
   if redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1]) == 1 then
@@ -61,7 +61,7 @@ class RedisStore:
     Args:
         redis: a URL, or a client made with ``decode_responses=False``.
         most_bytes: memory that records may take.
-        ttl_s: a record is gone after so many seconds, at the latest.
+        ttl_s: most seconds that a record is kept.
         rest_s: how long Redis is left alone after a failure, in seconds.
     """
 
@@ -99,14 +99,14 @@ class RedisStore:
             self._redis.close()
 
     def _take_over(self) -> None:
-        """Give what 0.2 wrote today's names, once and unless something has them already."""
+        """Rename what 0.2 wrote, once, unless keys of today's names exist."""
         if self._has_taken_over:
             return
         if not self._redis.exists(YOUNG, OLD):
             for name in (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES):
                 with suppress(ResponseError):  # there is none
                     self._redis.renamenx(OLDER_PREFIX + name.removeprefix(PREFIX), name)
-                    logger.warning("[vectors-taken-over] %s: document vectors of 0.2 are kept on", name)
+                    logger.warning("[vectors-taken-over] 0.2's document vectors were moved to %s", name)
         self._has_taken_over = True
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -141,7 +141,7 @@ class RedisStore:
         return len(records)
 
     def _give_back(self) -> None:
-        """Drop the old generation and let the young one become it: others of this Redis need the memory more."""
+        """Drop the old generation and let the young one become it: other users of this Redis need the memory more."""
         self._redis.unlink(OLD, OLD_BYTES)
         for young, old in ((YOUNG, OLD), (YOUNG_BYTES, OLD_BYTES)):
             with suppress(ResponseError):  # there is no young one
@@ -157,7 +157,7 @@ class RedisStore:
         return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._most)
 
     def _prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        """Copy what is kept, which lives as long as the oldest of it could, and drop the rest."""
+        """Copy what is kept, to expire when its oldest record would, and drop the rest."""
         left_ms = min((left for name in (YOUNG, OLD) if (left := self._redis.pttl(name)) > 0), default=self._ttl_ms)
         self._redis.unlink(KEPT, KEPT_BYTES)
         try:
@@ -196,7 +196,7 @@ class RedisStore:
 
 
 def _pieces(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
-    """Yield items, at most so many at a time."""
+    """Yield items in lists of at most ``size``."""
     left = iter(items)
     while some := list(islice(left, size)):
         yield some

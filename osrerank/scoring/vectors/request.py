@@ -1,4 +1,4 @@
-"""What one search brings of document vectors, and what it takes with it."""
+"""Document vectors of one search: those fetched from side indices, and new ones to be written there."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ from osrerank.types import (
 
 
 class FetchedVectors:
-    """The records that a search found in its side indices; it collects those that were not there.
+    """The records that a search found in its side indices; it collects new ones.
 
     Args:
         records: by key.
@@ -39,12 +39,12 @@ class FetchedVectors:
 
 
 class WithVectors(Wrapper):
-    """A scorer of one search, which gives each call the vectors that the search brought.
+    """A scorer for one search, which passes the fetched vectors to each call.
 
     Args:
-        scorer: takes ``vectors``, maybe from behind a cache; the caller closes it.
-        own: the same model, not behind a cache.
-        vectors: of the search; None where it brought none.
+        scorer: accepts ``vectors``, maybe behind a cache; the caller closes it.
+        own: the same model without a cache.
+        vectors: fetched for the search; None if there are none.
         keeps_vectors: whether vectors outlive the search.
     """
 

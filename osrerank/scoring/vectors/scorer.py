@@ -84,9 +84,9 @@ class BiEncoderScorer(LocalScorer):
 
     @functools.cached_property
     def identity(self) -> str:
-        """All that a score depends on except its texts. Backend, device and dtype are no part of it.
+        """All that a score depends on except its texts. Backend, device and dtype are not part of it.
 
-        So whoever has the same model, in whatever precision, reads the same records and cached scores.
+        So all processes with the same model, in any precision, share records and cached scores.
         """
         return f"{self._digest(())}/{self.records.model_key.hex()}/bi-encoder/{self._policy}"
 
@@ -212,7 +212,7 @@ class BiEncoderScorer(LocalScorer):
 
         Raises:
             InferenceError: a text could not be encoded.
-            OsrerankError: a store does not take records, or there is none.
+            OsrerankError: a store accepts no records, or there is none.
         """
         if self.store is None and vectors is None:
             raise OsrerankError(VECTORS_OFF)
@@ -222,7 +222,7 @@ class BiEncoderScorer(LocalScorer):
         records, encoded = self._made({key: text for key, text in wanted.items() if key not in known})
         for store, lacking in ((self.store, records), (vectors, {**stored, **records})):
             if store is not None and lacking and not self.records.write(store, lacking):
-                raise OsrerankError(f"the {store.name} of document vectors took nothing; the log says why")
+                raise OsrerankError(f"the {store.name} of document vectors accepted nothing; the log says why")
         return Remembered(sum(map(_passages, {**known, **records}.values())), encoded)
 
     def close(self) -> None:
@@ -362,7 +362,7 @@ class _Document:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether a deadline left a passage without record and failure."""
+        """Whether a deadline left a passage without a record or a failure."""
         return len(self.records) + len(self.failures) < len(self.places)
 
     @property

@@ -1,4 +1,4 @@
-"""Where records are kept, and what every such place can do."""
+"""The interface of stores for records, how their failures are handled, and a store in memory."""
 
 import logging
 import threading
@@ -17,17 +17,17 @@ REST_S = 10.0
 """Pause after a failure of a store."""
 VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file or redis, or OSRERANK_VECTORS_INDEX=true"
 
-HITS = Counter("osrerank_vectors_hits", "Documents whose vectors were there, by store.", ["store"])
-MISSES = Counter("osrerank_vectors_misses", "Documents whose vectors were asked of a store and not there.", ["store"])
+HITS = Counter("osrerank_vectors_hits", "Documents whose vectors were found, by store.", ["store"])
+MISSES = Counter("osrerank_vectors_misses", "Documents whose vectors a store was asked for and lacked.", ["store"])
 BYTES = Counter("osrerank_vectors_bytes", "Bytes of records, by store and direction: read, written.", ["store", "way"])
-ERRORS = Counter("osrerank_vectors_errors", "Failed calls of a store; each costs time only.", ["store"])
+ERRORS = Counter("osrerank_vectors_errors", "Failed calls of a store; each only costs time.", ["store"])
 
 
 logger = logging.getLogger(__name__)
 
 
 class Size(NamedTuple):
-    """What a store has.
+    """How much a store holds.
 
     Attributes:
         records: how many.
@@ -41,11 +41,11 @@ class Size(NamedTuple):
 
 
 class VectorStore(Protocol):
-    """Records by key. A store that is absent, full or slow costs time only: reading and writing never fail.
+    """A store of records by key. An absent, full or slow one only costs time: `read` and `write` never fail.
 
-    What people ask for does: `size`, `prune` and `drop` raise `OsrerankError` where the store cannot do it.
+    `size`, `prune` and `drop` raise `OsrerankError` if the store cannot do it.
 
-    Whether the bytes are a record of that key is for the caller to see (`osrerank.scoring.vectors.record.Record.read`).
+    The caller checks that bytes are a record of their key (`osrerank.scoring.vectors.record.Record.read`).
     """
 
     @property
@@ -59,16 +59,16 @@ class VectorStore(Protocol):
         """Keep records; return how many are kept."""
 
     def size(self) -> Size:
-        """Return what the store has."""
+        """Return how much the store holds."""
 
     def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        """Forget all records but those of these keys, which come in batches; return how many are left."""
+        """Delete all records except those of these keys, which come in batches; return how many are left."""
 
     def drop(self) -> int:
-        """Forget all records; return how many there were."""
+        """Delete all records; return how many there were."""
 
     def older(self) -> int:
-        """Return how many records are left that 0.2 wrote and nobody reads any more; `drop` deletes them, too."""
+        """Return how many unread records of 0.2 are left; `drop` deletes them, too."""
 
     def close(self) -> None:
         """Release what is open."""
@@ -84,7 +84,7 @@ class Guard:
 
     Attributes:
         read: pause of reading.
-        write: pause of writing, which is another, so that a full store still answers.
+        write: pause of writing; a separate one, so that a full store is still read.
     """
 
     def __init__(self, store: str, place: str, rest_s: float = REST_S) -> None:
@@ -93,7 +93,7 @@ class Guard:
 
     @contextmanager
     def asked(self, *errors: type[Exception]) -> Iterator[None]:
-        """Raise a store's own errors as `OsrerankError`, for calls that somebody waits for the result of."""
+        """Raise a store's own errors as `OsrerankError`, for calls that people make (`size`, `prune`, `drop`)."""
         try:
             yield
         except errors as error:
@@ -110,7 +110,7 @@ class Guard:
 
 
 class MemoryStore:
-    """Records in this process, those used last.
+    """An LRU store of records in this process.
 
     Args:
         most_bytes: memory that records may take, without what Python adds to each.

@@ -102,7 +102,7 @@ async def _failed(http: HttpRequest, error: Exception) -> Response:
     status = status_of(error)
     if http.url.path == "/ready":  # its probes come all the time
         if due.is_due("not-ready"):
-            logger.warning("[not-ready] requests cannot be answered now: %s; not told again for a minute", error)
+            logger.warning("[not-ready] requests cannot be answered now: %s; not logged again for a minute", error)
     elif status >= 500:
         logger.warning("[request-failed] a request was answered with %d: %s", status, error)
     elif status == HTTPStatus.TOO_MANY_REQUESTS and due.is_due("overloaded"):

@@ -1,4 +1,4 @@
-"""Where the deeper first pass is refused or not whole, the caller has its own answer, marked."""
+"""Where the deeper first pass is refused or incomplete, the caller has its own answer, marked."""
 
 import asyncio
 from collections.abc import Callable
@@ -68,10 +68,10 @@ LOSSES: dict[str, tuple[Any, str]] = {
     "429": (TransportError(429, "circuit_breaking_exception", {}), "was refused (TransportError(429"),
     "503": (TransportError(503, "unavailable", {}), "was refused (TransportError(503"),
     "no answer": (ConnectionTimeout("TIMEOUT", "read timed out", {}), "was refused (ConnectionTimeout"),
-    "shards": (answer_to(50, _shards=FAILED), "was not whole (1 of 2 shards failed (script: no value))"),
-    "timed out": (answer_to(20, timed_out=True), "was not whole (it timed out)"),
-    "ended early": (answer_to(20, terminated_early=True), "was not whole (it was terminated early)"),
-    "too few": (answer_to(2), "was not whole (it found 2 of 60 hits)"),
+    "shards": (answer_to(50, _shards=FAILED), "was incomplete (1 of 2 shards failed (script: no value))"),
+    "timed out": (answer_to(20, timed_out=True), "was incomplete (it timed out)"),
+    "ended early": (answer_to(20, terminated_early=True), "was incomplete (it was terminated early)"),
+    "too few": (answer_to(2), "was incomplete (it found 2 of 60 hits)"),
 }
 
 
