@@ -55,9 +55,9 @@ def test_documents_without_text_stay_below_and_say_why(client):
     assert response["hits"]["hits"][-1]["_id"] == "without"
     assert "no text" in hits["without"]["_rerank"]["failure"]
     assert hits["without"]["_score"] < 1
-    assert "mono" in hits["empty"]["_rerank"]
+    assert "blank" in hits["empty"]["_rerank"]["failure"]
     assert response["rerank"]["applied"] == "partial"
-    assert response["rerank"]["reason"] == "mono: 1 candidates could not be scored"
+    assert response["rerank"]["reason"] == "vectors: 2 candidates could not be scored"
 
 
 def test_query_of_ten_thousand_words(client, engine_url):

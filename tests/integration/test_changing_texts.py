@@ -64,7 +64,7 @@ def test_no_score_of_a_text_that_has_changed(
         text = hit["_source"]["text"]
         if text not in by_text:
             by_text[text] = float(truth.score(QUERY, [text], [(0,)]).values[0])
-        assert hit["_rerank"]["mono"]["logit"] == pytest.approx(by_text[text], abs=1e-6), text
+        assert hit["_rerank"]["vectors"]["logit"] == pytest.approx(by_text[text], abs=1e-6), text
 
 
 def search(client: Client, index: str) -> list[dict[str, Any]]:

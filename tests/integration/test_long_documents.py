@@ -50,9 +50,8 @@ def client(engine_url):
 
 @pytest.mark.parametrize("source", [True, ["title"], False])
 def test_spans_point_at_the_winning_passages(client, source):
-    response = client.search(
-        "pump failure", index=INDEX, size=15, body={"_source": source}, rerank={"passages": "maxp"}
-    )
+    options = {"passages": "maxp", "fields": ["title", "text"]}
+    response = client.search("pump failure", index=INDEX, size=15, body={"_source": source}, rerank=options)
     assert response["rerank"]["applied"] is True
     assert response["rerank"]["stages"][0]["inferences"] > 15
     assert len(response["hits"]["hits"]) == 15
@@ -109,7 +108,7 @@ def test_one_document_never_has_more_passages_than_the_limit(client):
 
 
 def test_best_sentence_and_its_place(client):
-    options = {"sentences": {"a": 0.0, "weights": [1.0], "max_words": 50}, "depth": 15}
+    options = {"sentences": {"a": 0.0, "weights": [1.0], "max_words": 50}, "depth": 15, "fields": ["title", "text"]}
     response = client.search("pump failure", index=INDEX, size=15, rerank=options)
     assert response["rerank"]["applied"] is True
     for hit in response["hits"]["hits"]:

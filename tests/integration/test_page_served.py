@@ -66,11 +66,11 @@ def test_the_demo_shows_its_questions_on_the_page(demo):
     assert b"<title>osrerank: compare</title>" in fetch(demo, "/ui")
     offered = json.loads(fetch(demo, "/ui/config"))
     assert offered["indexes"] == ["osrerank-demo"]
-    assert {one["name"]: one["reason"] for one in offered["pipelines"]} == {"mono": "", "mono-duo": ""}
+    assert [one["name"] for one in offered["pipelines"] if not one["reason"]] == ["vectors", "vectors-duo"]
     assert len(offered["queries"]) == 100
     assert all(query["is_judged"] for query in offered["queries"])
-    asked = {"q": offered["queries"][0]["text"], "index": "osrerank-demo", "pipeline": "mono-duo", "depth": 10}
+    asked = {"q": offered["queries"][0]["text"], "index": "osrerank-demo", "pipeline": "vectors-duo", "depth": 10}
     outcome = json.loads(fetch(demo, "/ui/search", **asked))
     assert outcome["applied"] is True
-    assert {stage["name"]: stage["inferences"] for stage in outcome["stages"]} == {"mono": 10, "blend": 0, "duo": 90}
+    assert {stage["name"]: stage["inferences"] for stage in outcome["stages"]} == {"vectors": 10, "blend": 0, "duo": 90}
     assert outcome["judged"]["relevant"] == 1

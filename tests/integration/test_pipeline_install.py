@@ -110,7 +110,7 @@ def assert_same_order(cluster, client, queries, size):
     for query in queries:
         mine, theirs = by_client(client, query, size), plain(cluster, query, size)
         assert ids(mine) == ids(theirs)
-        chances = [hit["_rerank"]["mono"]["probability"] for hit in mine["hits"]["hits"]]
+        chances = [hit["_rerank"]["vectors"]["probability"] for hit in mine["hits"]["hits"]]
         assert [hit["_score"] for hit in theirs["hits"]["hits"]] == pytest.approx(chances, abs=size * 1e-7 + 1e-7)
 
 
