@@ -7,7 +7,7 @@ import pytest
 
 from osrerank import connect
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 INDEX = "awkward"
 DOCUMENTS = {
@@ -38,7 +38,6 @@ def by_id(response):
     return {hit["_id"]: hit for hit in response["hits"]["hits"]}
 
 
-@pytest.mark.slow
 def test_ten_megabytes_are_cut_and_counted(client):
     assert len(DOCUMENTS["huge"]) > 10_000_000
     started = time.perf_counter()

@@ -156,6 +156,7 @@ def check_services(broker: Broker, environment: dict[str, str], folder: Path) ->
         assert not worker.is_healthy
 
 
+@pytest.mark.slow
 def test_services_work_together(broker, tmp_path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     check_services(broker, {**os.environ, "PATH": path}, tmp_path)

@@ -155,9 +155,8 @@ def test_opensearch_killed_twice(passages: Path, tmp_path: Path) -> None:
             client.close()
 
 
-@pytest.mark.parametrize(
-    "point", [0.6, pytest.param(0.3, marks=pytest.mark.slow), pytest.param(0.9, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [0.3, 0.6, 0.9])
 def test_loader_killed_over_the_embedded_engine(passages: Path, tmp_path: Path, point: float) -> None:
     """Killed by the clock: the folder belongs to one process, nobody else can look into it."""
     began = time.monotonic()

@@ -104,6 +104,7 @@ def test_missing_index_lists_every_query(url: str, tmp_path: Path) -> None:
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_another_place_is_not_gone_on_with(url: str, tmp_path: Path) -> None:
     output = tmp_path / "bm25.run"
     named = url.replace("://", "://user:secret@")

@@ -122,7 +122,7 @@ def stay_up(server, *, bodies, connections, slow_count):
 
 
 def test_stays_up(server):
-    stay_up(server, bodies=300, connections=40, slow_count=40)
+    stay_up(server, bodies=100, connections=40, slow_count=40)
 
 
 @pytest.mark.slow

@@ -63,6 +63,7 @@ Path(f"shared.{machine.number}").write_text(f"{machine.precision} {machine.devic
 """
 
 
+@pytest.mark.slow
 def test_processes_without_cuda_share_their_gradients(tmp_path: Path) -> None:
     (tmp_path / "share.py").write_text(SHARE, encoding="utf-8")
     run(2, ["share.py"], tmp_path)
