@@ -1,20 +1,24 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Two commands do everything on a fresh machine: `make demo` and `make test`. tests/README.md describes the three tiers.
 PYTHON ?= python3
 # Processes that share the tests of `make test`, each with its own OpenSearch where one is needed. Files are dealt in
 # their order, so that one process is not left with a long one (tests/docs/reproduce) at the end.
 TEST_PROCESSES ?= 2
+# What is torch's own is left to `make test`: importing it takes long.
+OF_TORCH := training export scoring/networks scoring/checkpoints scoring/test_torch_scorer.py scoring/vectors/test_in_torch.py
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo check test lint type docs bench gpu-rehearsal helm manifests lock sbom clean
+.PHONY: setup demo check test test-all lint type docs bench gpu-rehearsal helm manifests lock sbom clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   index the sample, search it with and without reranking"
 	@echo "make setup  install everything into $(VENV)"
-	@echo "make check  lint, types and the unit tests that need no server, in about a minute"
-	@echo "make test   all tests but the benchmarks;  make lint, make type, make bench"
+	@echo "make check     lint, types and the unit tests that start no process, in a minute"
+	@echo "make test      unit and integration tests, with OpenSearch, Redis, workers and Chromium, in eight minutes"
+	@echo "make test-all  these, and what takes long: charts, qemu, notebooks, trainings, whole collections, chaos"
+	@echo "make lint, make type, make bench"
 	@echo "make gpu-rehearsal  all that is checked on a GPU, with tiny models on this machine, in about two minutes"
 	@echo "make helm   Helm into $(VENV), for the tests of the chart; make manifests renders docker/kubernetes from it"
 	@echo "make lock   docker/requirements, the images' packages with hashes; make sbom lists them as CycloneDX, in build/"
@@ -43,8 +47,13 @@ demo: $(VENV)/.base
 test: setup
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not bench and not slow" $(TEST_OPTIONS)
 
+test-all: setup
+	-$(MAKE) helm
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not bench" $(TEST_OPTIONS)
+
 check: lint type
-	$(BIN)/python -m pytest tests/unit -n auto -m "not (server or long or integration or bench or slow)" $(TEST_OPTIONS)
+	$(BIN)/python -m pytest tests/unit $(OF_TORCH:%=--ignore tests/unit/%) -n auto \
+	  -m "not (server or long or integration or bench or slow)" $(TEST_OPTIONS)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -58,7 +67,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup
-	$(BIN)/python -m pytest -m bench tests/bench $(TEST_OPTIONS)
+	OPENSEARCH_JAVA_OPTS="-Xms1g -Xmx1g" $(BIN)/python -m pytest -m bench tests/bench $(TEST_OPTIONS)
 
 gpu-rehearsal: setup
 	$(BIN)/python -m tools.gpu --tiny

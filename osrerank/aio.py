@@ -1,6 +1,7 @@
 """The same client for asyncio, over ``opensearchpy.AsyncOpenSearch``; needs the ``async`` extra."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -53,10 +54,11 @@ class AsyncClient(AsyncOpenSearch):
         defaults: Defaults | None = None,
         scorer: Scorer | None = None,
         duo_scorer: Scorer | None = None,
+        clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer)
+        self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer, clock)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
         self.found_fields = FoundFields()
         self.calibrations = Calibrations(self.reranker.settings)

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,8 +29,8 @@ from osrerank.settings import Settings
 from osrerank.types import Ranking, Scorer
 
 EMBEDDED = "embedded:"
-PASSED_ON = ("hosts", "transport_class", "scheme", "embedded_path")
-"""Options that opensearch-py and the embedded engine take without naming them in a signature."""
+PASSED_ON = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
+"""Options that the client, opensearch-py and the embedded engine take without `connect` or a signature naming them."""
 CONNECTIONS = 32
 """Connections kept open to each host; opensearch-py's own default is one, for which threads would wait."""
 
@@ -43,6 +44,7 @@ class Client(OpenSearch):
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
         scorer: used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, instead of the model that compares pairs.
+        clock: returns the seconds that deadlines are counted in; for tests.
         options: passed to ``opensearchpy.OpenSearch``.
 
     Attributes:
@@ -59,10 +61,11 @@ class Client(OpenSearch):
         defaults: Defaults | None = None,
         scorer: Scorer | None = None,
         duo_scorer: Scorer | None = None,
+        clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer)
+        self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer, clock)
         self.defaults = defaults or Defaults.load(self.reranker.settings)
         self.found_fields = FoundFields()
         self.calibrations = Calibrations(self.reranker.settings)

@@ -1,6 +1,7 @@
 """From options to ranked candidates: models, stages and cache. It does not know OpenSearch."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -54,14 +55,22 @@ class RerankService:
         settings: models, backend, threads, Redis.
         scorer: used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, instead of the settings' ``duo_model``.
+        clock: returns the seconds that deadlines are counted in.
     """
 
-    def __init__(self, settings: Settings, scorer: Scorer | None = None, duo_scorer: Scorer | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        scorer: Scorer | None = None,
+        duo_scorer: Scorer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         check_settings(settings)
         self.settings = settings
+        self.clock = clock
         fix = "" if settings.backend == HTTP else NAME_A_DUO_MODEL
-        self._mono = LoadedModel(settings.model, "mono", settings, scorer)
-        self._duo = LoadedModel(settings.duo_model or "", "duo", settings, duo_scorer, fix=fix)
+        self._mono = LoadedModel(settings.model, "mono", settings, scorer, clock=clock)
+        self._duo = LoadedModel(settings.duo_model or "", "duo", settings, duo_scorer, fix, clock)
 
     def depth(self, options: Rerank) -> int:
         """Return how many candidates the first pass must return."""
@@ -185,7 +194,7 @@ class RerankService:
             WorkerError: there are no workers.
             ScoringError: a rerank server does not score.
         """
-        deadline = Deadline.after_ms(server_ms if self.settings.backend == HTTP else None)
+        deadline = Deadline.after_ms(server_ms if self.settings.backend == HTTP else None, self.clock)
         self._mono.scorer(cached=False).score("warm", ["up"], [(0,)], deadline=deadline)
         if options is None or not isinstance(options.pipeline, str):
             return

@@ -1,5 +1,6 @@
-"""A scorer and a transport for tests, ours and yours. They need no model."""
+"""A scorer, an encoder, a transport and a clock for tests, ours and yours. They need no model, and no time passes."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,33 @@ from opensearchpy.serializer import JSONSerializer
 from osrerank.errors import InferenceError
 from osrerank.types import NEVER, Advice, Deadline, RequestVectors, Scores
 
-__all__ = ["CannedTransport", "FunctionScorer", "overlap"]
+__all__ = ["ArithmeticEncoder", "CannedTransport", "FunctionScorer", "ManualClock", "overlap"]
 
 
 def overlap(query: str, document: str) -> float:
     """Return the share of the query's words that the document has, in [0, 1]."""
     words = set(query.lower().split())
     return len(words & set(document.lower().split())) / max(len(words), 1)
+
+
+class ManualClock:
+    """A clock that stands still until it is moved: ``Deadline.after_ms(100, clock)``. Safe to use from many threads.
+
+    Args:
+        now_s: what it shows first, in seconds.
+    """
+
+    def __init__(self, now_s: float = 1_000_000.0) -> None:
+        self._now_s = now_s
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Move the clock forward, at once, in place of ``time.sleep``."""
+        with self._lock:
+            self._now_s += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +50,14 @@ class FunctionScorer:
         function: query, document -> logit.
         unscorable: texts that cannot be scored.
         seconds_per_pair: time that each pair takes.
+        sleep: lets this time pass; a `ManualClock`'s takes none.
         broken: whether every call raises.
     """
 
     function: Callable[[str, str], float] = overlap
     unscorable: frozenset[str] = frozenset()
     seconds_per_pair: float = 0.0
+    sleep: Callable[[float], None] = time.sleep
     broken: bool = False
 
     @property
@@ -68,7 +91,7 @@ class FunctionScorer:
             if deadline.passed:
                 break
             if self.seconds_per_pair:
-                time.sleep(self.seconds_per_pair)
+                self.sleep(self.seconds_per_pair)
             reached += 1
             if self.unscorable & {documents[index] for index in indices}:
                 failures[place] = "unscorable on purpose"
@@ -79,6 +102,41 @@ class FunctionScorer:
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+
+class ArithmeticEncoder:
+    """A bi-encoder's backend that counts: the vector of a text has, at place i, how many of its token ids end on i.
+
+    Args:
+        before: called with a text's token ids before it is encoded; it may wait, raise, or move a clock.
+        threads: how many texts are encoded at once.
+
+    Attributes:
+        encoded_ids: the token ids of the texts encoded so far.
+    """
+
+    name, precision, hidden = "arithmetic", "fp32", 32
+    packed, parallel, budget_tokens, files = True, True, 1, ("tokenizer.json",)
+
+    def __init__(self, before: Callable[[npt.NDArray[np.int64]], object] | None = None, threads: int = 2) -> None:
+        self.threads = threads
+        self.encoded_ids: list[npt.NDArray[np.int64]] = []
+        self._before = before
+
+    def encoded(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return a document's vector ``(1, hidden)``, of norm 1."""
+        if self._before is not None:
+            self._before(ids)
+        self.encoded_ids.append(ids)
+        return self.query(ids)
+
+    def query(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return a query's vector ``(1, hidden)``, of norm 1."""
+        counts = np.bincount(ids % self.hidden, minlength=self.hidden).astype(np.float32)
+        return (counts / np.linalg.norm(counts))[None]
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

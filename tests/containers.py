@@ -7,12 +7,12 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Self
 
 from tests.docker_files import inherited, project, stages
 from tests.servers import ROOT, free_port
+from tests.waiting import wait_until
 
 READY_S = 90.0
 GRACE_S = 60.0
@@ -122,11 +122,9 @@ class Container:
 
     def wait(self) -> None:
         """Return when it is healthy."""
-        give_up = time.monotonic() + READY_S
-        while not self.is_healthy:
-            assert self._process.poll() is None, self._log.read_text()[-2000:]
-            assert time.monotonic() < give_up, self._log.read_text()[-2000:]
-            time.sleep(0.5)
+        log = self._log.read_text
+        wait_until(lambda: self.is_healthy or self._process.poll() is not None, READY_S, log)
+        assert self._process.poll() is None, log()[-2000:]
 
     def stop(self) -> int:
         """Stop it as an engine does; return its exit code."""

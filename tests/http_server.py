@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 
 import uvicorn
@@ -15,6 +14,7 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 from tests.servers import free_port
+from tests.waiting import wait_until
 
 START_TIMEOUT_S = 30
 
@@ -40,11 +40,8 @@ def running(
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        give_up = time.monotonic() + START_TIMEOUT_S
-        while not server.started:
-            assert thread.is_alive(), "the server ended at start"
-            assert time.monotonic() < give_up, "the server did not start"
-            time.sleep(0.01)
+        wait_until(lambda: server.started or not thread.is_alive(), START_TIMEOUT_S)
+        assert thread.is_alive(), "the server ended at start"
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True

@@ -22,7 +22,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
-START_TIMEOUT_S = 120
+START_TIMEOUT_S = 240
 
 
 def free_port() -> int:
@@ -104,7 +104,8 @@ def launch_opensearch(
         **settings,
     }
     command = [str(home / "bin" / "opensearch"), *(f"-E{name}={value}" for name, value in settings.items())]
-    environment = {"OPENSEARCH_JAVA_OPTS": f"-Xms{heap} -Xmx{heap}", **os.environ}
+    options = f"-Xms{heap} -Xmx{heap} -XX:TieredStopAtLevel=1"  # a node of minutes is not worth optimising
+    environment = {"OPENSEARCH_JAVA_OPTS": options, **os.environ}
     with (folder / "stdout.log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 

@@ -4,12 +4,12 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.servers import ROOT, free_port
+from tests.waiting import wait_until
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 30.0
@@ -38,11 +38,8 @@ def serving(
     with log.open("wb") as file:
         process = subprocess.Popen(command, stderr=file, cwd=ROOT, env={**own, **(environment or {})})
     try:
-        give_up = time.monotonic() + START_TIMEOUT_S
-        while not is_ready(port):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < give_up, log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: is_ready(port) or process.poll() is not None, START_TIMEOUT_S, log.read_text)
+        assert process.poll() is None, log.read_text()
         yield process, port
     finally:
         process.terminate()

@@ -2,12 +2,13 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, Self
 
 import pytest
+
+from tests.waiting import wait_until
 
 pytest.importorskip("opentelemetry.sdk", reason="pip install 'osrerank[dev]'")
 
@@ -82,13 +83,15 @@ class Collector:
 
     def wait_for(self, *names: str, trace: str = "", seconds: float = 30.0) -> list[Told]:
         """Return the spans, of one trace where it is named, once there is one for the beginning of each name."""
-        give_up = time.monotonic() + seconds
-        while True:
-            spans = [span for span in self.spans if trace in ("", span.trace)]
-            if all(any(span.name.startswith(name) for span in spans) for name in names):
-                return spans
-            assert time.monotonic() < give_up, [span.name for span in spans]
-            time.sleep(0.05)
+
+        def found() -> list[Told]:
+            return [span for span in self.spans if trace in ("", span.trace)]
+
+        def is_there() -> bool:
+            return all(any(span.name.startswith(name) for span in found()) for name in names)
+
+        wait_until(is_there, seconds, lambda: str([span.name for span in found()]))
+        return found()
 
 
 def _taking(spans: list[Told]) -> type[BaseHTTPRequestHandler]:

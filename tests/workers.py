@@ -24,6 +24,7 @@ from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.testing import FunctionScorer
 from osrerank.types import NEVER, Scores
 from tests.servers import ROOT
+from tests.waiting import wait_until
 
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 STAND_IN = "stand-in"
@@ -129,12 +130,11 @@ class WorkerGroup:
         self._wait(lambda: len(self.ready()) >= count, seconds)
 
     def _wait(self, done: Callable[[], bool], seconds: float) -> None:
-        give_up = time.monotonic() + seconds
-        while not done():
-            ended = [process.returncode for process in self.processes if process.poll() not in (None, 0, -9)]
-            assert not ended, f"a worker ended with {ended}: {self.log()[-2000:]}"
-            assert time.monotonic() < give_up, f"workers are missing after {seconds} s: {self.log()[-2000:]}"
-            time.sleep(0.05)
+        def ended() -> list[int]:
+            return [process.returncode for process in self.processes if process.poll() not in (None, 0, -9)]
+
+        wait_until(lambda: ended() or done(), seconds, lambda: f"workers are missing: {self.log()[-2000:]}")
+        assert not ended(), f"a worker ended with {ended()}: {self.log()[-2000:]}"
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()

@@ -2,8 +2,9 @@
 
 import math
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -75,12 +76,13 @@ class Batcher:
     Args:
         backend: computes a batch.
         model: the model's name, for errors.
+        clock: returns seconds.
     """
 
-    def __init__(self, backend: Backend, model: str) -> None:
+    def __init__(self, backend: Backend, model: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self._backend = backend
         self._model = model
-        self._throughput = Throughput()
+        self._throughput = Throughput(clock)
         self._closed = False
         self.renew()
         renew_after_fork(self)

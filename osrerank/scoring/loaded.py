@@ -4,6 +4,7 @@ import contextlib
 import math
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
@@ -34,14 +35,24 @@ class LoadedModel:
         settings: backend, threads, Redis.
         scorer: used in place of the named model; the caller closes it.
         fix: advice that is added to the error when the model cannot be loaded.
+        clock: returns seconds.
     """
 
-    def __init__(self, name: str, kind: Kind, settings: Settings, scorer: Scorer | None = None, fix: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        settings: Settings,
+        scorer: Scorer | None = None,
+        fix: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._name = name
         self._kind: Kind = kind
         self._settings = settings
         self._given = scorer
         self._fix = fix
+        self._clock = clock
         self._lock = threading.Lock()
         self._loaded: Scorer | None = None
         self._cached: CachedScorer | None = None
@@ -75,14 +86,14 @@ class LoadedModel:
         Who cannot do without them, or without the model, is told so when it is used, and does not wait for the broker
         once more.
         """
-        if time.monotonic() - self._sought_at_s < FIND_AGAIN_AFTER_S:
+        if self._clock() - self._sought_at_s < FIND_AGAIN_AFTER_S:
             return
         part = deadline.within_ms(1000 * FINDING_SHARE * deadline.remaining_s())
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             scorer = self.scorer(cached=False)
             if isinstance(scorer, NeedsWorkers):
                 scorer.find_workers(part)
-        self._sought_at_s = time.monotonic()  # not before, or others would go on and wait without a limit
+        self._sought_at_s = self._clock()  # not before, or others would go on and wait without a limit
 
     def close(self) -> None:
         """Release the model, unless the caller brought it, and the connections to the cache."""
@@ -96,12 +107,12 @@ class LoadedModel:
     def _load(self) -> Scorer:
         if self._loaded is not None:
             return self._loaded
-        if self._failure is not None and time.monotonic() - self._failed_at_s < RETRY_LOAD_AFTER_S:
+        if self._failure is not None and self._clock() - self._failed_at_s < RETRY_LOAD_AFTER_S:
             raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
         try:
             self._loaded = load(self._settings, self._kind, model=self._name)
         except ModelLoadError as error:
             failure = ModelLoadError(f"{error}{self._fix}", model=error.model, path=error.path)
-            self._failure, self._failed_at_s = failure, time.monotonic()
+            self._failure, self._failed_at_s = failure, self._clock()
             raise failure from error
         return self._loaded

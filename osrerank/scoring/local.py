@@ -4,7 +4,8 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -41,14 +42,22 @@ class LocalScorer:
         card: what the outputs mean.
         builder: makes sequences from texts.
         backend: computes them.
+        clock: returns seconds.
     """
 
-    def __init__(self, directory: Path, card: ModelCard, builder: InputBuilder, backend: Backend) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        card: ModelCard,
+        builder: InputBuilder,
+        backend: Backend,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.card = card
         self._directory = directory
         self._builder = builder
         self._backend: Backend | None = backend
-        self._batcher = Batcher(backend, card.name)
+        self._batcher = Batcher(backend, card.name, clock)
         self._closing = threading.Lock()
 
     @property

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from osrerank.types import Deadline
 
@@ -17,17 +17,21 @@ class Throughput:
     """A moving average of seconds per token.
 
     Threads share it without a lock, because an estimate may miss an update.
+
+    Args:
+        clock: returns seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds_per_token = 0.0
+        self._clock = clock
 
     @contextlib.contextmanager
     def timed(self, tokens: int) -> Iterator[None]:
         """Add the time of a batch of this many padded tokens to the average."""
-        started = time.perf_counter()
+        started = self._clock()
         yield
-        newest = (time.perf_counter() - started) / max(tokens, 1)
+        newest = (self._clock() - started) / max(tokens, 1)
         known = self.seconds_per_token
         self.seconds_per_token = newest if known == 0 else (1 - WEIGHT) * known + WEIGHT * newest
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -86,7 +85,7 @@ class SearchCall:
         content = _decoded(body)
         ubi, content = UbiQuery.of(content, params), without_ubi(content)
         text = query if isinstance(query, str) else None
-        deadline = deadline or Deadline.after_ms(options.deadline_ms)
+        deadline = deadline or Deadline.after_ms(options.deadline_ms, reranker.clock)
         first_pass = plan(content, params, options, reranker.depth(options))
         first_pass = replace(first_pass, page=replace(first_pass.page, thresholds=thresholds))
         try:
@@ -171,7 +170,7 @@ class SearchCall:
         if self._options is None or self._first_pass is None:
             return response
         first_pass = self._first_pass
-        started = time.perf_counter()
+        started = self._reranker.clock()
         outcome: bool | str = False
         try:
             if first_pass.refusal:
@@ -188,7 +187,7 @@ class SearchCall:
                 )
             outcome = answer["rerank"]["applied"]
         finally:
-            took_s = time.perf_counter() - started
+            took_s = self._reranker.clock() - started
             count_search(took_s, applied=outcome)
         advise_if_slow(answer, self._options, took_s)
         tell_outcome(current(), applied=outcome, reason=answer["rerank"]["reason"])
@@ -223,7 +222,7 @@ def reranked(
     if obstacle:
         return unchanged(response, obstacle, page=page)
     options = _with_fields(options, hits)
-    started = time.perf_counter()
+    started = reranker.clock()
     ranking = _read(options, response, text)
     if all(candidate.text is None for candidate in ranking.candidates):
         answer = unchanged(response, _no_text(options, hits), page=page)
@@ -236,7 +235,7 @@ def reranked(
         is_cut = page.min_score is not None or page.thresholds is not None
         above = 0 if is_cut else page.offset  # a threshold needs the probabilities of those above
         ranking = reranker.rerank(ranking, options, deadline, offset=above, vectors=vectors)
-        answer = _answered(response, ranking, page, _since_ms(started))
+        answer = _answered(response, ranking, page, (reranker.clock() - started) * 1000)
     answer["rerank"]["fields"] = list(options.fields or ())
     return answer
 
@@ -269,10 +268,6 @@ def _obstacle(options: Rerank, hits: Sequence[Mapping[str, Any]], text: str) -> 
     if has_repeats(hits):
         return REPEATED
     return "" if text.strip() else "the query text is empty"
-
-
-def _since_ms(started_s: float) -> float:
-    return (time.perf_counter() - started_s) * 1000
 
 
 def _with_query(query: str | Mapping[str, Any] | None, body: Any, fields: Sequence[str]) -> Any:

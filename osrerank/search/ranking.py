@@ -42,7 +42,8 @@ def rank_response(
     thresholds = None if options.cutoff is None else Thresholds(cutoff=options.cutoff)
     page = Page(0, len(hits_of(content)), (), options.min_score, options.explain, thresholds)
     with rerank_span(reranker, query) as traced:
-        answer = reranked(reranker, options, content, query, page, deadline=Deadline.after_ms(options.deadline_ms))
+        deadline = Deadline.after_ms(options.deadline_ms, reranker.clock)
+        answer = reranked(reranker, options, content, query, page, deadline=deadline)
         tell_outcome(traced, applied=answer["rerank"]["applied"], reason=answer["rerank"]["reason"])
     return answer
 
@@ -81,7 +82,7 @@ def rank_texts(
     if options is None:
         return ranking
     with rerank_span(reranker, query) as traced:
-        ranking = reranker.rerank(ranking, options, Deadline.after_ms(options.deadline_ms))
+        ranking = reranker.rerank(ranking, options, Deadline.after_ms(options.deadline_ms, reranker.clock))
         reasons = [report.reason for report in ranking.reports if report.reason]
         tell_outcome(traced, applied=applied(ranking.reports), reason="; ".join(reasons))
     return ranking

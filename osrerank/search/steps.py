@@ -62,7 +62,7 @@ def search_steps(
         ScoringError: reranking failed and ``on_failure`` is ``"raise"``.
     """
     asked = Rerank.of(rerank, defaults)
-    deadline = Deadline.after_ms(asked.deadline_ms if asked else None)  # of the call, with what it asks beforehand
+    deadline = Deadline.after_ms(asked.deadline_ms if asked else None, reranker.clock)  # of the whole call
     searches_text = isinstance(query, str)
 
     def search(options: Rerank) -> Generator[Step, Any, Any]:

@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -53,6 +54,7 @@ class Request:
         passages: how the development set's documents are cut and judged; None for short ones.
         max_minutes: time after which the training stops, to be resumed by the same request; None for no limit.
         report: called with each line of progress.
+        clock: returns the seconds that ``max_minutes`` are counted in.
     """
 
     source: Path
@@ -64,6 +66,7 @@ class Request:
     passages: Passages | None = None
     max_minutes: float | None = None
     report: Callable[[str], None] = logger.info
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def folder(self) -> Path:
@@ -222,7 +225,7 @@ def _fit(
     request.report(f"{sum(amount.examples)} examples, {amount.sequences} sequences a pass, {total} steps")
     measuring = _schedule(request, trainee, total * recipe.batch * amount.cost / amount.sequences)
     most, limit = measuring.measurements, request.max_minutes
-    plan = Plan(recipe, total, request.folder, fingerprint, most, limit, report=request.report)
+    plan = Plan(recipe, total, request.folder, fingerprint, most, limit, report=request.report, clock=request.clock)
     training = Training(objective, plan, machine)
     scoring = Scoring(machine.device, 4 * steps.budget_tokens, machine.autocast)
     measure = _measure(request, measuring, trainee, scoring, training, machine)

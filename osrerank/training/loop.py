@@ -62,6 +62,7 @@ class Plan:
             limit.
         save_every_s: time between checkpoints.
         report: called with each line of progress.
+        clock: returns seconds.
     """
 
     recipe: Recipe
@@ -72,6 +73,7 @@ class Plan:
     max_minutes: float | None = None
     save_every_s: float = SAVE_EVERY_S
     report: Callable[[str], None] = logger.info
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def evaluate_every(self) -> int:
@@ -240,7 +242,7 @@ class Training:
         machine.wait()  # until every process has read the checkpoint
         machine.start_alike(self._trained.values())
         self._curve = Curve(plan.folder / CURVE_FILE, self.state.step)
-        self._started_s = self._saved_s = time.monotonic()
+        self._started_s = self._saved_s = plan.clock()
         self._sequences = self._tokens = 0
 
     def run(self, steps: Iterator[Step], until: int, measure: Callable[[], float] | None) -> bool:
@@ -270,7 +272,7 @@ class Training:
                 if self._machine.is_first:
                     self._curve.add(row)
                 self._report(row)
-                if time.monotonic() - self._saved_s > self.plan.save_every_s:
+                if self.plan.clock() - self._saved_s > self.plan.save_every_s:
                     self.save()
         finally:
             made.close()
@@ -283,7 +285,7 @@ class Training:
             return
         self.state = replace(self.state, scaler=self._scaler.state_dict())
         self._checkpoints.save(self.state, self._trained, self._optimiser)
-        self._saved_s = time.monotonic()
+        self._saved_s = self.plan.clock()
 
     def restore_best(self) -> None:
         """Restore the best weights, if any were measured."""
@@ -354,13 +356,13 @@ class Training:
     def is_late(self) -> bool:
         """Return whether the time for this call is over, by this process's clock."""
         minutes = self.plan.max_minutes
-        return minutes is not None and time.monotonic() - self._started_s > minutes * 60
+        return minutes is not None and self.plan.clock() - self._started_s > minutes * 60
 
     def _report(self, row: dict[str, Any]) -> None:
         step = row["step"]
         if step % max(1, self.plan.total // 20) and "measure" not in row:
             return
-        elapsed_s = time.monotonic() - self._started_s
+        elapsed_s = max(self.plan.clock() - self._started_s, 1e-9)
         measured = f", {self.plan.recipe.measure} {row['measure']:.4f}" if "measure" in row else ""
         skipped = f", {self.state.skipped} steps left out" if self.state.skipped else ""
         speed = f"{self._sequences / elapsed_s:.1f} sequences and {self._tokens / elapsed_s:.0f} tokens a second"

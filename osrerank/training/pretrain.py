@@ -10,6 +10,7 @@ import json
 import math
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -191,6 +192,7 @@ def pretrain(
     *,
     max_minutes: float | None = None,
     report: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> Path | None:
     """Train a checkpoint on texts; return the directory, or None when time ran out: the same call then resumes.
 
@@ -201,6 +203,7 @@ def pretrain(
         recipe: of the training.
         max_minutes: time after which the training stops.
         report: called with each line of progress.
+        clock: returns the seconds that ``max_minutes`` are counted in.
 
     Raises:
         ConfigError: the output exists.
@@ -217,7 +220,8 @@ def pretrain(
     total = recipe.steps or math.ceil(recipe.epochs * count / recipe.batch)
     report(f"{count} sequences a pass, {total} steps")
     folder = output.with_name(f"{output.name}.training")
-    settled = Plan(recipe, total, folder, _fingerprint(source, corpora, recipe), max_minutes=max_minutes, report=report)
+    fingerprint = _fingerprint(source, corpora, recipe)
+    settled = Plan(recipe, total, folder, fingerprint, max_minutes=max_minutes, report=report, clock=clock)
     training = Training(MaskedObjective(network), settled, machine)
     if not training.run(steps.made(lambda: read_texts(corpora), training.state.step), total, None):
         return None

@@ -53,15 +53,17 @@ class Deadline:
     Attributes:
         at_s: on the monotonic clock; None for never.
         withdrawn: returns whether nobody waits for the answer any more, so that the deadline has passed; asked often.
+        clock: returns seconds, never decreasing.
     """
 
     at_s: float | None = None
     withdrawn: Callable[[], bool] | None = field(default=None, compare=False)
+    clock: Callable[[], float] = field(default=time.monotonic, compare=False)
 
     @classmethod
-    def after_ms(cls, duration_ms: float | None) -> Self:
+    def after_ms(cls, duration_ms: float | None, clock: Callable[[], float] = time.monotonic) -> Self:
         """Return a deadline this many milliseconds from now; None gives one that never passes."""
-        return cls(None if duration_ms is None else time.monotonic() + duration_ms / 1000)
+        return cls(None if duration_ms is None else clock() + duration_ms / 1000, clock=clock)
 
     @property
     def is_withdrawn(self) -> bool:
@@ -70,14 +72,14 @@ class Deadline:
 
     def within_ms(self, duration_ms: float | None) -> "Deadline":
         """Return the sooner of this deadline and one this many milliseconds from now; None keeps this one."""
-        sooner = replace(Deadline.after_ms(duration_ms), withdrawn=self.withdrawn)
+        sooner = replace(Deadline.after_ms(duration_ms, self.clock), withdrawn=self.withdrawn)
         return sooner if sooner.remaining_s() < self.remaining_s() else self
 
     def remaining_s(self) -> float:
         """Return the seconds left: negative after the deadline, infinite without one."""
         if self.is_withdrawn:
             return -1.0
-        return math.inf if self.at_s is None else self.at_s - time.monotonic()
+        return math.inf if self.at_s is None else self.at_s - self.clock()
 
     @property
     def passed(self) -> bool:

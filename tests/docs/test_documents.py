@@ -139,7 +139,7 @@ def test_the_architecture_shows_the_layers_that_are_held():
     [
         ("search_my_index.py", (), ["first pass", "reranked", "'applied': True"]),
         ("rerank_texts.py", (), ["Dehydration, bed rest"]),
-        pytest.param("train_on_judgments.py", TRAINING, ["100 queries to learn from"], marks=pytest.mark.long),
+        pytest.param("train_on_judgments.py", TRAINING, ["100 queries to learn from"], marks=pytest.mark.slow),
     ],
 )
 def test_examples_run(example, arguments, shown, tmp_path):

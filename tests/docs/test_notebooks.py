@@ -34,6 +34,7 @@ def test_there_are_notebooks() -> None:
     assert [notebook.name for notebook in NOTEBOOKS] == ["first_look.ipynb"]
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)  # trains a model, beside other tests
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)

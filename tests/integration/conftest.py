@@ -1,7 +1,7 @@
 """Both engines behind one fixture: the same test bodies run on the real OpenSearch and on the embedded engine."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import pytest
 from opensearchpy import OpenSearch
 
 from osrerank import connect
-from tests.bi_encoders import plain
 
 ENGINES = ("opensearch", "embedded")
 
@@ -43,14 +42,10 @@ def embedded_folder(tmp_path: Path) -> Path:
     return tmp_path / "embedded"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def model(bi_encoder: Callable[..., Path]) -> Path:
     """A small bi-encoder."""
-    from osrerank.export.export_model import ExportOptions, export_model
-
-    folder = tmp_path_factory.mktemp("model")
-    export_model(plain(folder / "plain"), folder / "made", ExportOptions(pooling="cls", precision="fp32"))
-    return folder / "made"
+    return bi_encoder(pooling="cls", precision="fp32")
 
 
 @pytest.fixture

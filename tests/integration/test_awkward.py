@@ -7,7 +7,7 @@ import pytest
 
 from osrerank import connect
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 INDEX = "awkward"
 DOCUMENTS = {

@@ -104,6 +104,7 @@ def test_redis_lets_the_user_work_and_not_administer(user):
             user.execute_command(*command.split())
 
 
+@pytest.mark.slow
 def test_opensearch_knows_every_setting(tmp_path):
     home = servers.opensearch_home()
     if home is None:
@@ -155,6 +156,7 @@ def check_services(broker: Broker, environment: dict[str, str], folder: Path) ->
         assert not worker.is_healthy
 
 
+@pytest.mark.slow
 def test_services_work_together(broker, tmp_path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     check_services(broker, {**os.environ, "PATH": path}, tmp_path)

@@ -133,10 +133,8 @@ def collection(name: str, shared: Path) -> tuple[list[dict[str, str]], list[str]
     return jsonl(shared / name), [line.split("\t")[1] for line in queries.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["cacm", pytest.param("msmarco-dl19", marks=pytest.mark.slow), pytest.param("scifact", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cacm", "msmarco-dl19", "scifact"])
 def test_whole_collections(both: Pair, shared: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The same tokens in 99.9% of the texts, and at least nine of the ten first hits in common."""
     documents, queries = collection(name, shared)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from osrerank.types import Deadline
 from tests import servers
 from tests.kubernetes import container, of_kind, plain, pod
 from tests.servers import ROOT, free_port
+from tests.waiting import wait_until
 from tests.workers import PATHS, STAND_IN, worker_group
 
 pytestmark = pytest.mark.integration
@@ -68,11 +68,8 @@ class Process:
         return False
 
     def wait_for(self, probe: str) -> None:
-        give_up = time.monotonic() + READY_S
-        while not self.passes(probe):
-            assert self.process.poll() is None, self.log.read_text()[-2000:]
-            assert time.monotonic() < give_up, self.log.read_text()[-2000:]
-            time.sleep(0.2)
+        wait_until(lambda: self.passes(probe) or self.process.poll() is not None, READY_S, self.log.read_text)
+        assert self.process.poll() is None, self.log.read_text()[-2000:]
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -98,6 +95,7 @@ def metric(port: int, name: str) -> float:
     return value
 
 
+@pytest.mark.slow
 def test_pods_start_become_ready_and_stop(broker, tmp_path):
     secrets = tmp_path / "secrets"
     secrets.mkdir()
@@ -132,6 +130,7 @@ def documented_trigger() -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_scaler_sees_the_chunks_that_celery_has_in_redis(broker, tmp_path):
     """The only lists of tasks are the queues that the page names, and the workers' metric is their length."""
     port, metadata = free_port(), of_kind(plain(), "ScaledObject")[0]["spec"]["triggers"][0]["metadata"]
@@ -149,9 +148,7 @@ def test_scaler_sees_the_chunks_that_celery_has_in_redis(broker, tmp_path):
         threads = [threading.Thread(target=ask) for _ in range(CHUNKS)]
         for thread in threads:
             thread.start()
-        give_up = time.monotonic() + 30.0
-        while metric(port, metadata["valueLocation"]) < CHUNKS - 2 and time.monotonic() < give_up:
-            time.sleep(0.1)
+        wait_until(lambda: metric(port, metadata["valueLocation"]) >= CHUNKS - 2)
         lists = {key.decode(): redis.llen(key) for key in redis.scan_iter(_type="list")}
         waiting = {key: length for key, length in lists.items() if ":replies:" not in key}
         assert len(waiting) == 1

@@ -49,6 +49,7 @@ def test_published_measures(first_pass: dict[str, list[ScoredDoc]], shared: Path
     assert measured[P @ 30] == pytest.approx(0.1942, abs=0.00005)
 
 
+@pytest.mark.slow
 def test_same_top_30_and_scores_as_anserini(first_pass: dict[str, list[ScoredDoc]], shared: Path) -> None:
     shared_documents = total = 0
     ratios = []

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,13 @@ from opensearchpy.exceptions import TransportError
 
 from osrerank import connect
 from tests import servers
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
 DOCUMENTS = 12_000
 KILLS = 10
-IN_ORDINARY_SUITE = 3
+IN_ORDINARY_SUITE = 1
 _random = random.Random(20_190_113)
 POINTS = [round(_random.uniform(0.01, 0.97), 3) for _ in range(KILLS)]
 SOME_THEN_ALL = [
@@ -65,13 +66,6 @@ def running(arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.communicate()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    give_up = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up, "waited too long"
-        time.sleep(0.05)
 
 
 def documents_written(client: OpenSearch, index: str) -> int:
@@ -132,6 +126,7 @@ def test_loader_killed(opensearch_url: str, passages: Path, point: float) -> Non
         client.close()
 
 
+@pytest.mark.slow
 def test_opensearch_killed_twice(passages: Path, tmp_path: Path) -> None:
     home = servers.opensearch_home()
     if home is None:
@@ -160,9 +155,8 @@ def test_opensearch_killed_twice(passages: Path, tmp_path: Path) -> None:
             client.close()
 
 
-@pytest.mark.parametrize(
-    "point", [0.6, pytest.param(0.3, marks=pytest.mark.slow), pytest.param(0.9, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [0.3, 0.6, 0.9])
 def test_loader_killed_over_the_embedded_engine(passages: Path, tmp_path: Path, point: float) -> None:
     """Killed by the clock: the folder belongs to one process, nobody else can look into it."""
     began = time.monotonic()

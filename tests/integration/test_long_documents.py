@@ -5,7 +5,7 @@ import random
 import pytest
 
 from osrerank import connect
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 
 pytestmark = pytest.mark.integration
 
@@ -90,10 +90,11 @@ def test_highlight_fragments_are_passages(client):
 
 
 def test_deadline_scores_fewer_passages_of_every_document(engine_url, client):
-    slow = FunctionScorer(SCORER.function, seconds_per_pair=0.03)
-    hurried = connect(engine_url, scorer=slow)
+    clock = ManualClock()
+    slow = FunctionScorer(SCORER.function, seconds_per_pair=1, sleep=clock.sleep)
+    hurried = connect(engine_url, scorer=slow, clock=clock)
     try:
-        options = {"passages": "maxp", "deadline_ms": 3000}
+        options = {"passages": "maxp", "deadline_ms": 50_000}
         response = hurried.search("pump failure", index=INDEX, size=15, rerank=options)
     finally:
         hurried.close()

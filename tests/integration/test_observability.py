@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -95,11 +94,7 @@ def test_a_request_that_is_refused_is_told_without_its_body(server, collector, b
         urllib.request.urlopen(urllib.request.Request(f"{server}/v1/rerank", body, headers), timeout=30)
     assert refused.value.code == status
     assert json.loads(refused.value.read())["message"]
-    give_up = time.monotonic() + 30
-    while not (found := [span for span in collector.spans if span.trace == f"{status:032x}"]):
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-    (span,) = found
+    (span,) = collector.wait_for("", trace=f"{status:032x}")
     assert span.name == "POST /v1/rerank"
     assert span.attributes["http.response.status_code"] == status
     assert not span.is_error

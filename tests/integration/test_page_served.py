@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -15,6 +14,8 @@ from osrerank import connect
 from osrerank.server.page.routes import Comparison
 from osrerank.testing import FunctionScorer
 from tests.servers import ROOT, free_port
+from tests.serving import is_ready
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -50,15 +51,8 @@ def demo(tmp_path):
         [sys.executable, "-m", "osrerank", *options], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     try:
-        give_up = time.monotonic() + START_TIMEOUT_S
-        while True:
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < give_up, "the server did not start"
-            try:
-                fetch(port, "/health")
-                break
-            except urllib.error.URLError:
-                time.sleep(0.1)
+        wait_until(lambda: is_ready(port) or process.poll() is not None, START_TIMEOUT_S)
+        assert process.poll() is None, process.stderr.read()
         yield port
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) in (0, -signal.SIGTERM)

@@ -122,7 +122,8 @@ def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url
 
 
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("window", [WINDOW, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [WINDOW, 100])
 def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, installer, opensearch_url, window):
     folder = shared / "msmarco-dl19"
     with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
@@ -136,7 +137,7 @@ def test_order_is_the_clients_on_trec_dl_2019(cluster, server, shared: Path, ins
     fill(cluster, Sample.load().documents[:600])
 
 
-@pytest.mark.parametrize("kind", ["Client", "AsyncClient"])
+@pytest.mark.parametrize("kind", ["Client", pytest.param("AsyncClient", marks=pytest.mark.slow)])
 def test_clients_name_the_pipeline_as_in_opensearch(cluster, server, sample, installer, opensearch_url, kind):
     installer.install(Wish(server, NAME))
     query = next(iter(sample.queries.values()))
@@ -165,10 +166,13 @@ def test_a_server_that_is_gone_costs_the_order_only(cluster, sample, installer):
 
 
 FAULTS = {"500": Reply({}, 500), "429": Reply({}, 429), "no scores": Reply({"results": "none"}), "hung": Reply(None)}
+LIKE_500 = ("429", "no scores")
 GOOD = Reply({"results": [{"index": 0, "relevance_score": 0.9}, {"index": 1, "relevance_score": 0.1}]})
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_500)) for name in FAULTS]
+)
 def test_a_server_that_fails_costs_the_order_only(cluster, sample, installer, fault):
     query = "which plague"
     first_pass = ids(cluster.search(index=INDEX, body={"query": {"match": {"text": query}}, "size": 5}))
@@ -244,6 +248,7 @@ def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, ser
     assert state(cluster) == before
 
 
+@pytest.mark.slow
 def test_a_model_that_was_lost_is_made_again(cluster, server, installer):
     before = state(cluster)
     installer.install(Wish(server, NAME))
@@ -255,6 +260,7 @@ def test_a_model_that_was_lost_is_made_again(cluster, server, installer):
     assert state(cluster) == before
 
 
+@pytest.mark.slow
 def test_another_server_takes_the_place_of_the_first(cluster, server, installer):
     before = state(cluster)
     with running(FunctionScorer()) as first:

@@ -98,6 +98,7 @@ def test_a_template_of_somebody_else_is_left_alone(cluster, server, installer):
         cluster.delete_script(id=TEMPLATE)
 
 
+@pytest.mark.slow
 def test_a_template_follows_the_pipeline_it_belongs_to(cluster, server, installer):
     installer.install(Wish(server, NAME, template=TEMPLATE))
     before = templates(cluster)
@@ -132,6 +133,7 @@ def test_another_address_and_another_key_take_the_place_of_the_first(cluster, in
         assert by_template(cluster) == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_what_an_older_osrerank_installed_is_found_and_mended(cluster, server, installer):
     """Its pipeline had no ``ignore_failure``, its connector no bounds, and its description no list of templates."""
     installer.install(Wish(server, NAME))

@@ -91,6 +91,7 @@ def run_of(url: str, name: str, output: Path, shared: Path, *options: str) -> di
     return ir_measures.calc_aggregate([AP, P @ 30], qrels, ir_measures.read_trec_run(str(output)))
 
 
+@pytest.mark.slow
 def test_published_measures_on_opensearch(opensearch_url, shared, tmp_path):
     index_cacm(opensearch_url, "cacm-rm3", shared)
     try:
@@ -102,6 +103,7 @@ def test_published_measures_on_opensearch(opensearch_url, shared, tmp_path):
     assert measured[P @ 30] == pytest.approx(0.2224, abs=0.001)
 
 
+@pytest.mark.slow
 def test_embedded_engine_beside_opensearch(opensearch_url, shared, tmp_path):
     """With the constants that the embedded engine has, both engines give nearly the same measures."""
     urls = {"opensearch": opensearch_url, "embedded": f"embedded:{tmp_path / 'engine'}"}

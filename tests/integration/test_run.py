@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from opensearchpy import OpenSearch, helpers
 
 from osrerank.formats.trec import read_run
 from tests.servers import ROOT
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
@@ -65,11 +65,8 @@ def test_killed_and_resumed_equals_uninterrupted(url: str, tmp_path: Path) -> No
     subprocess.run(command(url, whole, "--workers", "2"), check=True, capture_output=True)
     partial = killed.with_name("killed.run.jsonl")
     process = subprocess.Popen(command(url, killed), stderr=subprocess.DEVNULL)
-    give_up = time.monotonic() + 60
-    while not partial.exists() or partial.read_bytes().count(b"\n") < 4:
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < give_up
-        time.sleep(0.002)
+    wait_until(lambda: partial.exists() and partial.read_bytes().count(b"\n") >= 4)
+    assert process.poll() is None, "it ended before it could be killed"
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not killed.exists()
@@ -107,6 +104,7 @@ def test_missing_index_lists_every_query(url: str, tmp_path: Path) -> None:
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_another_place_is_not_gone_on_with(url: str, tmp_path: Path) -> None:
     output = tmp_path / "bm25.run"
     named = url.replace("://", "://user:secret@")

@@ -23,6 +23,7 @@ def documented() -> list[str]:
     return block[1].splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # nine programs, most of them import torch
 def test_the_documented_commands_make_a_searchable_model(tmp_path: Path) -> None:
     (tmp_path / "questions.json").write_bytes(SLICE.read_bytes())

@@ -302,5 +302,6 @@ def judge(call: Call) -> None:
             assert value == value_of(kind, call.query, text)
 
 
+@pytest.mark.slow
 def test_each_call_has_its_own_scores_or_says_what_it_lacks(world: World) -> None:
     machines.run(lambda: WorkersMachine(world), examples=6, steps=20)

@@ -1,6 +1,6 @@
 """Clients that know document vectors score them themselves, and let workers make the others."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +17,7 @@ from osrerank.settings import Settings
 from osrerank.stages.passages import PassageStage
 from osrerank.types import Candidate
 from tests import servers
-from tests.bi_encoders import plain
 from tests.workers import WorkerGroup, worker_group
-
-pytest.importorskip("torch")
-pytest.importorskip("onnx")
-
-from osrerank.export.export_model import ExportOptions, export_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -35,10 +29,8 @@ OPTIONS = Passages(words=20, stride=20, limit=6, least_words=30)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("model")
-    export_model(plain(folder / "plain"), folder / "made", ExportOptions(pooling="cls", document_prefix="say : "))
-    return str(folder / "made")
+def model(bi_encoder: Callable[..., Path]) -> str:
+    return str(bi_encoder(pooling="cls", document_prefix="say : "))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 
-EXAMPLES = int(os.environ.get("TEST_OPENAPI_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("TEST_OPENAPI_EXAMPLES", "20"))
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 app = create_app(RerankService(Settings.load(), FunctionScorer()), Limits(max_documents=50))

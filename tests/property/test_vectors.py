@@ -1,7 +1,7 @@
 """Records of document vectors: no wrong score and no failed search from damaged or forged bytes."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,10 @@ from osrerank.scoring.vectors.configured import VectorStorage
 from osrerank.scoring.vectors.record import HEADER, MAGIC, PERSON, PROFILES, ROUNDED, Record
 from osrerank.scoring.vectors.scorer import BiEncoderScorer
 from osrerank.scoring.vectors.store import MemoryStore
-from tests.bi_encoders import plain
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
-from osrerank.export.export_model import ExportOptions, export_model
 
 KEY, SECRET = bytes(range(16)), b"a secret"
 QUERY = "blood pressure is low"
@@ -67,10 +65,8 @@ def test_any_bytes_are_no_record_or_a_whole_one(body: bytes, headed: bool) -> No
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    export_model(plain(folder / "plain"), folder / "made", ExportOptions(pooling="cls", precision="fp32"))
-    return folder / "made"
+def model(bi_encoder: Callable[..., Path]) -> Path:
+    return bi_encoder(pooling="cls", precision="fp32")
 
 
 class Forger(MemoryStore):

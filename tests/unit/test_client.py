@@ -2,7 +2,6 @@
 
 import copy
 import sys
-import time
 
 import opensearchpy
 import pytest
@@ -10,7 +9,7 @@ from prometheus_client import REGISTRY
 
 from osrerank import connect
 from osrerank.errors import ConfigError, InferenceError, MissingDependencyError, ModelLoadError, ResponseFormatError
-from osrerank.testing import CannedTransport, FunctionScorer
+from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
 from tests.rankings import response_of
 from tests.servers import ROOT
 
@@ -140,12 +139,13 @@ def test_failed_scorer_raises_on_request():
 
 
 def test_deadline_gives_a_partial_answer():
-    scorer = FunctionScorer(lambda _q, text: float(len(text)), seconds_per_pair=0.05)
-    client = client_for(response_of([str(n) for n in range(60)]), scorer=scorer)
-    response = client.search("low", index="i", rerank={"deadline_ms": 300})
+    clock = ManualClock()
+    scorer = FunctionScorer(lambda _q, text: float(len(text)), seconds_per_pair=1, sleep=clock.sleep)
+    client = client_for(response_of(["a", "bb", "ccc", "dddd"]), scorer=scorer, clock=clock)
+    response = client.search("low", index="i", rerank={"deadline_ms": 3_000})
     assert response["rerank"]["applied"] == "partial"
     assert "deadline" in response["rerank"]["reason"]
-    assert response["took"] < 2_000
+    assert ids(response) == ["d2", "d1", "d0", "d3"]
 
 
 def test_model_that_cannot_be_loaded_is_marked_or_raised(tmp_path):
@@ -191,11 +191,14 @@ def test_half_a_surrogate_pair_is_read(text):
 
 
 def test_took_has_the_time_of_a_failed_stage():
+    clock = ManualClock()
+
     def slow(_query, _text):
-        time.sleep(0.05)
+        clock.sleep(0.05)
         raise InferenceError("late and broken")
 
-    response = client_for(response_of(["a"]), scorer=FunctionScorer(slow)).search("low", index="i", rerank=True)
+    client = client_for(response_of(["a"]), scorer=FunctionScorer(slow), clock=clock)
+    response = client.search("low", index="i", rerank=True)
     assert response["rerank"]["applied"] is False
     assert response["took"] >= 3 + 50
 
@@ -309,9 +312,10 @@ def test_credentials_are_not_shown():
 
 
 def test_blend_follows_a_mono_stage_that_the_deadline_cut_short():
-    scorer = FunctionScorer(lambda _q, text: float(len(text)), seconds_per_pair=0.05)
-    client = client_for(response_of([str(n) for n in range(60)]), scorer=scorer)
-    options = {"deadline_ms": 300, "blend": "linear", "blend_weight": 1}
+    clock = ManualClock()
+    scorer = FunctionScorer(lambda _q, text: float(len(text)), seconds_per_pair=1, sleep=clock.sleep)
+    client = client_for(response_of([str(n) for n in range(60)]), scorer=scorer, clock=clock)
+    options = {"deadline_ms": 5_000, "blend": "linear", "blend_weight": 1}
     stages = client.search("low", index="i", rerank=options)["rerank"]["stages"]
     assert [(stage["name"], stage["applied"]) for stage in stages] == [("mono", "partial"), ("blend", True)]
 

@@ -44,7 +44,17 @@ with connect("embedded:" + tempfile.mkdtemp(), rerank=options) as client:
 """
 
 
-@pytest.mark.parametrize("options", [{}, {"pipeline": "mono-duo"}, {"passages": "maxp"}, {"sentences": True}], ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pipeline": "mono-duo"},
+        pytest.param({"passages": "maxp"}, marks=pytest.mark.slow),
+        pytest.param({"sentences": True}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_after_warm_up_the_first_search_loads_nothing(options):
     program = WARMED.format(options=options)
     environment = {**os.environ, "OSRERANK_DUO_MODEL": str(ROOT / "tests" / "data" / "tiny-bert-duo")}

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import osrerank
 from tests.servers import ROOT
 
@@ -16,11 +18,13 @@ def loaded_after(code):
     return done.stdout.splitlines()[-1].split()
 
 
+@pytest.mark.long
 def test_import_is_free():
     names = ("scoring.registry", "evaluation", "formats", "options")
     assert loaded_after("\n".join(["import osrerank", *(f"import osrerank.{name}" for name in names)])) == []
 
 
+@pytest.mark.long
 def test_help_is_free():
     code = "from osrerank.cli import cli\ncli.main(['--help'], standalone_mode=False)"
     assert loaded_after(code) == []

@@ -58,11 +58,13 @@ def test_other_errors_of_the_system_come_through(tmp_path):
         _platform.try_lock(10_000)
 
 
+@pytest.mark.long
 def test_without_fcntl_everything_imports_and_one_sentence_says_what_is_missing():
     done = subprocess.run([sys.executable, "-c", WITHOUT_FCNTL], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("this Python cannot lock files")
 
 
+@pytest.mark.long
 def test_what_only_posix_has_is_not_needed_to_index_search_and_rerank():
     done = subprocess.run([sys.executable, "-c", WITHOUT_POSIX], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["True ['1']", "1"], done.stderr

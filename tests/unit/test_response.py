@@ -87,6 +87,13 @@ def test_same_id_in_two_indexes_is_two_candidates():
     assert [hit["_index"] for hit in merged["hits"]["hits"]] == ["i0", "i1"]
 
 
+@pytest.mark.parametrize(("own", "whole"), [({"took": 7}, 57), ({}, 50)])
+def test_the_time_of_reranking_is_added_to_the_engines(own, whole):
+    response = {name: value for name, value in response_of(["a"]).items() if name != "took"} | own
+    ranking = MonoStage(BY_LENGTH).rerank(parse(response, QUERY, ("text",)))
+    assert merge(response, ranking, Page(), rerank_ms=49.6)["took"] == whole
+
+
 def test_borrowed_fields_are_given_back():
     response = response_of(["a"])
     response["hits"]["hits"][0]["fields"] = {"text": ["a"], "date": ["1999"]}

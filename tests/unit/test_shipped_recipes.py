@@ -34,6 +34,7 @@ def test_mono_small_reads_texts_with_the_tokenizer_of_mono():
     assert tokenizer_file(locate("osrerank/minilm-l6")).samefile(shared)
 
 
+@pytest.mark.slow
 def test_what_is_made_of_mono_small_has_its_tokenizer(tmp_path):
     pytest.importorskip("onnx")
     from osrerank.export.export_model import ExportOptions, export_model

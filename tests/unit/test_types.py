@@ -64,6 +64,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_mistyped_option_is_found_by_mypy(tmp_path: Path) -> None:
     api = pytest.importorskip("mypy.api")

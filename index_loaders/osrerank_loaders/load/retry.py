@@ -26,6 +26,8 @@ class Patience:
         give_up_s: how long one call is retried before it counts as failed.
         timeout_s: how long one attempt may take.
         server: its name in messages.
+        clock: returns seconds.
+        sleep: lets a pause pass.
     """
 
     first_s: float = 0.2
@@ -33,6 +35,8 @@ class Patience:
     give_up_s: float = 300.0
     timeout_s: float = 90.0
     server: str = "OpenSearch"
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     def call(self, attempt: Callable[[], T]) -> T:
         """Return the result of the attempt, once it succeeds.
@@ -52,16 +56,16 @@ class Patience:
 
     def waits(self, server: str = "") -> Callable[[str], None]:
         """Return a function that sleeps longer each time it is called, and raises once the time is up."""
-        pause_s, give_up_at = self.first_s, time.monotonic() + self.give_up_s
+        pause_s, give_up_at = self.first_s, self.clock() + self.give_up_s
 
         def wait(reason: str) -> None:
             nonlocal pause_s
-            if time.monotonic() + pause_s > give_up_at:
+            if self.clock() + pause_s > give_up_at:
                 raise LoaderError(
                     f"{server or self.server} has not answered for {self.give_up_s:g} s ({reason}); "
                     "what has been done is kept: give the same command again to go on"
                 )
-            time.sleep(pause_s * random.uniform(1, 1.5))  # noqa: S311 - spreads retries, guards nothing
+            self.sleep(pause_s * random.uniform(1, 1.5))  # noqa: S311 - spreads retries, guards nothing
             pause_s = min(2 * pause_s, self.longest_s)
 
         return wait

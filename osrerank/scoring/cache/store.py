@@ -9,7 +9,8 @@ eviction policy of the server, which a broker must not have.
 import logging
 import math
 import struct
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import Counter
@@ -61,6 +62,7 @@ class RemoteStore:
         most_bytes: memory that scores may take.
         rest_s: how long Redis is left alone after a failure, in seconds.
         signer: signs the scores; without one they are believed as they are.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -71,13 +73,14 @@ class RemoteStore:
         most_bytes: float,
         rest_s: float = REST_S,
         signer: EntrySigner | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._signer = signer or EntrySigner()
         self._redis = connect(redis) if isinstance(redis, str) else redis
         self._ttl_s = ttl_s
         self._most = max(1, int(most_bytes / 2 / (REMOTE_ENTRY_BYTES + self._signer.added_bytes)))
         self._rest_s = rest_s
-        self._calls, self._writes = (Pause(rest_s, self._report) for _ in range(2))
+        self._calls, self._writes = (Pause(rest_s, self._report, clock) for _ in range(2))
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
         """Return the scores that there are, by key: all of them, and those that must be written again to stay."""

@@ -51,7 +51,7 @@ class PendingChunk:
         answer: the reply, or why there will be none.
         order: its number among the chunks that this process has sent.
         sends: how often it was sent.
-        sent_at: when it was sent last, on the monotonic clock.
+        sent_at: when it was sent last, by the delivery's clock.
         unseen_since: since when no worker holds it.
         is_held: whether a worker held it after it was sent last.
         losses: how many workers were lost while they held it.
@@ -105,9 +105,18 @@ class Delivery:
         redis: a client of the same Redis.
         registry: the workers of the model.
         signer: checks the replies.
+        clock: returns seconds.
     """
 
-    def __init__(self, app: Any, redis: Any, registry: WorkerRegistry, signer: Signer) -> None:
+    def __init__(
+        self,
+        app: Any,
+        redis: Any,
+        registry: WorkerRegistry,
+        signer: Signer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self.reply_queue = f"{PREFIX}replies:{secrets.token_hex(12)}"
         self._app = app
         self._redis = redis
@@ -180,7 +189,7 @@ class Delivery:
         with self._changed:
             if self._closed:
                 raise WorkerError("the client is closed")
-            now = time.monotonic()
+            now = self._clock()
             for pending in chunks:
                 self._pending[pending.chunk_id] = pending
                 self._alive_at[pending.queue] = now
@@ -199,7 +208,7 @@ class Delivery:
             self._order += 1
             pending.order = self._order
         pending.sends += 1
-        pending.sent_at = time.monotonic()
+        pending.sent_at = self._clock()
         pending.unseen_since, pending.is_held = None, False
         try:
             self._app.send_task(
@@ -229,7 +238,7 @@ class Delivery:
                 found = self._redis.blpop([self.reply_queue], timeout=BEAT_S)
                 if found is not None:
                     self._open(found[1])
-                if time.monotonic() - self._looked_at >= BEAT_S:
+                if self._clock() - self._looked_at >= BEAT_S:
                     self._check_late()
             except RedisError:
                 self._give_up_unless_alive({}, NO_BROKER)
@@ -249,7 +258,7 @@ class Delivery:
         if pending is None or pending.answer is not None:
             return
         self._popped[pending.queue] = max(self._popped.get(pending.queue, 0), pending.order)
-        ROUND_TRIP_SECONDS.observe(max(0.0, time.monotonic() - pending.sent_at - reply.scoring_s))
+        ROUND_TRIP_SECONDS.observe(max(0.0, self._clock() - pending.sent_at - reply.scoring_s))
         self._settle(pending, reply)
 
     def _settle(self, pending: PendingChunk, answer: Reply | str) -> None:
@@ -258,7 +267,7 @@ class Delivery:
 
     def _check_late(self) -> None:
         """Send lost chunks again, and give up those that no worker is left for."""
-        self._looked_at = time.monotonic()
+        self._looked_at = self._clock()
         heartbeats = self._registry.heartbeats()
         by_queue: dict[str, list[Heartbeat]] = {}
         for heartbeat in heartbeats:
@@ -293,7 +302,7 @@ class Delivery:
             self._settle(pending, str(error))
 
     def _give_up_unless_alive(self, by_queue: Mapping[str, Sequence[Heartbeat]], reason: str) -> None:
-        now = time.monotonic()
+        now = self._clock()
         for queue in by_queue:
             self._alive_at[queue] = now
         for pending in self._all():

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from redis import RedisError
@@ -62,12 +63,14 @@ class LiveWorkers:
     Args:
         registry: of the model's workers.
         name: the model's.
+        clock: returns seconds.
     """
 
-    def __init__(self, registry: WorkerRegistry, name: str) -> None:
+    def __init__(self, registry: WorkerRegistry, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
         self._name = name
-        self._breaker = Breaker()
+        self._clock = clock
+        self._breaker = Breaker(clock)
         self._lock = threading.Lock()
         self._reading: threading.Event | None = None
         self._given_up: threading.Event | None = None
@@ -96,9 +99,9 @@ class LiveWorkers:
             self._start_probe()
         self._refuse_while_away()
         group = self._known
-        if group is not None and time.monotonic() - self._looked_at < FRESH_S:
+        if group is not None and self._clock() - self._looked_at < FRESH_S:
             return group
-        if group is not None and time.monotonic() - self._looked_at < MOST_STALE_S:
+        if group is not None and self._clock() - self._looked_at < MOST_STALE_S:
             self._look_beside()
             self._refuse_while_away()
             group = self._known
@@ -177,7 +180,7 @@ class LiveWorkers:
         BROKER_AWAY.labels(self._name).set(1)
         self._failure = no_broker(error)
         if not self._breaker.is_open:
-            self._away_since = time.monotonic()
+            self._away_since = self._clock()
             logger.warning("[broker-away] %s; searches keep their first pass until it answers", self._failure)
         self._known = None
         self._breaker.trip(probed=probed)
@@ -199,14 +202,14 @@ class LiveWorkers:
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody may use the broker yet
             self._note(error, probed=True)
         else:
-            logger.info("the broker answers again after %.1f s", time.monotonic() - self._away_since)
+            logger.info("the broker answers again after %.1f s", self._clock() - self._away_since)
             self._breaker.close()
 
     def _look(self) -> None:
         """Read the registry."""
         heartbeats = [heartbeat for heartbeat in self._registry.heartbeats() if heartbeat.taking]
         before = self._known
-        self._looked_at = time.monotonic()
+        self._looked_at = self._clock()
         BROKER_AWAY.labels(self._name).set(0)
         WORKERS.labels(self._name).set(len(heartbeats))
         if not heartbeats:

@@ -59,12 +59,22 @@ class FileStore:
         most_bytes: what all files together may take.
         ttl_s: a record is gone after so many seconds, at the latest.
         rest_s: pause after a failure of reading, or of writing, in seconds.
+        clock: returns the wall clock's seconds, which other processes have too.
     """
 
     name = "file"
 
-    def __init__(self, folder: Path, *, most_bytes: int, ttl_s: float, rest_s: float = REST_S) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        most_bytes: int,
+        ttl_s: float,
+        rest_s: float = REST_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.folder = folder
+        self._clock = clock
         self._most = most_bytes
         self._ttl_s = ttl_s
         self._guard = Guard(self.name, str(folder), rest_s)
@@ -125,7 +135,7 @@ class FileStore:
     def _found(self, generations: Iterable[_Generation], keys: Sequence[bytes]) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}
         for generation in generations:
-            if time.time() - generation.created_s > self._ttl_s:
+            if self._clock() - generation.created_s > self._ttl_s:
                 continue
             with generation.environment.begin() as reading:
                 records = ((key, reading.get(key)) for key in keys if key not in found)
@@ -137,7 +147,7 @@ class FileStore:
 
         with self._writing:
             generations = self._open(make=True)
-            if not generations or time.time() - generations[0].created_s > self._ttl_s / 2:
+            if not generations or self._clock() - generations[0].created_s > self._ttl_s / 2:
                 generations = self._begin()
             try:
                 _put(generations[0].environment, records)
@@ -158,7 +168,9 @@ class FileStore:
             before = self._open()
             if not before:
                 return 0
-            copy = FileStore(self.folder / PRUNED.format(os.getpid()), most_bytes=self._most, ttl_s=self._ttl_s)
+            copy = FileStore(
+                self.folder / PRUNED.format(os.getpid()), most_bytes=self._most, ttl_s=self._ttl_s, clock=self._clock
+            )
             try:
                 for keys in kept:
                     if records := self._found(before, keys):
@@ -236,7 +248,7 @@ class FileStore:
             created = reading.get(CREATED)
         if created is None:
             with environment.begin(write=True) as writing:
-                writing.put(CREATED, str(time.time()).encode(), overwrite=False)
+                writing.put(CREATED, str(self._clock()).encode(), overwrite=False)
                 created = writing.get(CREATED, b"0")
         return _Generation(number, file.stat().st_ino, float(created), environment)
 

@@ -110,7 +110,7 @@ async def _answered(http: HttpRequest, request: Request, header_ms: float | None
         raise Refused(413, f"{count} documents; a request may have {service.limits.max_documents}: send several")
     http.scope[RECORD].update(documents=count, questions=questions)
     asked_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
-    deadline = Deadline.after_ms(min(ms for ms in asked_ms if ms is not None))
+    deadline = Deadline.after_ms(min(ms for ms in asked_ms if ms is not None), service.reranker.clock)
     scoring = asyncio.ensure_future(service.judge(questions, deadline, whole=request.wants_whole_texts))
     leaving = asyncio.ensure_future(_client_left(http))
     try:

@@ -97,7 +97,7 @@ class Service:
     def __init__(self, reranker: RerankService, limits: Limits) -> None:
         self.reranker = reranker
         self.limits = limits
-        self._queue = TaskQueue(limits.threads)
+        self._queue = TaskQueue(limits.threads, reranker.clock)
         self._held = 0
         self._fault = "the model is being loaded: try again in a moment"
         self._checking: asyncio.Future[str] | None = None

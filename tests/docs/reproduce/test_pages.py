@@ -34,12 +34,14 @@ def test_no_published_number_stands_beside_the_shipped_model(page: str) -> None:
         assert "--no-rerank" in line or line.lstrip().startswith("osrerank --model "), line
 
 
+@pytest.mark.slow
 def test_monobert(run_page: RunPage) -> None:
     settings = 'STEPS=4\nWARMUP=1\nPAIRS_SEEN="64 96"\nDEV_QUERIES=5'
     told = run_page("monobert", collections.msmarco_passage(), settings)
     assert told.count("MRR@10 (MS MARCO)") == 4
 
 
+@pytest.mark.slow
 def test_trec_car(run_page: RunPage) -> None:
     pytest.importorskip("torch")
     from tests.docs.reproduce.bert import repository
@@ -57,6 +59,7 @@ def test_trec_car(run_page: RunPage) -> None:
     assert "duoBERT Binary, k0 = " in told
 
 
+@pytest.mark.slow
 def test_multi_stage(run_page: RunPage, tmp_path: Path) -> None:
     settings = (
         "export OSRERANK_URL=embedded:index\nSTEPS=2\nWARMUP=1\nBATCH=8\nTOKENS=32\nK1=4\n"
@@ -74,12 +77,14 @@ def test_multi_stage(run_page: RunPage, tmp_path: Path) -> None:
     assert counts == [len(record["candidates"]) + 4 * 3 for record in records]
 
 
+@pytest.mark.slow
 def test_icip(run_page: RunPage) -> None:
     settings = "STEPS=3\nWARMUP=1\nDEV_QUERIES=2\nLAYERS=1"
     told = run_page("icip", collections.msmarco_document() | collections.msmarco_passage(), settings)
     assert told.count("model6-2020") >= 1
 
 
+@pytest.mark.slow
 def test_birch(run_page: RunPage) -> None:
     pytest.importorskip("sentencex")
     settings = (

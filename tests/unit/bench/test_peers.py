@@ -84,6 +84,7 @@ def test_pairs_are_cut_where_the_setting_says(exported: Path) -> None:
         peer.close()
 
 
+@pytest.mark.long
 def test_what_a_library_raises_is_the_reason_and_the_process_goes_on(process: PeerProcess) -> None:
     with pytest.raises(InferenceError, match="no-such-peer"):
         process.ask(do="load", peer="no-such-peer", request=request_of(Path("/nowhere")))
@@ -96,6 +97,7 @@ def request_of(path: Path) -> dict[str, object]:
     return {**dict.fromkeys(names, str(path)), "threads": 1, "max_tokens": 64}
 
 
+@pytest.mark.long
 def test_a_process_that_ended_says_what_it_printed(environment: Path, tmp_path: Path) -> None:
     (environment / "bin" / "python").write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
     one = PeerProcess(python_of(environment), tmp_path / "log", 1)
@@ -104,6 +106,7 @@ def test_a_process_that_ended_says_what_it_printed(environment: Path, tmp_path: 
     one.close()
 
 
+@pytest.mark.long
 def test_peers_whose_libraries_are_missing_are_named(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_padded", lambda checkpoint, _folder: checkpoint)
     hidden = 'import sys; sys.modules["openvino"] = None\n'
@@ -118,6 +121,7 @@ def test_peers_whose_libraries_are_missing_are_named(environment: Path, monkeypa
     assert "openvino" in missing["OpenVINO fp32"]
 
 
+@pytest.mark.long
 def test_the_peers_know_nothing_of_this_process(environment: Path, tmp_path: Path) -> None:
     (environment / "bin" / "python").write_text('#!/bin/sh\nenv > "$OUTSIDE"\n'.replace("$OUTSIDE", f"{tmp_path}/env"))
     one = PeerProcess(python_of(environment), tmp_path / "log", 3)
@@ -165,6 +169,7 @@ def test_a_full_disk_is_told_before_anything_is_made(tmp_path: Path, monkeypatch
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("printed", "told"),
     [
@@ -180,6 +185,7 @@ def test_pip_s_failures_say_what_to_do(environment: Path, printed: str, told: st
         install_peers(environment, lambda _line: None)
 
 
+@pytest.mark.long
 def test_an_environment_is_completed_and_its_versions_printed(environment: Path, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     listed = json.dumps([{"name": "Huggingface_Hub", "version": "1"}, {"name": "other", "version": "2"}])

@@ -1,6 +1,7 @@
 """`osrerank bench --vectors`: what it measures, on a tiny model."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,6 @@ from click.testing import CliRunner
 
 from osrerank.cli import cli
 from osrerank.errors import ConfigError
-from tests.bi_encoders import plain
 from tests.servers import ROOT
 
 pytest.importorskip("torch")
@@ -21,13 +21,11 @@ WITHOUT_VECTORS = ROOT / "tests" / "data" / "tiny-bert-one-label"
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
-    from osrerank.export.export_model import ExportOptions, export_model
-
-    export_model(plain(tmp_path / "plain"), tmp_path / "made", ExportOptions(pooling="cls"))
-    return tmp_path / "made"
+def model(bi_encoder: Callable[..., Path]) -> Path:
+    return bi_encoder(pooling="cls", precision="fp32")
 
 
+@pytest.mark.long
 def test_it_measures_documents_whose_vectors_are_there(model: Path) -> None:
     workload = ["--words", "10", "--words", "30", "--queries", "2", "--depth", "20", "--rounds", "2"]
     arguments = ["--model", str(model), "bench", "--vectors", "exact", *workload]

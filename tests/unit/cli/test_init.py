@@ -46,6 +46,7 @@ def test_the_file_is_written_and_read(url: str, tmp_path: Path, caplog: pytest.L
     assert 10 <= base.depth <= 100
 
 
+@pytest.mark.long
 def test_a_file_that_exists_is_kept(url: str, tmp_path: Path) -> None:
     assert init(url).exit_code == 0
     before = (tmp_path / "osrerank.toml").read_bytes()

@@ -93,6 +93,7 @@ def test_debug_shows_the_traceback():
         main(["--debug", "--url", "http://127.0.0.1:9", "search", "x", "--index", "i"])
 
 
+@pytest.mark.long
 def test_search_for_people_and_for_programs(tmp_path, capsys):
     from osrerank import connect
 
@@ -113,7 +114,9 @@ def test_search_for_people_and_for_programs(tmp_path, capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["workers", "index_loaders", "cli"])
+@pytest.mark.parametrize(
+    "name", ["workers", *(pytest.param(name, marks=pytest.mark.slow) for name in ("index_loaders", "cli"))]
+)
 def test_an_application_may_have_packages_of_such_names(name, tmp_path):
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the application is imported')")

@@ -45,6 +45,7 @@ def test_points_have_cost_and_quality(folder: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_csv_table_and_plot(folder: Path) -> None:
     outcome = shown(folder, "--csv", "--k0", "0,2", "--plot", str(folder / "plot.svg"))
     assert outcome.output.splitlines()[:3] == [

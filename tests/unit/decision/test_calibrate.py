@@ -39,6 +39,7 @@ def calibrated(client: Client, fitted: Fitted) -> Client:
     return client
 
 
+@pytest.mark.long
 def test_the_command_writes_beside_the_settings(client: Client, collection: Collection) -> None:
     result = command(collection, "--plot", "reliability.html")
     assert result.exit_code == 0, result.output
@@ -62,6 +63,7 @@ def test_other_diagrams_are_refused_first(client: Client, collection: Collection
         command(collection, "--plot", "r.png")
 
 
+@pytest.mark.long
 def test_a_diagram_alone_and_json(fitted: Fitted, tmp_path: Path) -> None:
     write_reliability(tmp_path / "r.svg", INDEX, fitted)
     assert (tmp_path / "r.svg").read_text("utf-8").startswith("<svg")
@@ -95,6 +97,7 @@ def test_a_precision_that_is_not_reached_cuts_nothing(calibrated: Client) -> Non
     assert found["rerank"]["cuts"][0]["applied"] is True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", ["model", "options", "mapping", "index"])
 def test_another_model_option_or_mapping_is_refused(
     calibrated: Client, collection: Collection, change: str, caplog: pytest.LogCaptureFixture

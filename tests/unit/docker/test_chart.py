@@ -10,7 +10,7 @@ from tools.deploy.manifests import manifests, render
 
 __all__ = ["helm"]
 
-pytestmark = pytest.mark.usefixtures("helm")
+pytestmark = [pytest.mark.usefixtures("helm"), pytest.mark.slow]
 
 GPU = ("worker.gpu.enabled=true", "worker.gpu.runtimeClassName=nvidia")
 NO_KEDA = ("autoscaling.enabled=false",)

@@ -19,6 +19,7 @@ def service(request):
     return project()["services"][request.param]
 
 
+@pytest.mark.long
 def test_schema():
     command = [program("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -84,11 +85,13 @@ def test_no_secret_is_in_the_environment(service):
     assert [name for name in service.get("environment", {}) if secret.search(name)] in ([], ["OSRERANK_SECRETS_DIR"])
 
 
+@pytest.mark.long
 def test_secrets_are_files_that_git_ignores():
     for secret in project()["secrets"].values():
         assert subprocess.run(["git", "check-ignore", "-q", secret["file"]], cwd=ROOT, check=False).returncode == 0
 
 
+@pytest.mark.long
 def test_workers_threads_are_their_share_of_the_cores():
     assert project()["services"]["worker"]["environment"]["OSRERANK_THREADS"] == "2"
     scaled = compose("config", "worker", environment={"WORKER_CPUS": "5"})
@@ -96,6 +99,7 @@ def test_workers_threads_are_their_share_of_the_cores():
     assert "cpus: 5" in scaled
 
 
+@pytest.mark.long
 def test_documented_service_for_a_second_gpu(tmp_path):
     page = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)

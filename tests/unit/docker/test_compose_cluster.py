@@ -10,6 +10,7 @@ from tests.docker_files import cluster, program
 NODES = ("opensearch", "opensearch-2")
 
 
+@pytest.mark.long
 def test_schema(tmp_path):
     """Compose's own tags are no YAML that others read, so that both files are checked as one."""
     file = tmp_path / "compose.json"
@@ -19,6 +20,7 @@ def test_schema(tmp_path):
     assert checked.returncode == 0, checked.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NODES)
 def test_nodes_find_each_other(name):
     environment = cluster()["services"][name]["environment"]
@@ -28,6 +30,7 @@ def test_nodes_find_each_other(name):
         assert environment[setting].split(",") == list(NODES)
 
 
+@pytest.mark.long
 def test_nodes_are_the_same_otherwise():
     first, second = (dict(cluster()["services"][name]) for name in NODES)
     for node in (first, second):

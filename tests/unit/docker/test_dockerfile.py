@@ -13,6 +13,7 @@ from tests.servers import ROOT
 IMAGES = ("cpu", "gpu", "server")
 
 
+@pytest.mark.long
 def test_hadolint_has_nothing_to_say():
     linted = subprocess.run([program("hadolint"), str(DOCKERFILE)], capture_output=True, text=True, check=False)
     assert (linted.returncode, linted.stdout) == (0, "")

@@ -1,12 +1,13 @@
 """The engine through clients: threads, asyncio, visibility, warnings, what is not supported."""
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 from opensearchpy import OpenSearch, RequestError
 from opensearchpy.exceptions import OpenSearchWarning
+
+from tests.waiting import wait_until
 
 Opener = Callable[..., OpenSearch]
 
@@ -29,10 +30,7 @@ def test_clients_of_a_process_share_a_folder(open_engine: Opener) -> None:
 @pytest.mark.long
 def test_writes_become_visible_by_themselves(engine: OpenSearch) -> None:
     engine.index(index="a", id="1", body={"text": "x"})
-    give_up = time.monotonic() + 10
-    while engine.count(index="a")["count"] == 0:
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    wait_until(lambda: engine.count(index="a")["count"] == 1)
 
 
 @pytest.mark.long

@@ -153,6 +153,7 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(mutated())
 def test_mutated_searches_are_answered_or_refused(filled: OpenSearch, body: dict[str, Any]) -> None:

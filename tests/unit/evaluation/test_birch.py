@@ -124,6 +124,7 @@ def test_a_number_of_two_queries_is_refused(tmp_path):
         read_predictions(*write(tmp_path, dataset, predictions))
 
 
+@pytest.mark.long
 def test_core18s_published_run_in_birchs_form_keeps_its_precision(shared, tmp_path):
     run = read_run(shared / "core18-bm25-rm3-run" / "core18_title_rm3.run")
     dataset, predictions = [], []

@@ -140,6 +140,7 @@ def measurable() -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_no_measure_depends_on_how_query_ids_are_spelt() -> None:
     names, values = measurable(), set()
     assert {"ERR@10", "nDCG(dcg='exp-log2')@10", "Compat", "infAP"} <= set(names)

@@ -56,6 +56,7 @@ def test_sampled_randomisation_is_close_to_the_t_test_and_repeatable() -> None:
     assert p_value == pytest.approx(paired_t_test(differences), abs=0.02)
 
 
+@pytest.mark.long
 def test_sampled_randomisation_equals_scipys_permutation_test() -> None:
     differences = np.random.default_rng(4).normal(0.05, 0.1, size=17)
     exact = stats.permutation_test(

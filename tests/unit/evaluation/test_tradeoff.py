@@ -115,6 +115,7 @@ def test_queries_are_averaged_over_all_parts_that_are_in_memory() -> None:
     assert point.inferences == 2
 
 
+@pytest.mark.long
 def test_plot_is_the_same_file_every_time(tmp_path: Path) -> None:
     points = curve([Scored.of(record())], [Setting(0), Setting(2)], Qrels({"q": {"b": 1}}), "RR")
     for name in ("one.svg", "two.svg", "one.png"):

@@ -202,6 +202,7 @@ def test_a_run_without_sentences_is_refused(tmp_path):
     assert not (tmp_path / "tuned.run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_core18_first_pass_through_the_whole_path(shared, tmp_path):
     """Beside sentences that are noise, a = 1 is learned over Birch's folds: BM25+RM3's published AP."""

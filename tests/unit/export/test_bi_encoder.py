@@ -30,6 +30,7 @@ def change(file: Path, **fields: Any) -> None:
     file.write_text(json.dumps({**content, **fields}), "utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_what_sentence_transformers_saves(pooling: Pooling, tmp_path: Path) -> None:
     model = read_bi_encoder(saved(tmp_path / "saved", pooling, query="ask: ", document="tell: "))
@@ -52,6 +53,7 @@ def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
     assert (model.query_prefix, model.document_prefix, model.max_tokens) == ("", "", 512)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "fields", "problem"),
     [
@@ -123,6 +125,7 @@ def test_bad_modules_are_an_error_with_the_file(content: str, tmp_path: Path) ->
         read_bi_encoder(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["onnx", "torch"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_its_scores_are_the_cosines_of_sentence_transformers(pooling: Pooling, backend: str, tmp_path: Path) -> None:
@@ -146,6 +149,7 @@ def test_its_card_has_what_the_files_say_and_defaults(tmp_path: Path) -> None:
     assert dict(card.onnx) == {"int8": "onnx/model_int8.onnx"}
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_one_of_the_hub_is_fetched_with_what_says_how_it_pools(tmp_path: Path) -> None:
     folder = saved(tmp_path / "saved", "cls", **PROMPTS)

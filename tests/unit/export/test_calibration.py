@@ -14,6 +14,7 @@ from osrerank.types import Qrels
 MODEL = str(Path(__file__).parents[2] / "data" / "tiny-bert-bi-encoder")
 
 
+@pytest.mark.long
 def test_it_finds_the_map_that_made_the_labels() -> None:
     random = np.random.default_rng(7)
     raw = random.normal(14, 2, size=200_000).astype(np.float32)

@@ -46,6 +46,7 @@ def test_a_classifier_becomes_a_directory_of_ours(tmp_path: Path) -> None:
     np.testing.assert_allclose(values(tmp_path / "made"), values(CLASSIFIER), atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", [BI_ENCODER, CLASSIFIER], ids=["bi-encoder", "classifier"])
 def test_int8_stays_near(tmp_path: Path, caplog: pytest.LogCaptureFixture, source: Path) -> None:
     export_model(source, tmp_path / "made", ExportOptions(precision="int8"))
@@ -208,6 +209,7 @@ def test_bad_options_are_bad_usage(
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys; from osrerank.cli import main\n"

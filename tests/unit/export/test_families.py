@@ -21,16 +21,17 @@ LEAST_SHARED = 8
 """Of the first ten."""
 MOST_ERROR = 0.3
 """Root mean square of int8's differences, in standard deviations of the logits."""
-TWINS = {"RoBERTa": "XLM-R", "DeBERTa-v2": "DeBERTa-v3"}
-"""Families that compute nearly what another does."""
+BY_HAND = ("RoBERTa", "DeBERTa-v2", "DeBERTa-v3")
+"""Families that compute nearly what another does, and one that takes long."""
 
 
-@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in TWINS)) for name in families.FAMILIES])
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in BY_HAND)) for name in families.FAMILIES])
 def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     family = families.FAMILIES[request.param]
     return families.make(tmp_path / "checkpoint", family, families.SHAPES["tiny"], PAIRS, tokenizer=TINY)
 
 
+@pytest.mark.long
 def test_int8_keeps_the_order_of_each_family(checkpoint: Path) -> None:
     network = families.load(checkpoint)
     expected = np.array([families.logit(network, tokens) for tokens in families.sequences(checkpoint, PAIRS)])

@@ -130,6 +130,7 @@ def test_the_digest_is_that_of_all_lists_at_once(tmp_path: Path) -> None:
     assert CandidatesByQuery(candidate_lists(path)).digest == hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_queries(tmp_path: Path) -> None:
     peaks = []
     for count in (20, 100):

@@ -93,6 +93,7 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_every_packing_gives_the_same_records(read: Read, packing: str) -> None:
     assert read(PASSAGES, PACKINGS[packing](PLAIN)) == EXPECTED
@@ -139,6 +140,7 @@ def test_bytes_taken_from_disk_are_counted(tmp_path: Path) -> None:
     assert path.stat().st_size - 512 <= meter.bytes_read <= path.stat().st_size
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packing", ["gz", "xz", "zst", "bz2", "tar.gz", "tar", "zip"])
 def test_a_truncated_packing_is_named(read: Read, packing: str) -> None:
     packed = PACKINGS[packing](PLAIN)

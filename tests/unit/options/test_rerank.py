@@ -1,5 +1,7 @@
 """The options of a search: their forms, and what is refused, by name."""
 
+import re
+
 import pytest
 
 from osrerank import Rerank
@@ -74,6 +76,21 @@ def test_malformed_option_is_named(options, named):
     with pytest.raises(ConfigError, match=said) as caught:
         Rerank.of(options, Rerank())
     assert caught.value.setting == f"rerank.{named}"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rm3": {"field": 5}}, "rerank option rm3.field is 5; it must be a field's name"),
+        ({"cutoff": {"cliff": 3}}, "rerank option cutoff.cliff is 3; it must be True or False"),
+        ({"sentences": {"max_words": 0}}, "rerank option sentences.max_words is 0; it must be a count from 1 on"),
+        ({"passages": {"aggregation": "best"}}, "passages.aggregation is 'best'; it must be \"maxp\" or "),
+        ({"passages": {"seed": "x"}}, "rerank option passages.seed is 'x'; it must be a whole number"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_shown_with_what_it_must_be(options, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        Rerank.of(options, Rerank())
 
 
 def test_an_open_depth_has_bounds():

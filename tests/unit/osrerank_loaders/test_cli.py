@@ -53,6 +53,7 @@ def test_an_unknown_file_of_a_download_is_bad_usage(capsys: pytest.CaptureFixtur
     assert "trec-car-test200 has the files test200-v1.5.tar.xz" in error
 
 
+@pytest.mark.long
 def test_help_needs_no_heavy_library() -> None:
     heavy = "{'torch', 'transformers', 'celery', 'onnxruntime', 'tantivy', 'cbor2', 'zstandard', 'sqlite3'}"
     code = f"import sys, osrerank_loaders.cli; found = {heavy} & set(sys.modules); assert not found, found"

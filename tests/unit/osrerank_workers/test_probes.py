@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 import urllib.error
 import urllib.request
 
@@ -15,6 +14,7 @@ from osrerank_workers import service as of_service
 from osrerank_workers.probes import serve_probes
 from osrerank_workers.service import Service
 from tests.servers import free_port
+from tests.waiting import wait_until
 
 
 def asked(port: int, path: str) -> tuple[int, dict]:
@@ -35,9 +35,7 @@ def test_probes_follow_a_worker_from_loading_to_its_end(redis_url, monkeypatch):
     service.load()
     assert asked(port, "/ready")[1]["reason"] == "the broker does not answer"
     service.begin()
-    give_up = time.monotonic() + 10
-    while asked(port, "/ready")[0] != 200 and time.monotonic() < give_up:
-        time.sleep(0.02)
+    wait_until(lambda: asked(port, "/ready")[0] == 200)
     service.hold("c1")
     assert asked(port, "/ready") == (200, {"ready": True, "reason": "", "held": 1})
     assert asked(port, "/else")[0] == 404

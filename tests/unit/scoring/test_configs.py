@@ -35,6 +35,7 @@ def test_the_defaults_are_those_of_transformers(family: str) -> None:
     assert dict(DEFAULTS[family]) == {name: getattr(theirs, name) for name in DEFAULTS[family]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", [*KEYS, "all"])
 def test_a_model_whose_config_lacks_a_key_scores_as_before_in_both_backends(tmp_path: Path, key: str) -> None:
     source = shutil.copytree(BERT, tmp_path / "source")
@@ -48,6 +49,7 @@ def test_a_model_whose_config_lacks_a_key_scores_as_before_in_both_backends(tmp_
         np.testing.assert_allclose(scores(model, backend), expected, atol=1e-5, err_msg=f"{model.name} {backend}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "electra", "modernbert"])
 def test_other_families_too(tmp_path: Path, family: str) -> None:
     small = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}

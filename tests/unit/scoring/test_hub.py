@@ -65,6 +65,7 @@ def test_a_card_of_ours_is_fetched_too(tmp_path: Path) -> None:
     assert set(fetched(files_of(TINY) | PICKLE, tmp_path)) == {*NEEDED, "osrerank.json"}
 
 
+@pytest.mark.slow
 def test_int8_is_fetched_instead_of_fp32(tmp_path: Path) -> None:
     files = published()
     files["onnx/model_quantized.onnx"] = files["onnx/model.onnx"]
@@ -72,12 +73,14 @@ def test_int8_is_fetched_instead_of_fp32(tmp_path: Path) -> None:
     assert found == ["config.json", "onnx/model_quantized.onnx", "tokenizer.json"]
 
 
+@pytest.mark.slow
 def test_weights_are_fetched_where_there_is_no_graph(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert fetched(published(graph=False), tmp_path) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert logit(tmp_path) == pytest.approx(own_logit(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_weights_are_fetched_where_the_graph_lacks_the_head(tmp_path: Path) -> None:
     """A modular cross-encoder: sentence-transformers exports its encoder alone."""
     pytest.importorskip("torch")
@@ -96,7 +99,7 @@ def test_weights_are_fetched_where_the_graph_lacks_the_head(tmp_path: Path) -> N
     assert {"2_Dense/model.safetensors", "model.safetensors", *written} < set(fetched(files, tmp_path))
 
 
-@pytest.mark.parametrize("revision", [COMMIT, "v2"])
+@pytest.mark.parametrize("revision", [COMMIT, pytest.param("v2", marks=pytest.mark.slow)])
 def test_a_revision_is_asked_for(tmp_path: Path, revision: str) -> None:
     with running_hub(REPOSITORY, files_of(TINY)) as hub:
         done = score(f"{REPOSITORY}@{revision}", hub.url, tmp_path)
@@ -122,6 +125,7 @@ def test_a_pickle_of_more_than_tensors_is_refused(tmp_path: Path) -> None:
     assert "pytorch_model.bin is a pickle of more than tensors" in done.stderr
 
 
+@pytest.mark.slow
 def test_pickled_weights_and_a_vocabulary_are_fetched_and_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

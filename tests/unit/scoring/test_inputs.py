@@ -80,6 +80,7 @@ def test_special_tokens_in_text_are_text(builder: InputBuilder) -> None:
     assert types.count(0) == found.index(SEP) + 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     ["wing " * 2_000_000, "w" * 10_000_000, " " * 10_000_000, "\u98a8" * 3_000_000, "wing. " * 1_700_000],

@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass, field
 
-import pytest
-
 from osrerank.errors import WorkerError
-from osrerank.scoring import loaded
-from osrerank.scoring.loaded import LoadedModel
+from osrerank.scoring.loaded import FIND_AGAIN_AFTER_S, LoadedModel
 from osrerank.settings import Settings
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline
 
 
@@ -23,13 +20,13 @@ class OnWorkers(FunctionScorer):
         raise WorkerError("there is none")
 
 
-def test_workers_are_looked_for_in_half_of_the_time_and_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    scorer = OnWorkers()
-    model = LoadedModel("m", "mono", Settings.load(), scorer)
+def test_workers_are_looked_for_in_half_of_the_time_and_once_a_second() -> None:
+    scorer, clock = OnWorkers(), ManualClock()
+    model = LoadedModel("m", "mono", Settings.load(), scorer, clock=clock)
     for _ in range(3):
-        model.find_workers(Deadline.after_ms(10_000))
-    assert [round(one, 1) for one in scorer.asked_s] == [5.0]
-    monkeypatch.setattr(loaded, "FIND_AGAIN_AFTER_S", 0.0)
+        model.find_workers(Deadline.after_ms(10_000, clock))
+    assert scorer.asked_s == [5.0]
+    clock.sleep(FIND_AGAIN_AFTER_S)
     model.find_workers(NEVER)
     assert scorer.asked_s[1:] == [float("inf")]
 

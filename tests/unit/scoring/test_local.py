@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
 from osrerank.scoring.local import CHUNK, LocalScorer
 from osrerank.scoring.registry import load_scorer
+from osrerank.testing import ManualClock
 from osrerank.types import Deadline, Scorer
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
@@ -28,10 +28,10 @@ class Faulty:
     precision, files, budget_tokens, packed, threads, parallel = "fp32", (), 64, False, 2, False
 
     def __init__(self, bad: int, fault: str, pause_s: float = 0.0) -> None:
-        self.bad, self.fault, self.pause_s = bad, fault, pause_s
+        self.bad, self.fault, self.pause_s, self.clock = bad, fault, pause_s, ManualClock()
 
     def run(self, sequences: Sequence[Tokens]) -> np.ndarray:
-        time.sleep(self.pause_s)
+        self.clock.sleep(self.pause_s)
         batch = padded(sequences)
         logits = batch.attention_mask.sum(axis=1, keepdims=True).astype(np.float32)
         is_bad = (batch.input_ids == self.bad).any(axis=1)
@@ -50,7 +50,8 @@ def faulty(fault: str, pause_s: float = 0.0) -> LocalScorer:
     card = ModelCard("tiny", "logit1")
     builder = InputBuilder.load(DIRECTORY, card)
     bad = int(builder.query("wing").ids[0])
-    return LocalScorer(DIRECTORY, card, builder, Faulty(bad, fault, pause_s))
+    backend = Faulty(bad, fault, pause_s)
+    return LocalScorer(DIRECTORY, card, builder, backend, backend.clock)
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +95,9 @@ def test_a_score_that_is_no_number_names_the_model() -> None:
 
 def test_a_deadline_leaves_a_prefix() -> None:
     documents = ["low " * (1 + index % 60) for index in range(200)]
-    scores = faulty("nan", pause_s=0.002).score(
-        "low", documents, [(i,) for i in range(200)], deadline=Deadline.after_ms(100)
-    )
+    scorer = faulty("nan", pause_s=1)
+    deadline = Deadline.after_ms(50_000, scorer.backend.clock)
+    scores = scorer.score("low", documents, [(i,) for i in range(200)], deadline=deadline)
     assert 0 < scores.reached < 200
     assert np.isfinite(scores.values[: scores.reached]).all()
     assert np.isnan(scores.values[scores.reached :]).all()
@@ -152,6 +153,7 @@ def test_several_threads_get_the_same_scores(scorer: LocalScorer) -> None:
             np.testing.assert_array_equal(found.result(), expected)
 
 
+@pytest.mark.long
 def test_a_forked_child_has_lanes_of_its_own() -> None:
     """As under a server that loads the model and then forks: in a process of its own, this one has threads."""
     script = (

@@ -1,6 +1,5 @@
 """Pairs through the scorer in this process: kinds, tokenising once, failures, deadlines, windows."""
 
-import time
 from itertools import permutations
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
+from osrerank.testing import ManualClock
 from osrerank.types import Deadline
 from tests.rankings import ranking_of
 
@@ -28,10 +28,10 @@ class Differing:
     precision, files, budget_tokens, threads, packed, parallel = "fp32", (), 256, 1, False, False
 
     def __init__(self, bad: int = -1, pause_s: float = 0.0) -> None:
-        self.bad, self.pause_s = bad, pause_s
+        self.bad, self.pause_s, self.clock = bad, pause_s, ManualClock()
 
     def run(self, sequences):
-        time.sleep(self.pause_s)
+        self.clock.sleep(self.pause_s)
         if any((tokens.ids == self.bad).any() for tokens in sequences):
             raise InferenceError("the bad one is here")
         lengths = [[(tokens.segments == kind).sum() for kind in (2, 1)] for tokens in sequences]
@@ -52,7 +52,7 @@ class Counting(InputBuilder):
 
 
 def scorer_of(backend) -> LocalScorer:
-    return LocalScorer(DUO, CARD, Counting.load(DUO, CARD), backend)
+    return LocalScorer(DUO, CARD, Counting.load(DUO, CARD), backend, backend.clock)
 
 
 def test_each_document_is_tokenised_once_and_only_those_compared():
@@ -104,13 +104,16 @@ def test_a_bad_document_is_left_out_of_the_ranking_and_its_neighbours_are_ranked
 
 def test_a_deadline_leaves_a_prefix_of_pairs_and_of_candidates():
     texts = ["low " * (1 + n) for n in range(30)]
-    scorer = scorer_of(Differing(pause_s=0.004))
+    backend = Differing(pause_s=1)
+    scorer = scorer_of(backend)
     pairs = list(permutations(range(30), 2))
-    scores = scorer.score("low", texts, pairs, deadline=Deadline.after_ms(200))
+    scores = scorer.score("low", texts, pairs, deadline=Deadline.after_ms(50_000, backend.clock))
     assert 0 < scores.reached < len(pairs)
     assert np.isfinite(scores.values[: scores.reached]).all()
     assert np.isnan(scores.values[scores.reached :]).all()
-    ranking = DuoStage(scorer, depth=30, budget_ms=300).rerank(ranking_of(texts, "low"))
+    ranking = DuoStage(scorer, depth=30).rerank(
+        ranking_of(texts, "low"), deadline=Deadline.after_ms(75_000, backend.clock)
+    )
     compared = [candidate.doc_id for candidate in ranking.candidates if len(candidate.trace) == 2]
     assert 2 <= len(compared) < 30
     assert compared == [f"d{n}" for n in reversed(range(len(compared)))]

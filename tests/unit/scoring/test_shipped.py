@@ -38,6 +38,7 @@ def test_it_is_in_the_package(model: str) -> None:
     assert sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) < MOST_BYTES
 
 
+@pytest.mark.long
 def test_its_card_says_where_it_comes_from(scorer: LocalScorer) -> None:
     assert scorer.model == scorer.card.name
     assert scorer.model in MODELS
@@ -60,6 +61,7 @@ def test_the_default_model_is_sure_of_it() -> None:
     assert scorer.probabilities(scorer.score(QUERY, DOCUMENTS, TUPLES).values)[1] > 0.5
 
 
+@pytest.mark.long
 def test_the_longest_sequences_fit(scorer: LocalScorer) -> None:
     scores = scorer.score("blood " * 100, ["pressure " * 1000], [(0,)])
     assert np.isfinite(scores.values).all()

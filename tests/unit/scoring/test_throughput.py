@@ -1,10 +1,9 @@
 """The estimate that keeps a batch from overrunning its deadline."""
 
-import time
-
 import pytest
 
 from osrerank.scoring.throughput import RELAXED, Throughput
+from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
 
 
@@ -36,17 +35,18 @@ def test_a_refusal_is_forgotten_little_by_little():
 
 
 def test_batches_are_a_quarter_of_the_time_left():
-    assert 900 <= measured(0.001).budget_tokens(2048, Deadline.after_ms(4_000)) <= 1_000
-    assert measured(0.001).budget_tokens(50, Deadline.after_ms(4_000)) == 50
-    assert measured(1.0).budget_tokens(2048, Deadline.after_ms(1)) == 1
+    deadline = Deadline.after_ms(4_000, ManualClock())
+    assert measured(0.0078125).budget_tokens(2048, deadline) == 128
+    assert measured(0.0078125).budget_tokens(50, deadline) == 50
+    assert measured(4.0).budget_tokens(2048, deadline) == 1
 
 
 def test_the_average_follows_what_is_measured():
-    throughput = Throughput()
+    clock = ManualClock()
+    throughput = Throughput(clock)
     with throughput.timed(10):
-        time.sleep(0.02)
-    assert throughput.seconds_per_token >= 0.0019
-    before = throughput.seconds_per_token
-    with throughput.timed(1_000_000):
-        pass
-    assert throughput.seconds_per_token < before
+        clock.sleep(20)
+    assert throughput.seconds_per_token == 2.0
+    with throughput.timed(10):
+        clock.sleep(10)
+    assert throughput.seconds_per_token == pytest.approx(0.7 * 2.0 + 0.3 * 1.0)

@@ -1,21 +1,21 @@
 """When the time of a search begins."""
 
-import time
 from pathlib import Path
 from typing import Any
 
 from osrerank import connect
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 
 
 def test_reading_the_mapping_takes_of_the_searchs_time(tmp_path: Path) -> None:
-    client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer())
+    clock = ManualClock()
+    client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer(), clock=clock)
     client.index(index="notes", id="1", body={"text": "low salt"}, refresh=True)
     perform = client.transport.perform_request
 
     def slow(method: str, url: str, *args: Any, **options: Any) -> Any:
         if "_mapping" in url:
-            time.sleep(0.3)
+            clock.sleep(0.3)
         return perform(method, url, *args, **options)
 
     client.transport.perform_request = slow  # type: ignore[method-assign]

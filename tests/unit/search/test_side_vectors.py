@@ -16,7 +16,7 @@ from osrerank.search.step import Scoring
 from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.settings import Settings
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 
 HITS = [
     {"_index": "i", "_id": "long", "_score": 2.0, "_source": {"text": "a long text about the wing of an aeroplane"}},
@@ -51,8 +51,8 @@ class Stateful(FunctionScorer):
         return super().score(query, documents, tuples)
 
 
-def call_of(rerank: Any = True, scorer: Any = None, **options: Any) -> SearchCall:
-    reranker = RerankService(Settings.load(), scorer or Stateful())
+def call_of(rerank: Any = True, scorer: Any = None, clock: Any = time.monotonic, **options: Any) -> SearchCall:
+    reranker = RerankService(Settings.load(), scorer or Stateful(), clock=clock)
     return SearchCall.plan(reranker, Rerank(query_fields="text", **options), "low", None, {}, rerank=rerank)
 
 
@@ -140,14 +140,14 @@ def test_a_refused_reading_is_no_failure_of_the_search(caplog):
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_short_deadline_is_no_failure_of_the_cluster(caplog, writes):
-    vectors = on()
-    call = call_of(deadline_ms=1000)
+    vectors, clock = on(), ManualClock()
+    call = call_of(deadline_ms=1000, clock=clock)
     steps = vectors.around(call, RESPONSE)
     assert 0 < read_of(steps).params["request_timeout"] <= 1
     answer = steps.send(hits_with()).run() if writes else None
     if writes:
         assert isinstance(steps.send(answer), SideRequest)
-    time.sleep(max(0.0, call.remaining_s))
+    clock.sleep(1.0)
     late = ConnectionTimeout("TIMEOUT", "slow", None)
     with pytest.raises(StopIteration) if writes else nullcontext():
         steps.throw(late)
@@ -156,12 +156,13 @@ def test_a_short_deadline_is_no_failure_of_the_cluster(caplog, writes):
 
 
 def test_after_the_deadline_nothing_is_asked_or_written():
-    call = call_of(deadline_ms=40)
+    clock = ManualClock()
+    call = call_of(deadline_ms=40, clock=clock)
     steps = on().around(call, RESPONSE)
     read_of(steps)
     scoring = steps.send(hits_with())
     answer = scoring.run()
-    time.sleep(0.05)
+    clock.sleep(0.05)
     assert end_of(steps, answer) is answer
     late = next(on().around(call, RESPONSE))
     assert late.run is not None

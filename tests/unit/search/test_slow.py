@@ -1,15 +1,17 @@
 """What the log says of slow searches, and pages that need no model."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from osrerank import connect
+from osrerank import MonoStage, Pipeline, connect
 from osrerank._seldom import Seldom
 from osrerank.options.rerank import Rerank
 from osrerank.search import slow
-from osrerank.testing import CannedTransport, FunctionScorer
+from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
+from osrerank.types import NEVER, Deadline, Ranking
 from tests.rankings import response_of
 
 STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "inferences": 80, "model": "osrerank/e5-small"}
@@ -57,11 +59,16 @@ def test_fast_searches_and_slow_first_passes_say_nothing(
 
 
 def test_a_search_logs_it(caplog: pytest.LogCaptureFixture) -> None:
-    scorer = FunctionScorer(seconds_per_pair=0.6)
-    client = connect(
-        "http://localhost:9", scorer=scorer, transport_class=CannedTransport, answer=response_of(["a", "b"])
-    )
-    client.search("low", index="i", rerank=True)
+    clock = ManualClock()
+
+    class Slow(MonoStage):
+        def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
+            clock.sleep(1.9)
+            after = super().rerank(ranking, deadline=deadline)
+            return replace(after, reports=(replace(after.reports[0], took_ms=1_800.0),))
+
+    client = connect("http://localhost:9", clock=clock, transport_class=CannedTransport, answer=response_of(["a", "b"]))
+    client.search("low", index="i", rerank={"pipeline": Pipeline((Slow(FunctionScorer()),))})
     assert "in the stage mono: 2 inferences for 2 candidates" in caplog.text
 
 

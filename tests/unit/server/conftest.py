@@ -1,5 +1,7 @@
 """The application over a scorer that needs no model."""
 
+import time
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -15,8 +17,8 @@ def serve():
     """Return a function that makes a client of an application, closed at the end."""
     clients = []
 
-    def open_client(scorer=None, *, token=None, **limits):
-        reranker = RerankService(Settings.load(), scorer or FunctionScorer())
+    def open_client(scorer=None, clock=time.monotonic, *, token=None, **limits):
+        reranker = RerankService(Settings.load(), scorer or FunctionScorer(), clock=clock)
         app = create_app(reranker, Limits(**limits), token=token)
         client = TestClient(app, raise_server_exceptions=False)
         client.__enter__()

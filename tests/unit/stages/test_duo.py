@@ -138,7 +138,7 @@ def test_no_pair_leaves_the_order(depth):
     after = DuoStage(Table(), depth=depth).rerank(before)
     assert after.candidates == before.candidates
     report = after.reports[0]
-    assert (report.applied, report.inferences, report.candidates) == (True, 0, depth)
+    assert (report.applied, report.reason, report.inferences, report.candidates) == (True, "", 0, depth)
 
 
 def test_the_tail_stays_below_and_a_depth_beyond_the_candidates_is_all_of_them():
@@ -207,8 +207,9 @@ def test_nothing_comparable_is_an_error():
 
 
 def test_nan_names_the_model():
-    with pytest.raises(InferenceError, match="testing/function"):
+    with pytest.raises(InferenceError, match="testing/function") as caught:
         DuoStage(FunctionScorer(lambda *_: math.nan)).rerank(ranking_of("ab"))
+    assert (caught.value.stage, caught.value.model) == ("duo", "testing/function")
 
 
 @pytest.mark.parametrize("reach", range(2, 30))
@@ -236,8 +237,9 @@ def test_a_deadline_orders_the_candidates_whose_draw_was_scored(reach):
 def test_a_deadline_before_two_are_compared_is_an_error(reach):
     with pytest.raises(DeadlineExceeded, match=f"after {reach} of 6 pairs"):
         DuoStage(Table(reach=reach)).rerank(ranking_of("abc"))
-    with pytest.raises(DeadlineExceeded, match="before stage duo began"):
+    with pytest.raises(DeadlineExceeded, match="before stage duo began") as caught:
         DuoStage(Table()).rerank(ranking_of("abc"), deadline=Deadline(0.0))
+    assert caught.value.stage == "duo"
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 3, 10])

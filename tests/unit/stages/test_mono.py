@@ -8,7 +8,7 @@ import pytest
 from osrerank import MonoStage
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.stages.ordering import NO_TEXT
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Deadline, Scores
 from tests.rankings import ranking_of
 
@@ -69,18 +69,18 @@ def test_no_text_anywhere_is_reported():
 
 
 def test_nothing_scorable_is_an_error():
-    with pytest.raises(InferenceError, match="unscorable on purpose"):
+    with pytest.raises(InferenceError, match="unscorable on purpose") as caught:
         MonoStage(FunctionScorer(unscorable=frozenset({"x"}))).rerank(ranking_of(["x", "x"]))
+    assert (caught.value.stage, caught.value.model) == ("mono", "testing/function")
 
 
 def test_deadline_reorders_the_prefix_that_was_reached():
-    scorer = FunctionScorer(lambda _query, text: float(text), seconds_per_pair=0.05)
-    ranking = MonoStage(scorer).rerank(ranking_of([str(n) for n in range(40)]), deadline=Deadline.after_ms(400))
-    reached = ranking.reports[0].inferences
-    assert 0 < reached < 40
-    assert texts(ranking) == [str(n) for n in [*reversed(range(reached)), *range(reached, 40)]]
+    clock = ManualClock()
+    scorer = FunctionScorer(lambda _query, text: float(text), seconds_per_pair=1, sleep=clock.sleep)
+    ranking = MonoStage(scorer).rerank(ranking_of(list("012345")), deadline=Deadline.after_ms(4_000, clock))
+    assert texts(ranking) == ["3", "2", "1", "0", "4", "5"]
     assert ranking.reports[0].applied == "partial"
-    assert f"after {reached} of 40" in ranking.reports[0].reason
+    assert "after 4 of 6" in ranking.reports[0].reason
 
 
 def test_deadline_counts_candidates_without_text_among_those_reached():
@@ -108,8 +108,15 @@ def test_scores_behind_the_first_unreached_count_too():
 
 
 def test_deadline_before_the_first_score_is_an_error():
-    with pytest.raises(DeadlineExceeded):
+    class Late(FunctionScorer):
+        def score(self, query, documents, tuples, *, deadline=None):
+            return Scores(np.full(len(tuples), np.nan, dtype=np.float32), reached=0)
+
+    with pytest.raises(DeadlineExceeded, match="before stage mono began"):
         MonoStage(BY_LENGTH).rerank(ranking_of(["a"]), deadline=Deadline(0.0))
+    with pytest.raises(DeadlineExceeded, match="before any candidate was scored") as caught:
+        MonoStage(Late()).rerank(ranking_of(["a"]))
+    assert caught.value.stage == "mono"
 
 
 def test_nan_names_model_and_document():

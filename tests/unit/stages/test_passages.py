@@ -1,7 +1,6 @@
 """Documents judged by their passages."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from osrerank.response import parse
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, k_max_avg_p, max_p, sum_p
 from osrerank.stages.sentences import SentenceStage
-from osrerank.testing import FunctionScorer
-from osrerank.types import Candidate, Deadline, Query, Ranking, Section
+from osrerank.testing import FunctionScorer, ManualClock
+from osrerank.types import Candidate, Deadline, Query, Ranking, Section, Span
 from tests.rankings import ranking_of, response_of
 
 COUNT = FunctionScorer(lambda query, text: float(text.split().count(query)) - 3.0)
@@ -99,6 +98,7 @@ def test_documents_of_a_title_or_of_nothing_are_one_passage():
     stage = PassageStage(FunctionScorer(), Passages())
     texts = [stage.passages_of(candidate) for candidate in ranking.candidates]
     assert [[text for text, _span in one] for one in texts] == [["only title"], [""], [""]]
+    assert texts[0][0][1] == Span("title", 0, len("only title"))
     assert stage.rerank(ranking).reports[0].inferences == 3
 
 
@@ -113,9 +113,10 @@ def test_short_documents_are_scored_as_without_passages():
 
 def test_deadline_costs_later_passages_first():
     texts = [long_document(39), long_document(38), long_document(0)]
-    slow = FunctionScorer(COUNT.function, seconds_per_pair=0.02)
+    clock = ManualClock()
+    slow = FunctionScorer(COUNT.function, seconds_per_pair=1, sleep=clock.sleep)
     ranking = PassageStage(slow, Passages(**SMALL)).rerank(
-        ranking_of(texts, query="hit"), deadline=Deadline.after_ms(150)
+        ranking_of(texts, query="hit"), deadline=Deadline.after_ms(7_000, clock)
     )
     assert ranking.candidates[0].doc_id == "d2"
     assert all(len(candidate.trace) == 2 for candidate in ranking.candidates)
@@ -124,17 +125,16 @@ def test_deadline_costs_later_passages_first():
 
 
 def test_candidates_without_a_scored_passage_stay_below():
-    slow = FunctionScorer(lambda _query, text: float(len(text)), seconds_per_pair=0.05)
-    ranking = PassageStage(slow).rerank(ranking_of(["a", "bb", *["ccc"] * 40]), deadline=Deadline.after_ms(600))
-    scored = [candidate for candidate in ranking.candidates if len(candidate.trace) == 2]
-    assert 2 <= len(scored) < 42
-    rest = [candidate.doc_id for candidate in ranking.candidates[len(scored) :]]
-    assert rest == [f"d{place}" for place in range(len(scored), 42)]
+    clock = ManualClock()
+    slow = FunctionScorer(lambda _query, text: float(len(text)), seconds_per_pair=1, sleep=clock.sleep)
+    ranking = PassageStage(slow).rerank(ranking_of(["a", "bb", "ccc", "c"]), deadline=Deadline.after_ms(2_000, clock))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d0", "d2", "d3"]
+    assert [len(candidate.trace) for candidate in ranking.candidates] == [2, 2, 1, 1]
 
 
 def test_no_time_at_all_is_an_error():
     with pytest.raises(DeadlineExceeded):
-        PassageStage(FunctionScorer()).rerank(ranking_of(["a"]), deadline=Deadline(time.monotonic() - 1))
+        PassageStage(FunctionScorer()).rerank(ranking_of(["a"]), deadline=Deadline(0.0))
 
 
 def test_a_bad_passage_does_not_fail_its_document():

@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.sentences import Sentences
 from osrerank.stages.sentence_splitting import cleaned, sentence_spans
 from osrerank.stages.sentences import SentenceStage, interpolate
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Deadline
 from tests.rankings import ranking_of
 
@@ -105,8 +105,9 @@ def test_limit_and_deadline():
     text = " ".join(f"{place} is a number." for place in range(40))
     limited = SentenceStage(VALUE, Sentences(limit=3)).rerank(ranking_of([text, text]))
     assert limited.reports[0].inferences == 6
-    slow = FunctionScorer(VALUE.function, seconds_per_pair=0.02)
-    hurried = SentenceStage(slow).rerank(ranking_of([text, text, text]), deadline=Deadline.after_ms(150))
+    clock = ManualClock()
+    slow = FunctionScorer(VALUE.function, seconds_per_pair=1, sleep=clock.sleep)
+    hurried = SentenceStage(slow).rerank(ranking_of([text, text, text]), deadline=Deadline.after_ms(7_000, clock))
     assert hurried.reports[0].applied == "partial"
     assert all(len(candidate.trace) == 2 for candidate in hurried.candidates)
 

@@ -85,6 +85,7 @@ def test_a_thread_carries_the_trace_on():
         assert tree(told(exporter)) == [["search", [["part", []]]]]
 
 
+@pytest.mark.long
 def test_without_a_tracer_nothing_is_imported():
     code = """
 import sys

@@ -17,6 +17,7 @@ from safetensors.torch import load_file  # noqa: E402 - needs torch
 from osrerank.errors import ConfigError, EvaluationError, FormatError, ModelLoadError  # noqa: E402
 from osrerank.scoring.model_files import read_card  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
+from osrerank.testing import ManualClock  # noqa: E402
 from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.examples.sources import open_source  # noqa: E402
 from osrerank.training.fit import Request, distill, train  # noqa: E402
@@ -39,11 +40,24 @@ def request(examples: Path, output: Path, recipe: Recipe = SMALL, **changes: obj
     return Request(output=output, recipe=recipe, **given)
 
 
+def minutes(steps: int) -> dict[str, object]:
+    """Return the options of a call whose time is over after so many steps, of a minute each."""
+    clock = ManualClock()
+
+    def pass_by(line: str) -> None:
+        clock.sleep(60.0 * line.startswith("step "))
+
+    return {"max_minutes": steps - 0.5, "clock": clock, "report": pass_by}
+
+
 def curve(folder: Path) -> list[dict[str, str]]:
     return read_curve(folder / "curve.csv")
 
 
-@pytest.mark.parametrize("recipe", [SMALL, replace(SMALL, loss="pointwise", draw="balanced", mine_at=0.0)])
+POINTWISE = replace(SMALL, loss="pointwise", draw="balanced", mine_at=0.0)
+
+
+@pytest.mark.parametrize("recipe", [SMALL, pytest.param(POINTWISE, marks=pytest.mark.slow)])
 def test_a_model_learns_and_scores_the_same_after_it_was_written(
     examples: Path, tmp_path: Path, recipe: Recipe
 ) -> None:
@@ -82,7 +96,7 @@ def with_scores(examples: Path, output: Path) -> Path:
     return output
 
 
-@pytest.mark.parametrize("start", ["cross-encoder", "bi-encoder"])
+@pytest.mark.parametrize("start", ["cross-encoder", pytest.param("bi-encoder", marks=pytest.mark.slow)])
 def test_scores_that_the_examples_bring_are_learnt_and_labels_are_not_looked_at(
     examples: Path, tmp_path: Path, start: str
 ) -> None:
@@ -114,19 +128,12 @@ def test_an_example_without_scores_is_named(examples: Path, tmp_path: Path) -> N
     assert not (tmp_path / "made.training").exists()
 
 
-@pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
-@pytest.mark.parametrize("stops", [(1, 4, 5, 6, 9)])
-def test_a_stopped_training_goes_on_to_the_last_bit(
-    examples: Path, tmp_path: Path, stops: tuple[int, ...], kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kind", ["cross-encoder", pytest.param("bi-encoder", marks=pytest.mark.slow)])
+def test_a_stopped_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Path, kind: str) -> None:
     start = CLASSIFIER if kind == "cross-encoder" else carded(tmp_path / "start")
     train(request(examples, tmp_path / "whole", source=start))
-    from osrerank.training.loop import Training
-
-    for stop in stops:
-        monkeypatch.setattr(Training, "is_over", lambda training, stop=stop: training.state.step == stop)
-        assert train(request(examples, tmp_path / "parts", source=start)) is None
-    monkeypatch.setattr(Training, "is_over", lambda training: False)
+    for steps in (1, 3, 1, 1, 3):
+        assert train(request(examples, tmp_path / "parts", source=start, **minutes(steps))) is None
     assert train(request(examples, tmp_path / "parts", source=start)) == tmp_path / "parts"
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
@@ -139,6 +146,7 @@ def test_a_stopped_training_goes_on_to_the_last_bit(
     )
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Path) -> None:
     train(request(examples, tmp_path / "whole"))
     code = (
@@ -317,6 +325,7 @@ def test_logits_go_from_a_cross_encoder_to_a_bi_encoder(examples: Path, tmp_path
     assert f"the student began as `{start.name}`" in (tmp_path / "made" / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_network_learns_the_same(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, steps=3, dropout=0.0, mine_at=0.0, evaluate_every=3)
@@ -339,6 +348,7 @@ def test_a_checkpoint_is_tensors_and_json(examples: Path, tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.slow
 def test_bfloat16_in_a_process_of_its_own(examples: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from dataclasses import replace; from pathlib import Path\n"

@@ -14,8 +14,7 @@ from safetensors.torch import load_file  # noqa: E402 - with its twins
 from osrerank.errors import ConfigError  # noqa: E402
 from osrerank.training import loop  # noqa: E402
 from osrerank.training.fit import train  # noqa: E402
-from osrerank.training.loop import Training  # noqa: E402
-from tests.unit.training.test_fit import SMALL, curve, request  # noqa: E402
+from tests.unit.training.test_fit import SMALL, curve, minutes, request  # noqa: E402
 
 HALF = replace(SMALL, precision="fp16", mine_at=0.0, bias_correction=True)
 
@@ -43,14 +42,13 @@ def test_processes_that_were_not_joined_are_refused(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def stopped(examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stopped(examples: Path, tmp_path: Path) -> Path:
     """The state file of a training that was stopped after 4 of its 10 steps."""
-    monkeypatch.setattr(Training, "is_over", lambda training: training.state.step == 4)
-    assert train(request(examples, tmp_path / "parts", HALF)) is None
-    monkeypatch.setattr(Training, "is_over", lambda training: False)
+    assert train(request(examples, tmp_path / "parts", HALF, **minutes(4))) is None
     return tmp_path / "parts.training" / "step-4" / "state.json"
 
 
+@pytest.mark.slow
 def test_it_learns_as_in_fp32_and_writes_fp32(examples: Path, tmp_path: Path) -> None:
     for name, precision in (("half", "fp16"), ("whole", "fp32")):
         train(request(examples, tmp_path / name, replace(HALF, precision=precision, rate=1e-4)))
@@ -60,6 +58,7 @@ def test_it_learns_as_in_fp32_and_writes_fp32(examples: Path, tmp_path: Path) ->
     assert {tensor.dtype for tensor in load_file(tmp_path / "half" / "model.safetensors").values()} == {torch.float32}
 
 
+@pytest.mark.slow
 def test_a_stopped_one_goes_on_with_its_scale_to_the_last_bit(examples: Path, tmp_path: Path, stopped: Path) -> None:
     state = json.loads(stopped.read_text())
     assert state["scaler"]["scale"] == 65536 / 2 ** state["skipped"]

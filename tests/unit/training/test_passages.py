@@ -179,6 +179,7 @@ def test_how_documents_are_cut_is_checked(official: dict[str, str], tmp_path: Pa
         assert said in capsys.readouterr().err.replace("\n", " ")
 
 
+@pytest.mark.long
 def test_a_model_of_256_tokens_is_trained_chosen_and_used(tmp_path: Path) -> None:
     """ICIP's recipe; what lies beyond 256 tokens changes no score."""
     from osrerank.cli.train import request_of

@@ -15,6 +15,7 @@ from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.pretrain import IGNORED, MaskedSteps, Shape, new_encoder, pretrain  # noqa: E402
 from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
+from tests.unit.training.test_fit import minutes  # noqa: E402
 
 TOKENIZER = ROOT / "tests" / "data" / "tiny-bert-two-labels" / "tokenizer.json"
 RECIPE = replace(PRESETS["masked"], steps=6, batch=4, max_tokens=32, max_query_tokens=16, rate=1e-3)
@@ -70,6 +71,7 @@ def test_separators_are_never_hidden_and_a_text_has_none_of_its_own() -> None:
         assert int((targets != IGNORED).sum()) == max(1, round(0.15 * int((ids != last).sum() - 1)))
 
 
+@pytest.mark.long
 def test_the_papers_recipe_packs_and_an_option_keeps_texts_apart(corpus: Path, tmp_path: Path) -> None:
     assert Recipe.of(None, "target-corpus").pack
     assert not Recipe.of({"name": "target-corpus", "pack": False}, "target-corpus").pack
@@ -83,6 +85,7 @@ def test_the_papers_recipe_packs_and_an_option_keeps_texts_apart(corpus: Path, t
         assert said[0].startswith(expected)
 
 
+@pytest.mark.long
 def test_a_model_of_fewer_positions_has_shorter_sequences(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
     config = json.loads((start / "config.json").read_text())
@@ -132,14 +135,10 @@ def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from osrerank.training.loop import Training
-
+def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
     pretrain(start, tmp_path / "whole", [corpus], RECIPE, report=str)
-    monkeypatch.setattr(Training, "is_over", lambda training: training.state.step == 3)
-    assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, report=str) is None
-    monkeypatch.setattr(Training, "is_over", lambda training: False)
+    assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, **minutes(3)) is None
     assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, report=str) is not None
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)

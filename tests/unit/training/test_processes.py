@@ -63,6 +63,7 @@ Path(f"shared.{machine.number}").write_text(f"{machine.precision} {machine.devic
 """
 
 
+@pytest.mark.slow
 def test_processes_without_cuda_share_their_gradients(tmp_path: Path) -> None:
     (tmp_path / "share.py").write_text(SHARE, encoding="utf-8")
     run(2, ["share.py"], tmp_path)
@@ -85,6 +86,7 @@ Path(f"left.{machine.number}").write_text("".join(name for name in names if "glo
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the threads' names are read from Linux's /proc")
 def test_no_thread_of_the_group_outlives_it(tmp_path: Path) -> None:
     (tmp_path / "leave.py").write_text(LEAVE, encoding="utf-8")
@@ -96,6 +98,7 @@ def numbers(folder: Path, column: str) -> list[float]:
     return [float(row[column]) for row in read_curve(folder / "curve.csv") if row[column]]
 
 
+@pytest.mark.slow
 def test_several_processes_train_the_model_that_one_trains(examples: Path, tmp_path: Path) -> None:
     for processes in (1, 3):  # three: a step has two lots here, so one has nothing to do
         said = trained(examples, tmp_path / str(processes), processes)
@@ -111,12 +114,14 @@ def test_several_processes_train_the_model_that_one_trains(examples: Path, tmp_p
     assert not list(tmp_path.glob("*.training"))
 
 
+@pytest.mark.slow
 def test_a_process_without_a_share_trains_in_mixed_precision_too(examples: Path, tmp_path: Path) -> None:
     said = trained(examples, tmp_path / "half", 3, recipe=RECIPE.replace("fp32", "mixed"))
     assert "step 6 of 6" in said
     assert all(np.isfinite(numbers(tmp_path / "half", "loss")))
 
 
+@pytest.mark.slow
 def test_what_two_processes_left_unfinished_goes_on(examples: Path, tmp_path: Path) -> None:
     said = trained(examples, tmp_path / "made", 2, "--max-minutes", "0.000001")
     assert "step 6 of 6" not in said

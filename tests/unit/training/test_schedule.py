@@ -34,6 +34,7 @@ def planned(sequences: float, development: Development | None = None):
     return schedule(development, sequences * per_query(), "mono", 10_000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sequences", "queries", "measurements", "before"),
     [

@@ -39,6 +39,7 @@ def advice(collection: Collection) -> Advice:
     return advice_of(collection, 1.0)
 
 
+@pytest.mark.long
 def test_a_model_that_helps(advice: Advice) -> None:
     assert (advice.verdict.outcome, advice.choice.verdict.outcome) == ("helps", "helps")
     assert advice.recommended["pipeline"] == "mono"
@@ -47,6 +48,7 @@ def test_a_model_that_helps(advice: Advice) -> None:
     assert 0 < len(lines(advice)) < 20
 
 
+@pytest.mark.long
 def test_a_model_that_hurts(collection: Collection) -> None:
     found = advice_of(collection, -1.0)
     assert found.verdict.outcome == "hurts"
@@ -54,6 +56,7 @@ def test_a_model_that_hurts(collection: Collection) -> None:
     assert found.recommended == {"pipeline": "none"} or found.choice.verdict.difference > 0
 
 
+@pytest.mark.long
 def test_offline_orders_are_those_of_a_search(client: Client, collection: Collection) -> None:
     """Depth and blend are computed from one search, exactly as searches with these options order."""
     advice = advise(client, INDEX, collection.queries[:10], collection.qrels, depths=(5,))
@@ -94,6 +97,7 @@ def command(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return run
 
 
+@pytest.mark.long
 def test_the_command_writes_what_connect_reads(command: Callable[..., Result], collection: Collection) -> None:
     old = '[rerank]\ndepth = 10\n[index."other".rerank]\npassages = {aggregation = "maxp"}\n'
     Path("osrerank.toml").write_text(old)

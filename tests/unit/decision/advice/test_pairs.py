@@ -53,6 +53,7 @@ def test_pairs_that_know_more_stay_as_they_are(tmp_path: Path, monkeypatch: pyte
     assert (options.pipeline, options.duo_depth, options.pairs.aggregation) == ("mono-duo", 20, "min")
 
 
+@pytest.mark.long
 def test_pairs_that_confuse_are_judged_and_go(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path}"
     advice = advice_with(url, duo_depth=15, scorer=KNOWING, duo_scorer=CONFUSED)

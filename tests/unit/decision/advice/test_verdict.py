@@ -69,6 +69,7 @@ def noise(seed: int, effect: float, queries: int = QUERIES) -> tuple[np.ndarray,
     return before, values
 
 
+@pytest.mark.slow
 def test_two_noises_are_seldom_told_apart() -> None:
     """Of a thousand draws of both noises, at most 65 say help or hurt: of rerank=True, and of the best setting."""
     query_ids = [str(number) for number in range(QUERIES)]
@@ -80,6 +81,7 @@ def test_two_noises_are_seldom_told_apart() -> None:
     assert max(decided.values()) <= 65, decided
 
 
+@pytest.mark.long
 def test_the_promise_is_kept_on_other_queries() -> None:
     """The chosen setting's mean over 5,000 other queries is within the 95% interval in nine of ten draws or more."""
     query_ids = [str(number) for number in range(QUERIES)]

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from osrerank.embedded.errors import Fault
 from osrerank.embedded.storage.engine import MAX_WRITERS
 from osrerank.embedded.storage.lock import WriterLock
 from osrerank.embedded.storage.store import Row, Store
+from tests.waiting import wait_until
 
 Opener = Callable[..., OpenSearch]
 
@@ -91,17 +91,16 @@ def test_stored_document_that_cannot_be_indexed_keeps_none_back(
     assert "document [bad] of [a] cannot be searched" in caplog.text
 
 
+@pytest.mark.long
 def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     holder, other = WriterLock(tmp_path), WriterLock(tmp_path)
     holder.acquire()
     process = os.fork()
     if process == 0:
-        time.sleep(5)
-        os._exit(0)
-    time.sleep(0.2)
+        signal.pause()  # until it is killed
     holder.release()
     try:
-        assert other.try_acquire()
+        wait_until(other.try_acquire)  # the child lets go of it when it runs
     finally:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)

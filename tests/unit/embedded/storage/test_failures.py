@@ -145,7 +145,7 @@ def test_damaged_search_index_is_built_again(
     assert "again from the store" in caplog.text
 
 
-@pytest.mark.parametrize("point", range(5))
+@pytest.mark.parametrize("point", [0, 2, *(pytest.param(point, marks=pytest.mark.slow) for point in (1, 3, 4))])
 def test_killed_while_indexing(open_engine: Opener, tmp_path: Path, point: int) -> None:
     killed_and_reopened(open_engine, tmp_path, random.Random(point))
 

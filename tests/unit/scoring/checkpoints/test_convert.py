@@ -110,6 +110,7 @@ FORMS: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_the_logits_are_those_of_the_old_form(tmp_path: Path, form: str) -> None:
     head, write = FORMS[form]
@@ -294,6 +295,7 @@ RELEASED: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", RELEASED)
 def test_a_released_form_is_exported_and_scores_in_both_backends_as_its_network(tmp_path: Path, form: str) -> None:
     from osrerank.cli import main

@@ -43,6 +43,7 @@ def test_what_ranks_passes() -> None:
     assert str(found).endswith("head logits2, label 1, lower case, 2 segment rows, SHA-256 abc")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("card", "function", "cause"),
     [
@@ -63,6 +64,8 @@ def test_what_does_not_rank_is_refused(card: ModelCard, function: Callable[[str,
         checked(scorer, MONO, card)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_the_shipped_model_passes() -> None:
     with closing(load_scorer("osrerank/e5-small")) as scorer:
         assert self_check(scorer, MONO, scorer.card).right == PAIRS

@@ -174,6 +174,7 @@ def test_scores_are_kept(scorer_of):
     assert again.values.tolist() == first.values.tolist()
 
 
+@pytest.mark.long
 def test_a_forked_child_has_connections_of_its_own(scorer_of):
     with answering(by_length) as server:
         scorer = scorer_of(server.url)

@@ -24,6 +24,7 @@ def ids(text: str) -> list[int]:
     return Tokenizer.from_file(str(TINY / "tokenizer.json")).encode(text).ids
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_cosines_of_a_padded_batch_equal_the_definition(pooling: str) -> None:
     pairs = [(query, text) for query in QUERIES for text in DOCUMENTS]

@@ -58,6 +58,7 @@ def test_an_fp32_graph_has_the_weights_themselves(tmp_path: Path, form: str) -> 
         np.testing.assert_array_equal(after[name], before[name], err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["one-label", "bi-encoder"])
 def test_an_int8_graph_has_them_to_half_a_step(tmp_path: Path, form: str) -> None:
     recipe = Recipe(outlying="apart")
@@ -81,6 +82,7 @@ def test_outlying_channels_come_back_exactly(tmp_path: Path) -> None:
     assert exact.sum() == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["one-label", "two-labels", "duo"])
 def test_smoothed_weights_come_back_without_what_smoothing_multiplied_them_by(tmp_path: Path, form: str) -> None:
     made, before = exported(tmp_path, form, precision="int8", recipe=Recipe(outlying="smooth", outlier_gain=1.0))
@@ -115,6 +117,7 @@ def test_torch_scores_without_safetensors(tmp_path: Path, form: str) -> None:
     np.testing.assert_allclose(found[0], found[2], atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mono", "mono-small"])
 def test_the_shipped_models_run_in_torch(name: str) -> None:
     scorers = [load_scorer(f"osrerank/{name}", backend=backend) for backend in ("onnx", "torch")]

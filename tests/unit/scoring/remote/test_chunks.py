@@ -1,6 +1,7 @@
 """A search's pairs among workers: each once, in shares of like cost, first ones first."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from osrerank.scoring.remote.chunks import divide, gather
 from osrerank.types import Scores
 
 
+@pytest.mark.long
 @given(
     st.lists(st.integers(0, 20_000), min_size=1, max_size=300),
     st.integers(1, 9),

@@ -17,6 +17,7 @@ from osrerank.settings import Settings
 OLD, NEW = b"an-old-key-of-24-letters", b"a-new-key-of-24-letters!"
 
 
+@pytest.mark.long
 @given(st.binary(max_size=200), st.data())
 def test_a_sealed_message_opens_and_one_that_was_touched_does_not(message, data):
     signer = Signer([NEW])

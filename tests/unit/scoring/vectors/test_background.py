@@ -42,6 +42,7 @@ def test_a_task_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> No
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_has_none_of_its_parents_tasks() -> None:
     background, hold = Background(), threading.Event()

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from osrerank.errors import OsrerankError
 from osrerank.scoring.vectors import file as file_module
 from osrerank.scoring.vectors.file import FileStore, file_store
 from osrerank.scoring.vectors.store import MemoryStore, VectorStore
+from osrerank.testing import ManualClock
 
 MEGABYTE = 1_000_000
 RECORD = bytes(2_000)
@@ -149,17 +149,18 @@ def test_what_is_too_large_is_not_kept(store: FileStore, caplog: pytest.LogCaptu
     assert store.read([key(1)]) == {}
 
 
-def test_a_record_is_gone_after_its_time(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time()
+def test_a_record_is_gone_after_its_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = FileStore(tmp_path, most_bytes=4 * MEGABYTE, ttl_s=3600, clock=clock)
     store.write(records(1))
-    monkeypatch.setattr("time.time", lambda: now + 1900)  # the next generation
+    clock.sleep(1900)  # the next generation
     store.write(records(1, start=1))
     assert len(store.read([key(0), key(1)])) == 2
-    monkeypatch.setattr("time.time", lambda: now + 3700)
+    clock.sleep(1800)
     assert list(store.read([key(0), key(1)])) == [key(1)]
-    monkeypatch.setattr("time.time", lambda: now + 3800)
+    clock.sleep(100)
     store.write(records(1, start=2))  # begins the third, and deletes the first
-    monkeypatch.setattr("time.time", lambda: now)
+    clock.sleep(-3800)
     assert sorted(store.read([key(0), key(1), key(2)])) == [key(1), key(2)]
 
 
@@ -186,6 +187,7 @@ def writer(folder: Path, start: int, stop: int) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 def test_processes_share_it(store: FileStore) -> None:
     store.write(records(1))
     with writer(store.folder, 100, 160) as one, writer(store.folder, 200, 260) as other:
@@ -194,17 +196,22 @@ def test_processes_share_it(store: FileStore) -> None:
     assert len(store.read(asked)) == len(asked)
 
 
+@pytest.mark.long
 def test_a_process_that_may_keep_more_is_followed(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
     assert store.write(records(10)) == 10  # the file is mapped at 2 MB
     for last in (2_000, 4_000):
-        command = [sys.executable, "-c", WRITER, str(store.folder), str(last - 2_000), str(last), str(64 * MEGABYTE)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        script = (
+            f"{WRITER.partition('start')[0]}store.write({{n.to_bytes(16, 'big'): bytes(2000) for n in range({last})}})"
+        )
+        command = [sys.executable, "-c", script, str(store.folder), "0", "0", str(64 * MEGABYTE)]
+        subprocess.run(command, check=True)
         assert len(store.read([key(number) for number in range(last)])) == last
     assert store.write(records(10, start=9_000)) == 10
     assert len(store.read([key(number) for number in (3_999, 9_000)])) == 2
     assert caplog.text == ""
 
 
+@pytest.mark.long
 def test_a_killed_writer_leaves_whole_records(store: FileStore) -> None:
     with writer(store.folder, 0, 1_000_000) as killed:
         assert killed.stdout is not None
@@ -216,6 +223,7 @@ def test_a_killed_writer_leaves_whole_records(store: FileStore) -> None:
     assert store.write(records(1, start=5000)) == 1  # the lock that it held is free
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_opens_it_anew(store: FileStore) -> None:
     store.write(records(2))
@@ -228,6 +236,7 @@ def test_a_forked_child_opens_it_anew(store: FileStore) -> None:
     assert store.write(records(1, start=8)) == 1
 
 
+@pytest.mark.long
 def test_another_process_sees_that_records_were_dropped(store: FileStore) -> None:
     store.write(records(5))
     command = "import sys; from pathlib import Path; from osrerank.scoring.vectors.file import FileStore as F; "

@@ -1,5 +1,6 @@
 """Records made in torch are those of the model's graph up to rounding."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,24 +10,21 @@ from osrerank import connect
 from osrerank.indexing import bi_encoder_of, build_vectors
 from osrerank.scoring.vectors.store import MemoryStore
 from osrerank.types import NEVER, Deadline
-from tests.bi_encoders import plain
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
 import torch
 
-from osrerank.export.export_model import ExportOptions, export_model
 from tests.unit.scoring.vectors.test_scorer import DOCUMENTS, MONO, QUERY, opened
 
 
 @pytest.fixture(scope="module", params=["cls", "mean"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    export_model(plain(folder / "plain"), folder / "made", ExportOptions(pooling=request.param, precision="fp32"))
-    return folder / "made"
+def directory(request: pytest.FixtureRequest, bi_encoder: Callable[..., Path]) -> Path:
+    return bi_encoder(pooling=request.param, precision="fp32")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "tolerance"), [("auto", 2e-4), ("bf16", 0.1)])
 def test_scores_are_the_same_up_to_rounding(directory: Path, dtype: str, tolerance: float) -> None:
     if torch.cuda.is_available() and dtype == "auto":
@@ -61,6 +59,7 @@ def test_batches_are_of_one_length_and_a_deadline_ends_between_them(
     assert scorer._maker.make(DOCUMENTS, Deadline.after_ms(-1)).records == {}
 
 
+@pytest.mark.long
 def test_an_index_is_built_in_torch_and_searched_with_its_graphs(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,22 +10,16 @@ import pytest
 from osrerank.options.passages import Passages
 from osrerank.scoring.cache.local import LocalStore, NoStore
 from osrerank.scoring.cache.scorer import CachedScorer
-from osrerank.scoring.onnx_scorer import EncoderBackend
 from osrerank.scoring.passages import score_parts
-from osrerank.scoring.throughput import Throughput
 from osrerank.scoring.vectors.long_record import LongRecord
 from osrerank.scoring.vectors.record import Bits, Record, sealed
 from osrerank.scoring.vectors.request import FetchedVectors
 from osrerank.scoring.vectors.scorer import BiEncoderScorer
 from osrerank.scoring.vectors.store import MemoryStore
 from osrerank.stages.passages import PassageStage
+from osrerank.testing import ArithmeticEncoder, ManualClock
 from osrerank.types import NEVER, Candidate, Deadline, LongText, Section, Span
-from tests.bi_encoders import plain
-
-pytest.importorskip("torch")
-pytest.importorskip("onnx")
-
-from osrerank.export.export_model import ExportOptions, export_model
+from tests.bi_encoders import carded
 from tests.unit.scoring.vectors.test_scorer import WORDS, opened
 
 QUERY = "what causes low blood pressure"
@@ -43,17 +37,14 @@ def document(number: int, words: int) -> Candidate:
 CANDIDATES = [document(number, words) for number, words in enumerate(LENGTHS)]
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    options = ExportOptions(pooling="cls", document_prefix="say : ")
-    export_model(plain(folder / "plain"), folder / "made", options)
-    return folder / "made"
+@pytest.fixture
+def backend() -> ArithmeticEncoder:
+    return ArithmeticEncoder()
 
 
 @pytest.fixture
-def scorer(directory: Path) -> Iterator[BiEncoderScorer]:
-    scorer = opened(directory, MemoryStore(10_000_000), "standard")
+def scorer(tmp_path: Path, backend: ArithmeticEncoder) -> Iterator[BiEncoderScorer]:
+    scorer = opened(carded(tmp_path / "tiny"), MemoryStore(10_000_000), "standard", backend=backend)
     yield scorer
     scorer.close()
 
@@ -115,23 +106,17 @@ def test_how_it_is_cut_is_part_of_the_key(scorer: BiEncoderScorer) -> None:
     assert key(whole, sampled) != key(Candidate("another id", text, 0.0, 1), sampled)
 
 
-def test_a_deadline_cuts_off_later_passages_and_keeps_no_part_of_a_document(
-    scorer: BiEncoderScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded = EncoderBackend.encoded
-    asked: list[int] = []
-
-    def counted(self, ids):
-        asked.append(len(ids))
-        return encoded(self, ids)
-
-    monkeypatch.setattr(EncoderBackend, "encoded", counted)
-    monkeypatch.setattr(Throughput, "allows", lambda *_: len(asked) < 8)
-    found = scorer.score_passages(QUERY, texts_of(scorer), deadline=Deadline.after_ms(60_000))
+def test_a_deadline_cuts_off_later_passages_and_keeps_no_part_of_a_document(tmp_path: Path) -> None:
+    clock = ManualClock()
+    slow = ArithmeticEncoder(lambda _ids: clock.sleep(1), threads=1)
+    scorer = opened(carded(tmp_path / "tiny"), MemoryStore(10_000_000), "standard", backend=slow)
+    deadline = Deadline.after_ms(8_000, clock)
+    found = scorer.score_passages(QUERY, texts_of(scorer), deadline=deadline)
     assert all(not np.isnan(logits[0]) for logits in found.logits)
     assert (found.asked, found.encoded, found.attempted) == (14, found.attempted, found.inferences)
     assert 6 <= found.attempted < 14
     assert found.reached == len(CANDIDATES)
+    scorer.close()
 
 
 def test_after_the_deadline_nothing_is_attempted(scorer: BiEncoderScorer) -> None:
@@ -140,18 +125,18 @@ def test_after_the_deadline_nothing_is_attempted(scorer: BiEncoderScorer) -> Non
     assert (found.attempted, found.inferences, found.scored) == (0, 0, [])
 
 
-def test_a_passage_that_fails_leaves_the_others(scorer: BiEncoderScorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = EncoderBackend.encoded
+def test_a_passage_that_fails_leaves_the_others(tmp_path: Path) -> None:
     failing: list[bytes] = []
+    is_mended: list[bool] = []
 
-    def broken(self, ids):
+    def break_one(ids: np.ndarray) -> None:
         if not failing and len(ids) > 8:
             failing.append(ids.tobytes())
-        if ids.tobytes() in failing:
+        if ids.tobytes() in failing and not is_mended:
             raise RuntimeError("out of memory")
-        return encoded(self, ids)
 
-    monkeypatch.setattr(EncoderBackend, "encoded", broken)
+    backend = ArithmeticEncoder(break_one)
+    scorer = opened(carded(tmp_path / "tiny"), MemoryStore(10_000_000), "standard", backend=backend)
     found = scorer.score_passages(QUERY, texts_of(scorer))
     assert len(found.failures) == 1
     ((at, turn),) = found.failures
@@ -159,17 +144,18 @@ def test_a_passage_that_fails_leaves_the_others(scorer: BiEncoderScorer, monkeyp
     assert len(found.scored) == len(CANDIDATES)
     assert found.attempted == found.asked == 14
     scorer.records.flush()
-    monkeypatch.undo()
+    is_mended.append(True)
     again = scorer.score_passages(QUERY, texts_of(scorer))
     assert again.failures == {}
     assert again.encoded == len(found.places[at])  # no part of it was kept
+    scorer.close()
 
 
 def test_a_search_takes_along_what_was_computed(scorer: BiEncoderScorer) -> None:
     vectors = FetchedVectors({})
     cold = scorer.score_passages(QUERY, texts_of(scorer), vectors=vectors)
     assert len(vectors.new) == len(CANDIDATES)
-    elsewhere = opened(scorer._directory, None, "standard")
+    elsewhere = opened(scorer._directory, None, "standard", backend=ArithmeticEncoder())
     warm = elsewhere.score_passages(QUERY, texts_of(scorer), vectors=FetchedVectors(vectors.new))
     assert (warm.encoded, warm.known) == (0, 14)
     for some, other in zip(warm.logits, cold.logits, strict=True):

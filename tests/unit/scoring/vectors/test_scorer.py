@@ -1,10 +1,9 @@
 """A bi-encoder and a store of vectors: the scores of whole pairs, cold and warm the same."""
 
 import random
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +18,9 @@ from osrerank.scoring.vectors.configured import VectorStorage
 from osrerank.scoring.vectors.record import PROFILES
 from osrerank.scoring.vectors.scorer import BiEncoderScorer
 from osrerank.scoring.vectors.store import MemoryStore, VectorStore
+from osrerank.testing import ArithmeticEncoder, ManualClock
 from osrerank.types import Deadline, Scores
-from tests.bi_encoders import TINY, defined, plain
-
-pytest.importorskip("torch")
-pytest.importorskip("onnx")
-
-from osrerank.export.export_model import ExportOptions, export_model
+from tests.bi_encoders import TINY, carded, defined
 
 QUERY = "what causes low blood pressure"
 WORDS = ["blood", "pressure", "is", "low", "when", "the", "heart", "slow", "water", "wing", "flow", "heat", "of"]
@@ -36,26 +31,21 @@ POOLINGS = ("cls", "mean")
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that makes a model's directory, once for each pooling and precision."""
-    folder = tmp_path_factory.mktemp("models")
-    source = plain(folder / "plain")
+def models(bi_encoder: Callable[..., Path]) -> Callable[..., Path]:
+    """Return a function from pooling and precision to a model's directory."""
 
     def made(pooling: Pooling = "cls", precision: str = "fp32") -> Path:
-        directory = folder / f"{pooling}-{precision}"
-        if not directory.exists():
-            prefixes = {"query_prefix": "ask : ", "document_prefix": "say : "}
-            export_model(source, directory, ExportOptions(pooling=pooling, precision=precision, **prefixes))
-        return directory
+        return bi_encoder(pooling=pooling, precision=precision, query_prefix="ask : ", document_prefix="say : ")
 
     return made
 
 
 def opened(
-    directory: Path, store: VectorStore | None = None, profile: str = "exact", secret: bytes = b""
+    directory: Path, store: VectorStore | None = None, profile: str = "exact", secret: bytes = b"", backend: Any = None
 ) -> BiEncoderScorer:
+    """Return the model of a directory, or a backend in its place."""
     card = read_card(directory)
-    backend = EncoderBackend.load(directory, card, threads=2)
+    backend = backend or EncoderBackend.load(directory, card, threads=2)
     builder = InputBuilder.load(directory, card)
     return BiEncoderScorer(directory, card, builder, backend, VectorStorage(store, PROFILES[profile], secret))
 
@@ -202,66 +192,40 @@ def test_after_the_deadline_nothing_is_attempted(models: Callable[..., Path]) ->
     assert np.isnan(scores.values).all()
 
 
-def test_what_has_vectors_is_scored_where_time_is_short(
-    models: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = MemoryStore(10_000_000)
-    scorer = opened(models(), store, "standard")
+def test_what_has_vectors_is_scored_where_time_is_short(tmp_path: Path) -> None:
+    directory, store, clock = carded(tmp_path / "tiny"), MemoryStore(10_000_000), ManualClock()
+    scorer = opened(directory, store, "standard", backend=ArithmeticEncoder())
     scorer.remember(DOCUMENTS)
     expected = scorer.score("water", DOCUMENTS, MONO).values
     scorer.close()
-    scorer = opened(models(), store, "standard")
-    scorer.score(QUERY, [], [])
     texts = [f"unknown {number} {text}" if number == 3 else text for number, text in enumerate(DOCUMENTS)]
-    slow = threading.Event()
-    encoded = EncoderBackend.encoded
-
-    def waiting(self: EncoderBackend, ids: np.ndarray) -> np.ndarray:
-        slow.wait(0.6)
-        return encoded(self, ids)
-
-    monkeypatch.setattr(EncoderBackend, "encoded", waiting)
-    scores = scorer.score("water", texts, MONO, deadline=Deadline.after_ms(300))
-    slow.set()
+    scorer = opened(directory, store, "standard", backend=ArithmeticEncoder(lambda _ids: clock.sleep(1)))
+    scores = scorer.score("water", texts, MONO, deadline=Deadline.after_ms(300, clock))
     assert scores.reached in (3, len(DOCUMENTS))
     np.testing.assert_array_equal(np.delete(scores.values, 3), np.delete(expected, 3))
+    scorer.close()
 
 
-def test_what_a_deadline_cut_off_is_encoded_afterwards(
-    models: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded = EncoderBackend.encoded
-
-    def slow(self: EncoderBackend, ids: np.ndarray) -> np.ndarray:
-        time.sleep(0.05)
-        return encoded(self, ids)
-
-    monkeypatch.setattr(EncoderBackend, "encoded", slow)
-    store = MemoryStore(10_000_000)
-    scorer = opened(models(), store, "standard")
-    scores = scorer.score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(400))
+def test_what_a_deadline_cut_off_is_encoded_afterwards(tmp_path: Path) -> None:
+    store, clock = MemoryStore(10_000_000), ManualClock()
+    slow = ArithmeticEncoder(lambda _ids: clock.sleep(1), threads=1)
+    scorer = opened(carded(tmp_path / "tiny"), store, "standard", backend=slow)
+    scores = scorer.score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(8_000, clock))
     assert 0 < scores.reached < len(DOCUMENTS)
-    until = time.monotonic() + 30
-    while store.size().records < len(set(DOCUMENTS)) and time.monotonic() < until:
-        time.sleep(0.05)
+    scorer._late.close()  # waits for what is encoded after the answer
+    scorer.records.flush()
     assert store.size().records == len(set(DOCUMENTS))
-    monkeypatch.undo()
     assert scorer.score(QUERY, DOCUMENTS, MONO).reached == len(DOCUMENTS)
     scorer.close()
 
 
-def test_a_text_that_fails_does_not_fail_its_neighbours(
-    models: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded = EncoderBackend.encoded
-
-    def failing(self: EncoderBackend, ids: np.ndarray) -> np.ndarray:
+def test_a_text_that_fails_does_not_fail_its_neighbours(tmp_path: Path) -> None:
+    def refuse(ids: np.ndarray) -> None:
         if len(ids) > 300:
             raise RuntimeError("out of memory")
-        return encoded(self, ids)
 
-    monkeypatch.setattr(EncoderBackend, "encoded", failing)
-    scores = opened(models(), profile="standard").score(QUERY, DOCUMENTS, MONO)
+    scorer = opened(carded(tmp_path / "tiny"), profile="standard", backend=ArithmeticEncoder(refuse))
+    scores = scorer.score(QUERY, DOCUMENTS, MONO)
     assert list(scores.failures) == [len(DOCUMENTS) - 1]
     assert "out of memory" in scores.failures[len(DOCUMENTS) - 1]
     assert np.isfinite(scores.values[:-1]).all()

@@ -12,7 +12,7 @@ from osrerank.server.api.queue import Rate, Task, TaskQueue
 from osrerank.server.api.service import Busy, Question, Service
 from osrerank.service import RerankService
 from osrerank.settings import Settings
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Scores
 
 
@@ -33,21 +33,22 @@ def test_rate():
 
 def test_a_small_request_does_not_wait_for_large_ones():
     order = []
+    may_go_on = threading.Event()
 
     def task(name, tokens):
-        return Task(tokens, lambda: order.append(name) or time.sleep(0.01) or name)
+        return Task(tokens, lambda: (may_go_on.wait(10) and order.append(name)) or name)
 
     async def scenario():
         queue = TaskQueue(1)
         large = [asyncio.ensure_future(queue.run([task(name, 1_000) for _ in range(20)])) for name in "AB"]
-        await asyncio.sleep(0.03)
+        asyncio.get_running_loop().call_soon(may_go_on.set)  # when the small one waits, too
         assert await queue.run([task("small", 10)]) == ["small"]
         assert queue.wait_s(10) <= queue.wait_s(1 << 62)
         assert [await one for one in large] == [["A"] * 20, ["B"] * 20]
         queue.close()
 
     asyncio.run(scenario())
-    assert order.index("small") < 10
+    assert order.index("small") < 3
     turns = [name for name in order if name != "small"]
     assert abs(turns[:20].count("A") - 10) <= 1
 
@@ -60,11 +61,11 @@ def test_small_requests_do_not_starve_a_large_one():
         async def keep_busy(large):
             nonlocal small
             while not large.done():
-                await asyncio.gather(*(queue.run([Task(100, lambda: time.sleep(0.001))]) for _ in range(4)))
+                await asyncio.gather(*(queue.run([Task(100, lambda: None)]) for _ in range(4)))
                 small += 4
                 assert small < 2_000
 
-        tasks = [Task(1_000, lambda: time.sleep(0.001)) for _ in range(3)]
+        tasks = [Task(1_000, lambda: None) for _ in range(3)]
         await keep_busy(asyncio.gather(queue.run(tasks)))
         queue.close()
 
@@ -72,23 +73,28 @@ def test_small_requests_do_not_starve_a_large_one():
 
 
 def test_what_waits_is_dropped_with_its_caller():
-    ran = threading.Semaphore(0)
+    ran, begun, may_go_on = [], threading.Event(), threading.Event()
+
+    def compute():
+        begun.set()
+        ran.append(may_go_on.wait(10))
 
     async def scenario():
         queue = TaskQueue(1)
-        leaving = asyncio.ensure_future(queue.run([Task(100, lambda: time.sleep(0.05) or ran.release())] * 50))
-        await asyncio.sleep(0.02)
+        leaving = asyncio.ensure_future(queue.run([Task(100, compute)] * 50))
+        await asyncio.to_thread(begun.wait, 10)
         leaving.cancel()
+        asyncio.get_running_loop().call_soon(may_go_on.set)
         assert await queue.run([Task(100, lambda: 5)]) == [5]
         assert queue.wait_s(1 << 62) == 0
         queue.close()
 
     asyncio.run(scenario())
-    assert ran._value <= 2
+    assert ran == [True]
 
 
-def service(scorer, **limits):
-    return Service(RerankService(Settings.load(), scorer), Limits(**limits))
+def service(scorer, clock=time.monotonic, **limits):
+    return Service(RerankService(Settings.load(), scorer, clock=clock), Limits(**limits))
 
 
 def question(count, size=8_000):
@@ -96,33 +102,48 @@ def question(count, size=8_000):
 
 
 def test_scoring_ends_with_its_caller():
-    scored = []
-    slow = FunctionScorer(lambda _query, document: scored.append(document) or time.sleep(0.02) or 1.0)
+    scored, begun, may_go_on = [], threading.Event(), threading.Event()
+
+    def score(_query, document):
+        begun.set()
+        scored.append(document)
+        return float(may_go_on.wait(10))
 
     async def scenario():
-        reranks = service(slow)
+        reranks = service(FunctionScorer(score))
         leaving = asyncio.ensure_future(reranks.judge(question(500), NEVER))
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(begun.wait, 10)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
+        may_go_on.set()
         reranks.close()  # waits for what runs
 
     asyncio.run(scenario())
-    assert 0 < len(scored) < 100
+    assert 0 < len(scored) < 10
 
 
 @pytest.mark.parametrize("limits", [{"max_wait_s": 0.5}, {}])
 def test_a_request_that_would_be_late_is_refused_at_once(limits):
-    deadline = NEVER if limits else Deadline.after_ms(2_000)
+    clock, tenth, may_go_on = ManualClock(), threading.Event(), threading.Event()
+    scored = []
+
+    def sleep(seconds):
+        clock.sleep(seconds)
+        scored.append(seconds)
+        if len(scored) >= 10:
+            tenth.set()
+            assert may_go_on.wait(10)
 
     async def scenario():
-        reranks = service(FunctionScorer(seconds_per_pair=0.05), **limits)
+        reranks = service(FunctionScorer(seconds_per_pair=0.05, sleep=sleep), clock, **limits)
         first = asyncio.ensure_future(reranks.judge(question(200), NEVER))
-        await asyncio.sleep(0.5)
+        await asyncio.to_thread(tenth.wait, 10)
+        deadline = NEVER if limits else Deadline.after_ms(2_000, clock)
         with pytest.raises(Busy, match="would wait") as caught:
             await reranks.judge(question(200), deadline)
         assert 1 <= caught.value.retry_after_s <= 60
-        small = await asyncio.wait_for(reranks.judge(question(1, 4), Deadline.after_ms(5_000)), 5)
+        may_go_on.set()
+        small = await reranks.judge(question(1, 4), Deadline.after_ms(60_000, clock))
         assert small[0].order == (0,)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)

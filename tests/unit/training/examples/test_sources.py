@@ -210,6 +210,7 @@ def test_places_of_another_order_are_noticed(tmp_path: Path) -> None:
         Texts(path, kept_bytes=1)["d1"]
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:
     peaks = []
     for count in (5_000, 20_000):

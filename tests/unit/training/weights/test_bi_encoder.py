@@ -50,6 +50,7 @@ def test_training_computes_the_cosines_of_scoring(tmp_path: Path, pooling: str, 
     np.testing.assert_allclose(np.array(found) / TEMPERATURE, values(source), atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pooling", "prefix"), FORMS)
 def test_it_learns_and_scores_the_same_after_it_was_written(
     examples: Path, tmp_path: Path, pooling: str, prefix: str
@@ -72,6 +73,7 @@ def test_it_learns_and_scores_the_same_after_it_was_written(
         np.testing.assert_allclose(values(tmp_path / precision, "onnx"), values(made), atol=tolerance)
 
 
+@pytest.mark.long
 def test_a_student_of_fewer_layers_learns_its_teachers_logits(examples: Path, tmp_path: Path) -> None:
     source = carded(tmp_path / "source", "mean")
     recipe = replace(SMALL, name="logits", method="logits", mine_at=0.0)

@@ -31,6 +31,7 @@ def scores(directory: Path, backend: str) -> np.ndarray:
     return values
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_written_untrained_scores_as_before(form: str, tmp_path: Path) -> None:
     start = DATA / f"tiny-bert-{form}"
@@ -54,6 +55,7 @@ def test_layers_of_a_duo_model_are_selected() -> None:
     assert [tuple(kept.shape) for kept in (*probe.states, *probe.attention)] == [(1, 6, 32), (1, 6, 32), (1, 4, 6, 6)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("row", "expected"), [("zeros", 0.0), ("frozen", 0.0), ("copy", None)])
 def test_a_duo_models_third_row(row: str, expected: float | None) -> None:
     trainee = load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, third_row=row), kind="duo")

@@ -1,0 +1,22 @@
+"""tests/README.md names tests that are there, and that `make test` runs."""
+
+import ast
+import re
+
+import pytest
+
+from tests.servers import ROOT
+
+FOLDER = ROOT / "tests"
+PROMISES = re.findall(
+    r"`([\w/]+\.py)(?:::(test_\w+))?`", (FOLDER / "README.md").read_text("utf-8").partition("## What we")[2]
+)
+
+
+@pytest.mark.parametrize(("file", "name"), PROMISES)
+def test_a_promise_is_held_by_a_test_that_is_there_and_not_left_out(file: str, name: str) -> None:
+    tests = [one for one in ast.parse((FOLDER / file).read_text("utf-8")).body if isinstance(one, ast.FunctionDef)]
+    named = [one for one in tests if one.name == name or (not name and one.name.startswith("test_"))]
+    assert named
+    for one in named:
+        assert all(ast.unparse(mark) != "pytest.mark.slow" for mark in one.decorator_list)

@@ -1,0 +1,126 @@
+"""How long searches wait for workers: what is known of them, chunks that are lost, and when nobody is left."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from osrerank.errors import WorkerError
+from osrerank.scoring.remote.delivery import GIVE_UP_S, LOST_AFTER_S, NO_WORKER, Delivery, PendingChunk
+from osrerank.scoring.remote.messages import Heartbeat
+from osrerank.scoring.remote.signing import Signer
+from osrerank.scoring.remote.worker_group import FRESH_S, MOST_STALE_S, STILL_ASKED, LiveWorkers
+from osrerank.scoring.remote.worker_registry import BEAT_S
+from osrerank.testing import ManualClock
+from osrerank.types import NEVER, Advice, Deadline
+from tests.waiting import wait_until
+
+
+def heartbeat(*held: str) -> Heartbeat:
+    return Heartbeat("w", "host", "queue", "m", "id", Advice(), True, held, 0.0, 1, 0.0, 0.0)
+
+
+class Registry:
+    """The heartbeats of one worker; ``answers`` may be cleared, as by a broker that falls silent."""
+
+    def __init__(self) -> None:
+        self.beats: tuple[Heartbeat, ...] = (heartbeat(),)
+        self.answers = threading.Event()
+        self.answers.set()
+        self.reads = 0
+
+    def heartbeats(self) -> tuple[Heartbeat, ...]:
+        assert self.answers.wait(30)
+        self.reads += 1
+        return self.beats
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    made = Registry()
+    yield made
+    made.answers.set()
+
+
+def test_the_registry_is_read_once_while_what_it_said_is_fresh(registry: Registry) -> None:
+    clock = ManualClock()
+    workers: Any = LiveWorkers(registry, "m", clock)  # type: ignore[arg-type]
+    for _ in range(5):
+        assert workers.group().first.worker == "w"
+    assert registry.reads == 1
+    clock.sleep(FRESH_S)
+    workers.group()
+    workers.close()
+    assert registry.reads == 2
+
+
+def test_a_silent_registry_is_waited_for_only_when_too_little_is_known(registry: Registry) -> None:
+    clock = ManualClock()
+    workers = LiveWorkers(registry, "m", clock)  # type: ignore[arg-type]
+    workers.group()
+    registry.answers.clear()
+    clock.sleep(FRESH_S)
+    assert workers.group(Deadline.after_ms(50)).first.worker == "w"  # as it was known before
+    clock.sleep(MOST_STALE_S)
+    with pytest.raises(WorkerError, match=STILL_ASKED):
+        workers.group(Deadline.after_ms(50))
+    registry.answers.set()
+    workers.close()  # waits for the reading that is under way
+    assert workers.group().first.worker == "w"
+    workers.close()
+
+
+class Queue:
+    """Celery and Redis: what was sent, and no reply."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.replies: queue.Queue[bytes] = queue.Queue()
+
+    def send_task(self, _name: str, *, task_id: str, **_options: Any) -> None:
+        self.sent.append(task_id)
+
+    def blpop(self, _keys: list[str], timeout: float) -> None:
+        with pytest.raises(queue.Empty):
+            self.replies.get(timeout=0.001)
+
+    def llen(self, _name: str) -> int:
+        return 0
+
+
+def deliver(registry: Registry, broker: Queue, clock: ManualClock, until: Any) -> PendingChunk:
+    """Send a chunk, and let half a second pass again and again until something holds."""
+    delivery = Delivery(broker, broker, registry, Signer(), clock)  # type: ignore[arg-type]
+    chunk = PendingChunk("c1", "queue", b"request", NEVER)
+    call = threading.Thread(target=delivery.deliver, args=([chunk], NEVER))
+    call.start()
+    wait_until(lambda: broker.sent)
+    wait_until(lambda: clock.sleep(BEAT_S) or until(chunk))
+    delivery.close()
+    call.join(30)
+    return chunk
+
+
+def test_a_chunk_that_no_worker_holds_is_sent_again(registry: Registry) -> None:
+    broker, clock = Queue(), ManualClock()
+    began_s = clock()
+    chunk = deliver(registry, broker, clock, lambda chunk: chunk.sends == 2)
+    assert broker.sent[:2] == ["c1", "c1"]
+    assert clock() - began_s >= LOST_AFTER_S
+    assert chunk.losses == 0  # no worker had it
+
+
+def test_a_chunk_that_a_worker_holds_is_waited_for(registry: Registry) -> None:
+    broker, clock, registry.beats = Queue(), ManualClock(), (heartbeat("c1"),)
+    until_s = clock() + 4 * LOST_AFTER_S
+    deliver(registry, broker, clock, lambda _chunk: clock() > until_s)
+    assert broker.sent == ["c1"]
+
+
+def test_a_chunk_is_given_up_when_no_worker_has_been_there_for_seconds(registry: Registry) -> None:
+    broker, clock, registry.beats = Queue(), ManualClock(), ()
+    began_s = clock()
+    assert deliver(registry, broker, clock, lambda chunk: chunk.answer is not None).answer == NO_WORKER
+    assert clock() - began_s > GIVE_UP_S

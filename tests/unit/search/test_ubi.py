@@ -1,0 +1,145 @@
+"""The record of a search for User Behavior Insights, and the requests that write it, performed by hand."""
+
+from typing import Any
+
+import pytest
+from opensearchpy import RequestError, TransportError
+
+from osrerank.errors import ConfigError
+from osrerank.options.rerank import Rerank
+from osrerank.search.call import SearchCall
+from osrerank.search.ubi import EXISTS, REST_S, UbiRecords, index_body, record_of
+from osrerank.search.ubi_query import UbiQuery, without_ubi
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer, ManualClock
+from osrerank.types import NEVER, Deadline
+
+HITS = [{"_id": "7", "_source": {"sku": "S7"}}, {"_id": "9", "_source": {}, "fields": {"sku": ["S9", "S10"]}}]
+ANSWER: dict[str, Any] = {"hits": {"hits": HITS}, "rerank": {"applied": "partial"}}
+BODY = {"query": {"match": {"text": "salt"}}, "from": 2, "ext": {"ubi": {"query_id": "q1", "client_id": "me"}}}
+
+
+def query(**given: Any) -> UbiQuery:
+    ubi = UbiQuery.of({**BODY, "ext": {"ubi": {"query_id": "q1", "client_id": "me", **given}}}, {})
+    assert ubi is not None
+    return ubi
+
+
+def after(records: UbiRecords, answer: Any = ANSWER, deadline: Deadline = NEVER) -> Any:
+    """Begin to record the answer of a search."""
+    reranker = RerankService(Settings.load(), FunctionScorer())
+    options = Rerank(fields=("text",))
+    call = SearchCall.plan(reranker, options, None, BODY, {}, rerank=True, deadline=deadline)
+    return records.after(call, answer)
+
+
+def outcome(steps: Any, result: Any) -> dict[str, Any]:
+    """Return what the response says of the record after the last request."""
+    with pytest.raises(StopIteration) as end:
+        steps.throw(result) if isinstance(result, Exception) else steps.send(result)
+    marks: dict[str, Any] = end.value.value["rerank"]["ubi"]
+    return marks
+
+
+def test_the_record_has_the_page_and_what_the_search_says_of_itself() -> None:
+    record = record_of(query(query_attributes={"lang": "en"}), ANSWER, text="salt")
+    assert record["query_response_hit_ids"] == ["7", "9"]
+    assert (record["query_id"], record["user_query"], record["client_id"]) == ("q1", "salt", "me")
+    own = {"osrerank_applied": "partial", "osrerank_first_rank": "3"}
+    assert record["query_attributes"] == {"lang": "en", **own}
+    assert record["timestamp"].endswith("Z")
+    assert not {"application", "object_id_field"} & record.keys()  # nothing was said of them
+
+
+def test_the_users_own_words_come_before_the_text_that_hits_are_judged_by() -> None:
+    assert record_of(query(user_query="Salt?"), ANSWER, text="salt")["user_query"] == "Salt?"
+
+
+def test_an_interleaved_page_has_teams_session_and_experiment() -> None:
+    drawn = {"applied": True, "teams": "AB", "name": "bm25"}
+    marks = {"rerank": {"applied": True, "interleave": drawn}}
+    found = record_of(query(), {**ANSWER, **marks}, session="digest")["query_attributes"]
+    assert (found["osrerank_teams"], found["osrerank_session"], found["osrerank_experiment"]) == (
+        "AB",
+        "digest",
+        "bm25",
+    )
+
+
+def test_a_field_stands_for_a_hit_wherever_it_came_from() -> None:
+    record = record_of(query(object_id_field="sku"), ANSWER)
+    assert record["query_response_hit_ids"] == ["S7", "S9"]
+    assert record["object_id_field"] == "sku"
+
+
+def test_the_index_has_the_plugins_fields_and_no_other() -> None:
+    ours, embedded = (index_body(is_embedded=is_embedded)["mappings"] for is_embedded in (False, True))
+    assert ours["dynamic"] is False
+    assert ours["properties"]["query_id"] == {"type": "keyword", "ignore_above": 100}
+    assert ours["properties"]["query_attributes"] == {"type": "flat_object"}
+    assert embedded["properties"]["query_id"] == {"type": "keyword"}
+    assert embedded["properties"]["user_query"] == {"type": "text"}
+    assert embedded["properties"]["query_attributes"] == {"type": "object", "enabled": False}
+    assert ours["properties"].keys() == embedded["properties"].keys()
+
+
+def test_the_first_search_makes_the_index_and_later_ones_write_at_once() -> None:
+    records = UbiRecords(is_embedded=False)
+    steps = after(records)
+    asked = [next(steps), steps.send(False)]
+    asked.append(steps.throw(RequestError(400, EXISTS, {})))  # another search was faster
+    assert [(one.method, one.path) for one in asked] == [
+        ("HEAD", "/ubi_queries"),
+        ("PUT", "/ubi_queries"),
+        ("POST", "/ubi_queries/_doc"),
+    ]
+    assert asked[2].params["request_timeout"] == 2.0
+    assert outcome(steps, {}) == {"recorded": True, "reason": None, "query_id": "q1"}
+    assert next(after(records)).path == "/ubi_queries/_doc"
+
+
+@pytest.mark.parametrize(("left_ms", "timeout_s"), [(60_000, 2.0), (500, 0.5), (0, 0.1)])
+def test_the_record_takes_of_the_time_left_and_always_a_little(left_ms: float, timeout_s: float) -> None:
+    steps = after(UbiRecords(is_embedded=False), deadline=Deadline.after_ms(left_ms, ManualClock()))
+    assert next(steps).params["request_timeout"] == pytest.approx(timeout_s)
+
+
+def test_what_else_the_engine_says_in_ext_stays() -> None:
+    steps = after(UbiRecords(is_embedded=False), {**ANSWER, "ext": {"other": 1}})
+    next(steps)
+    steps.send(True)
+    with pytest.raises(StopIteration) as end:
+        steps.send({})
+    assert end.value.value["ext"] == {"other": 1, "ubi": {"query_id": "q1"}}
+
+
+def test_after_a_refusal_nothing_is_asked_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    records = UbiRecords(is_embedded=False, clock=clock)
+    steps = after(records)
+    next(steps)
+    refused = outcome(steps, TransportError(403, "security_exception", {}))
+    assert (refused["recorded"], refused["reason"]) == (False, "TransportError: security_exception")
+    assert "[ubi-lost] a search was not recorded in ubi_queries" in caplog.text
+    assert outcome(after(records), None)["reason"] == "the engine refused a record just now"
+    clock.sleep(REST_S)
+    assert next(after(records)).method == "HEAD"
+
+
+@pytest.mark.parametrize(
+    ("ubi", "named"),
+    [
+        ("q1", r"ext\.ubi of the search is 'q1'; it must be an object"),
+        ({"query_id": "x" * 101}, r"ext\.ubi\.query_id .* at most 100 characters"),
+        ({"query_attributes": ["en"]}, r"ext\.ubi\.query_attributes of the search is \['en'\]; it must be an object"),
+    ],
+)
+def test_what_the_schema_does_not_allow_is_refused_by_name(ubi: Any, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        UbiQuery.of({"ext": {"ubi": ubi}}, {})
+
+
+def test_only_what_is_ours_is_taken_out_of_ext() -> None:
+    assert without_ubi({"size": 1, "ext": {"ubi": {}, "other": 1}}) == {"size": 1, "ext": {"other": 1}}
+    assert without_ubi({"size": 1, "ext": {"ubi": {}}}) == {"size": 1}
