@@ -3,6 +3,8 @@ PYTHON ?= python3
 # Processes that share the tests of `make test`, each with its own OpenSearch where one is needed. Files are dealt in
 # their order, so that one process is not left with a long one (tests/docs/reproduce) at the end.
 TEST_PROCESSES ?= 2
+# What is torch's own is left to `make test`: importing it takes long.
+OF_TORCH := training export scoring/networks scoring/checkpoints scoring/test_torch_scorer.py scoring/vectors/test_in_torch.py
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -50,7 +52,8 @@ test-all: setup
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not bench" $(TEST_OPTIONS)
 
 check: lint type
-	$(BIN)/python -m pytest tests/unit -n auto -m "not (server or long or integration or bench or slow)" $(TEST_OPTIONS)
+	$(BIN)/python -m pytest tests/unit $(OF_TORCH:%=--ignore tests/unit/%) -n auto \
+	  -m "not (server or long or integration or bench or slow)" $(TEST_OPTIONS)
 
 lint: setup
 	$(BIN)/ruff check .
