@@ -92,7 +92,7 @@ def opened(model: Path, store: MemoryStore | None, secret: bytes = b"") -> BiEnc
     whole = load_scorer(str(model))
     assert isinstance(whole, BiEncoderScorer)
     vectors = VectorStorage(store, ROUNDED, secret)
-    return BiEncoderScorer(model, whole.card, whole._builder, whole._encoder, vectors)
+    return BiEncoderScorer(model, whole.card, whole._builder, whole.backend, vectors)
 
 
 @SLOW

@@ -104,7 +104,7 @@ def test_defaults_of_the_client():
     [
         ({"size": 0}, response_of(["a"]), "size is 0"),
         ({"scroll": "1m"}, response_of(["a"]), "scroll"),
-        ({"body": {"sort": ["date"]}}, response_of(["a"]), "sorted by something else"),
+        ({"body": {"sort": ["date"]}}, response_of(["a"]), "sorted by something other than score"),
         ({"from_": 9_999}, response_of(["a"]), "result window"),
         ({}, response_of([]), "there are no hits"),
         ({"rerank": {"query": "  "}}, response_of(["a"]), "query text is empty"),

@@ -35,7 +35,7 @@ def test_the_end_waits_for_native_code_and_lets_nobody_in_afterwards() -> None:
     ending = threads.submit(native.end)
     while not native._is_ending:
         time.sleep(0.001)
-    with pytest.raises(InferenceError, match="Python is ending"):
+    with pytest.raises(InferenceError, match="Python is exiting"):
         threads.submit(enter).result(10)
     with native:  # the main thread may still close what it uses
         assert not ending.done()

@@ -74,13 +74,14 @@ class BiEncoderScorer(LocalScorer):
         self.records = Records(directory, card, int(read_config(directory)["hidden_size"]), vectors)
         self._maker: Maker = LocalMaker(self._batcher, builder, vectors.bits, self.at_once)
         self._query = functools.lru_cache(QUERIES)(self._of_bytes)
+        self._query_threads = backend.threads
         self._late = Background(MOST_LATE_CALLS)
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Start new threads in a forked child, because the old ones stay with the parent."""
-        self._threads = DaemonThreads(self.backend.threads, "osrerank-query")
+        self._threads = DaemonThreads(self._query_threads, "osrerank-query")
 
     @functools.cached_property
     def identity(self) -> str:

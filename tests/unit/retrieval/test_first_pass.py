@@ -41,10 +41,10 @@ def test_window_holds_depth_and_page(body, params, window, page):
         ({"from": 9_995, "size": 10}, {}, "result window"),
         ({"size": -1}, {}, "not a count"),
         ({"from": "many"}, {}, "not a count"),
-        ({"sort": ["date"]}, {}, "sorted by something else"),
-        ({"sort": [{"_score": "asc"}]}, {}, "sorted by something else"),
-        ({"sort": {"date": "desc"}}, {}, "sorted by something else"),
-        ({}, {"sort": "date:asc,_score"}, "sorted by something else"),
+        ({"sort": ["date"]}, {}, "sorted by something other than score"),
+        ({"sort": [{"_score": "asc"}]}, {}, "sorted by something other than score"),
+        ({"sort": {"date": "desc"}}, {}, "sorted by something other than score"),
+        ({}, {"sort": "date:asc,_score"}, "sorted by something other than score"),
     ],
 )
 def test_refused_requests_are_sent_as_they_came(body, params, reason):

@@ -67,7 +67,7 @@ def test_a_copy_of_what_is_read_anyway_is_left_out() -> None:
 
 @pytest.mark.parametrize("answer", [{"took": 1}, {"a": {}}, {"a": {"mappings": {"properties": {"x": "text"}}}}, []])
 def test_an_answer_without_mappings_is_an_error(answer: Any) -> None:
-    with pytest.raises(ResponseFormatError, match="not one of mappings"):
+    with pytest.raises(ResponseFormatError, match="has no mappings"):
         leaves_by_index(answer)
 
 

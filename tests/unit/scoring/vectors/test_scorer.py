@@ -233,6 +233,13 @@ def test_a_text_that_fails_does_not_fail_its_neighbours(tmp_path: Path) -> None:
     assert np.isfinite(scores.values[:-1]).all()
 
 
+def test_a_closed_scorer_does_not_keep_a_forked_child_from_starting_over(tmp_path: Path) -> None:
+    scorer = opened(carded(tmp_path / "tiny"), backend=ArithmeticEncoder())
+    scorer.close()
+    scorer.renew()
+    scorer._threads.close()
+
+
 def test_a_closed_scorer_says_so(models: Callable[..., Path]) -> None:
     scorer = opened(models())
     scorer.close()
