@@ -287,7 +287,7 @@ class RerankService:
         if not isinstance(asked, str):
             return options, ()
         scorer = self._first.scorer(cached=False)
-        own = "vectors" if scorer.advice.kind == "bi-encoder" else "mono"
+        own = _stage_name(scorer)
         first, _, rest = asked.partition("-")
         runs = "-".join(filter(None, (own, rest)))
         if first == "vectors" and own == "mono":
@@ -344,10 +344,15 @@ def _with_vectors(model: LoadedModel, vectors: RequestVectors | None, *, cached:
     return WithVectors(scorer, own, vectors, keeps_vectors=brought or own.keeps_vectors)
 
 
+def _stage_name(scorer: Scorer) -> str:
+    """Return the name of the stage that scores documents one by one with a model of this kind."""
+    return "vectors" if scorer.advice.kind == "bi-encoder" else "mono"
+
+
 def _first_stage(options: Rerank, scorer: Scorer) -> Stage:
     """Return the stage that scores documents by themselves: their beginnings, passages or sentences."""
     depth, budget_ms = options.least_depth, options.mono_budget_ms
-    name = "vectors" if scorer.advice.kind == "bi-encoder" else "mono"
+    name = _stage_name(scorer)
     if options.sentences is not None:
         return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
     passages = options.passages

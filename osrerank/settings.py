@@ -261,8 +261,8 @@ def variables() -> dict[str, str]:
 
 def secret_files() -> list[str]:
     """Return the names of the files in the folder of secrets that begin as our variables do."""
-    folder = os.environ.get(SECRETS_DIR)
-    found = sorted(Path(folder).iterdir()) if folder and Path(folder).is_dir() else ()
+    folder = _secrets_folder()
+    found = sorted(folder.iterdir()) if folder else ()
     return [file.name for file in found if file.name.upper().startswith(PREFIX)]
 
 

@@ -227,10 +227,13 @@ class FileStore:
         if make and not self.folder.is_dir() and not _take_over_folder(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._opening:
-            if not self.folder.is_dir() and not _take_over_folder(self.folder):
-                self._generations, self._changed_ns = (), -1
-                return ()
-            changed_ns = self.folder.stat().st_mtime_ns
+            try:
+                changed_ns = self.folder.stat().st_mtime_ns
+            except FileNotFoundError:
+                if not _take_over_folder(self.folder):
+                    self._generations, self._changed_ns = (), -1
+                    return ()
+                changed_ns = self.folder.stat().st_mtime_ns
             if changed_ns != self._changed_ns:
                 _refuse_remote(self.folder)
                 _take_over_files(self.folder)

@@ -168,7 +168,7 @@ class IndexStore:
     name = "index"
 
     def __init__(self, client: OpenSearch, index: str, *, is_embedded: bool, rest_s: float = REST_S) -> None:
-        self.beside, self.index = index, side_index(index)
+        self.beside, self.index, self._older = index, side_index(index), f"{index}{OLDER_SUFFIX}"
         self._client = client
         self._form = Form(is_embedded)
         self._guard = Guard(self.name, self.index, rest_s)
@@ -217,24 +217,26 @@ class IndexStore:
 
     def take_over(self) -> int:
         """Move the records of 0.2's side index into this one; return how many there were."""
-        older = f"{self.beside}{OLDER_SUFFIX}"
-        if not self._client.indices.exists(index=older):
+        if not self._client.indices.exists(index=self._older):
             return 0
-        self._client.indices.refresh(index=older)
+        self._client.indices.refresh(index=self._older)
         form = self._form
         body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, **form.wanted()}
-        every = every_hit(self._client, older, body, is_embedded=form.is_embedded)
+        every = every_hit(self._client, self._older, body, is_embedded=form.is_embedded)
         count = 0
         while some := list(islice(every, READ_AT_ONCE)):
             count += self._write(form.records(some))
         self._client.indices.refresh(index=self.index)
-        self._client.indices.delete(index=older)
-        logger.warning("[vectors-taken-over] %d document vectors were moved from %s to %s", count, older, self.index)
+        self._client.indices.delete(index=self._older)
+        logger.warning(
+            "[vectors-taken-over] %d document vectors were moved from %s to %s", count, self._older, self.index
+        )
         return count
 
     def older(self) -> int:
-        older = f"{self.beside}{OLDER_SUFFIX}"
-        return int(self._client.count(index=older)["count"]) if self._client.indices.exists(index=older) else 0
+        if not self._client.indices.exists(index=self._older):
+            return 0
+        return int(self._client.count(index=self._older)["count"])
 
     def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
         wanted = {key.hex() for keys in kept for key in keys}
@@ -252,7 +254,7 @@ class IndexStore:
 
     def drop(self) -> int:
         count = self.size().records + self.older()
-        for name in (self.index, f"{self.beside}{OLDER_SUFFIX}"):
+        for name in (self.index, self._older):
             with suppress(NotFoundError):
                 self._client.indices.delete(index=name)
         return count

@@ -105,7 +105,7 @@ class RedisStore:
         if not self._redis.exists(YOUNG, OLD):
             for name in (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES):
                 with suppress(ResponseError):  # there is none
-                    self._redis.renamenx(OLDER_PREFIX + name.removeprefix(PREFIX), name)
+                    self._redis.renamenx(_older(name), name)
                     logger.warning("[vectors-taken-over] 0.2's document vectors were moved to %s", name)
         self._has_taken_over = True
 
@@ -187,12 +187,17 @@ class RedisStore:
     def _drop(self) -> int:
         count = self._size().records + self.older()
         every = (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, KEPT, KEPT_BYTES)
-        self._redis.unlink(*every, *(OLDER_PREFIX + name.removeprefix(PREFIX) for name in every))
+        self._redis.unlink(*every, *map(_older, every))
         return count
 
     def older(self) -> int:
         with self._guard.asked(RedisError):
-            return sum(self._redis.hlen(OLDER_PREFIX + name.removeprefix(PREFIX)) for name in (YOUNG, OLD))
+            return sum(self._redis.hlen(_older(name)) for name in (YOUNG, OLD))
+
+
+def _older(name: str) -> str:
+    """Return what 0.2 called a key."""
+    return OLDER_PREFIX + name.removeprefix(PREFIX)
 
 
 def _pieces(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
