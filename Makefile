@@ -4,7 +4,7 @@ PYTHON ?= python3
 # their order, so that one process is not left with a long one (tests/docs/reproduce) at the end.
 TEST_PROCESSES ?= 2
 # What is torch's own is left to `make test`: importing it takes long.
-OF_TORCH := training export scoring/networks scoring/checkpoints scoring/test_torch_scorer.py scoring/vectors/test_in_torch.py
+OF_TORCH := training export scoring/backends/networks scoring/checkpoints scoring/backends/test_torch.py
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt

@@ -11,19 +11,14 @@ from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, re
 from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest, is_embedded
-from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
+from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, Scoring, Step
-from osrerank.search.steps import search_steps
 from osrerank.search.traced import multi_search_span, request_span, search_span
-from osrerank.search.ubi import UbiRecords
-from osrerank.search.vectors import SideVectors
-from osrerank.service import RerankService
 from osrerank.settings import Settings
-from osrerank.types import Ranking, Scorer
+from osrerank.types import Encoder, Ranking, Scorer
 
 require("aiohttp", extra="async")
 
@@ -52,18 +47,14 @@ class AsyncClient(AsyncOpenSearch):
         *,
         settings: Settings | None = None,
         defaults: Defaults | None = None,
-        scorer: Scorer | None = None,
+        scorer: Scorer | Encoder | None = None,
         duo_scorer: Scorer | None = None,
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer, clock)
-        self.defaults = defaults or Defaults.load(self.reranker.settings)
-        self.found_fields = FoundFields()
-        self.calibrations = Calibrations(self.reranker.settings)
-        self.ubi_records = UbiRecords(is_embedded=is_embedded(self))
-        self.side_vectors = SideVectors(is_on=self.reranker.settings.vectors_index, is_embedded=is_embedded(self))
+        given = settings or Settings.load()
+        self.searcher = Searcher(given, defaults, scorer, duo_scorer, clock=clock, is_embedded=is_embedded(self))
 
     async def search(
         self,
@@ -78,21 +69,7 @@ class AsyncClient(AsyncOpenSearch):
     ) -> Any:
         """Search and rerank the hits, as ``Client.search``."""
         given = {**(params or {}), **options}
-        defaults = self.defaults.of(index)
-        found = self.found_fields
-        steps = search_steps(
-            self.reranker,
-            defaults,
-            query,
-            body,
-            given,
-            index=index,
-            rerank=rerank,
-            found=found,
-            vectors=self.side_vectors,
-            calibrations=self.calibrations,
-            records=self.ubi_records,
-        )
+        steps = self.searcher.search(query, body, given, index=index, rerank=rerank)
         perform = partial(self._perform, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
             return await _performed(steps, perform)
@@ -114,18 +91,7 @@ class AsyncClient(AsyncOpenSearch):
         """Run several searches in one request, and rerank each, as ``Client.msearch``."""
         if rerank is False:
             return await super().msearch(body=body, index=index, **options)
-        steps = multi_search_steps(
-            self.reranker,
-            self.defaults,
-            body,
-            index,
-            rerank=rerank,
-            params=options,
-            found=self.found_fields,
-            vectors=self.side_vectors,
-            calibrations=self.calibrations,
-            records=self.ubi_records,
-        )
+        steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
         perform = partial(self._perform, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
             return await _performed(steps, perform)
@@ -134,14 +100,16 @@ class AsyncClient(AsyncOpenSearch):
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
     ) -> Ranking:
         """Rank texts from anywhere, as ``Client.rerank``."""
-        return await asyncio.to_thread(rank_texts, self.reranker, self.defaults.base, query, documents, rerank=options)
+        return await asyncio.to_thread(
+            rank_texts, self.searcher.service, self.searcher.defaults.base, query, documents, rerank=options
+        )
 
     async def rerank_response(
         self, response: Mapping[str, Any] | WrappedResponse, query: str, *, options: RerankArgument = True
     ) -> dict[str, Any]:
         """Rerank the hits of any ``_search`` response, as ``Client.rerank_response``."""
         return await asyncio.to_thread(
-            rank_response, self.reranker, self.defaults.base, response, query, rerank=options
+            rank_response, self.searcher.service, self.searcher.defaults.base, response, query, rerank=options
         )
 
     def __repr__(self) -> str:
@@ -149,11 +117,11 @@ class AsyncClient(AsyncOpenSearch):
 
     async def warm_up(self) -> None:
         """Load the models that ``rerank=True`` uses now, so that the first search need not wait for it."""
-        await asyncio.to_thread(self.reranker.warm_up, self.defaults.base)
+        await asyncio.to_thread(self.searcher.service.warm_up, self.searcher.defaults.base)
 
     async def close(self) -> None:
         """Close the connections and release the model."""
-        await asyncio.to_thread(self.reranker.close)  # it may wait for vectors to be written
+        await asyncio.to_thread(self.searcher.service.close)  # it may wait for vectors to be written
         if self.is_owner:
             await super().close()
 
@@ -182,7 +150,7 @@ def connect_async(
     dtype: str | None = None,
     redis_url: str | None = None,
     rerank: Rerank | RerankOptions | None = None,
-    scorer: Scorer | None = None,
+    scorer: Scorer | Encoder | None = None,
     duo_scorer: Scorer | None = None,
     **options: Any,
 ) -> AsyncClient:

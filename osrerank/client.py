@@ -16,19 +16,14 @@ from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.fields import CheckedNames, Fields, FoundNames
-from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.requests import SideRequest, is_embedded
-from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
+from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, Scoring, Step
-from osrerank.search.steps import search_steps, with_fields
 from osrerank.search.traced import multi_search_span, request_span, search_span
-from osrerank.search.ubi import UbiRecords
-from osrerank.search.vectors import SideVectors
-from osrerank.service import RerankService
 from osrerank.settings import Settings
-from osrerank.types import Ranking, Scorer
+from osrerank.types import Encoder, Ranking, Scorer
 
 EMBEDDED = "embedded:"
 PASSED_ON = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
@@ -44,12 +39,13 @@ class Client(OpenSearch):
         hosts: as for ``opensearchpy.OpenSearch``.
         settings: model, backend, Redis; read from the environment when absent.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
-        scorer: used in place of the settings' model; the caller closes it.
+        scorer: a scorer or an encoder of your own, used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, instead of the model that compares pairs.
         clock: returns the seconds that deadlines are counted in; for tests.
         options: passed to ``opensearchpy.OpenSearch``.
 
     Attributes:
+        searcher: what the searches need: models, defaults, fields and so on.
         is_owner: whether `close` closes the connections; they are another client's otherwise (`osrerank.wrap`).
     """
 
@@ -61,18 +57,14 @@ class Client(OpenSearch):
         *,
         settings: Settings | None = None,
         defaults: Defaults | None = None,
-        scorer: Scorer | None = None,
+        scorer: Scorer | Encoder | None = None,
         duo_scorer: Scorer | None = None,
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self.reranker = RerankService(settings or Settings.load(), scorer, duo_scorer, clock)
-        self.defaults = defaults or Defaults.load(self.reranker.settings)
-        self.found_fields = FoundFields()
-        self.calibrations = Calibrations(self.reranker.settings)
-        self.ubi_records = UbiRecords(is_embedded=is_embedded(self))
-        self.side_vectors = SideVectors(is_on=self.reranker.settings.vectors_index, is_embedded=is_embedded(self))
+        given = settings or Settings.load()
+        self.searcher = Searcher(given, defaults, scorer, duo_scorer, clock=clock, is_embedded=is_embedded(self))
 
     def search(
         self,
@@ -86,6 +78,16 @@ class Client(OpenSearch):
         **options: Any,
     ) -> Any:
         """Search and rerank the hits.
+
+        ```python
+        from osrerank import connect
+
+        client = connect("embedded:./data")
+        client.index(index="notes", id="1", body={"text": "Aspirin lowers the blood pressure."}, refresh=True)
+        response = client.search("what lowers blood pressure", index="notes", rerank=True)
+        assert response["rerank"]["applied"] is True
+        assert response["hits"]["hits"][0]["_id"] == "1"
+        ```
 
         Args:
             query: text, matched against ``rerank``'s ``query_fields``; or a query-DSL clause; or None, for ``body``'s.
@@ -106,21 +108,7 @@ class Client(OpenSearch):
             opensearchpy.OpenSearchException: OpenSearch itself failed.
         """
         given = {**(params or {}), **options}
-        defaults = self.defaults.of(index)
-        found = self.found_fields
-        steps = search_steps(
-            self.reranker,
-            defaults,
-            query,
-            body,
-            given,
-            index=index,
-            rerank=rerank,
-            found=found,
-            vectors=self.side_vectors,
-            calibrations=self.calibrations,
-            records=self.ubi_records,
-        )
+        steps = self.searcher.search(query, body, given, index=index, rerank=rerank)
         perform = partial(self._perform, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
             return _performed(steps, perform)
@@ -149,18 +137,7 @@ class Client(OpenSearch):
         """
         if rerank is False:
             return super().msearch(body=body, index=index, **options)
-        steps = multi_search_steps(
-            self.reranker,
-            self.defaults,
-            body,
-            index,
-            rerank=rerank,
-            params=options,
-            found=self.found_fields,
-            vectors=self.side_vectors,
-            calibrations=self.calibrations,
-            records=self.ubi_records,
-        )
+        steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
         perform = partial(self._perform, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
             return _performed(steps, perform)
@@ -178,8 +155,11 @@ class Client(OpenSearch):
 
         Returns:
             The ranking; its candidates' ids are the given ``id``, or the place in ``documents`` from 0.
+
+        Raises:
+            ConfigError: an option cannot be used, or has no effect without a search.
         """
-        return rank_texts(self.reranker, self.defaults.base, query, documents, rerank=options)
+        return rank_texts(self.searcher.service, self.searcher.defaults.base, query, documents, rerank=options)
 
     def rerank_response(
         self, response: Mapping[str, Any] | WrappedResponse, query: str, *, options: RerankArgument = True
@@ -190,39 +170,39 @@ class Client(OpenSearch):
         has the reason.
 
         Raises:
+            ConfigError: an option cannot be used, or has no effect without a search.
             ResponseFormatError: it is not a search response.
         """
-        return rank_response(self.reranker, self.defaults.base, response, query, rerank=options)
+        return rank_response(self.searcher.service, self.searcher.defaults.base, response, query, rerank=options)
 
     def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
         """Return a search's options with the fields that a text searches in an index and a model reads there."""
-        defaults = self.defaults.of(index)
-        named = Rerank.of(rerank, defaults) or defaults
-        options, fields = self._fields_of(index, named)
-        self.found_fields.warn(index, fields.complaints(None))
+        named, fields = self._found(index, rerank)
+        self.searcher.fields.warn(index, fields.complaints(None))
+        options = fields.written_into(named)
         is_found = isinstance(options.fields, FoundNames)
         return options if is_found or not options.fields else replace(options, fields=CheckedNames(options.fields))
 
     def fields_of(self, index: Any, *, rerank: RerankArgument = True) -> Fields:
         """Return the fields that a text searches in an index and a model reads there, and warnings about them."""
-        defaults = self.defaults.of(index)
-        return self._fields_of(index, Rerank.of(rerank, defaults) or defaults)[1]
+        return self._found(index, rerank)[1]
 
-    def _fields_of(self, index: Any, options: Rerank) -> tuple[Rerank, Fields]:
-        steps = with_fields(options, index, self.found_fields)
-        found: tuple[Rerank, Fields] = _performed(steps, partial(self._perform, index=index, headers=None, options={}))
-        return found
+    def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, Fields]:
+        defaults = self.searcher.defaults.of(index)
+        options = Rerank.of(rerank, defaults) or defaults
+        steps = self.searcher.fields_of(options, index)
+        return options, _performed(steps, partial(self._perform, index=index, headers=None, options={}))
 
     def __repr__(self) -> str:
         return represent(self)
 
     def warm_up(self) -> None:
         """Load the models that ``rerank=True`` uses now, so that the first search need not wait for it."""
-        self.reranker.warm_up(self.defaults.base)
+        self.searcher.service.warm_up(self.searcher.defaults.base)
 
     def close(self) -> None:
         """Close the connections and release the model."""
-        self.reranker.close()
+        self.searcher.service.close()
         if self.is_owner:
             super().close()
 
@@ -251,7 +231,7 @@ def connect(
     dtype: str | None = None,
     redis_url: str | None = None,
     rerank: Rerank | RerankOptions | None = None,
-    scorer: Scorer | None = None,
+    scorer: Scorer | Encoder | None = None,
     duo_scorer: Scorer | None = None,
     **options: Any,
 ) -> Client:
@@ -268,7 +248,7 @@ def connect(
         dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         redis_url: Redis for the score cache, and for workers unless ``OSRERANK_BROKER_URL`` is set.
         rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.
-        scorer: used in place of a model.
+        scorer: a scorer or an encoder of your own, used in place of a model.
         duo_scorer: used in place of a duo model.
         options: passed to ``opensearchpy.OpenSearch``.
 

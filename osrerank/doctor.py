@@ -13,7 +13,7 @@ from osrerank.client import Client, connect, embedded_folder
 from osrerank.errors import ConfigError
 from osrerank.retrieval.mapping import TEXT_KINDS, leaves_by_index, names_of
 from osrerank.scoring.card import POINTWISE
-from osrerank.scoring.registry import HTTP, WORKERS, is_local, load, load_local
+from osrerank.scoring.registry import HTTP, WORKERS, as_scorer, is_local, load, load_local
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline
 
@@ -98,14 +98,14 @@ def _model(settings: Settings) -> Iterator[Finding]:
         yield Finding("model", "absent", f"scoring is not done here: the backend is {settings.backend}")
         return
     try:
-        scorer = load_local(settings.model_copy(update={"vectors": "off"}), POINTWISE)  # the pair is computed each time
+        model = load_local(settings, POINTWISE)
     except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
         yield Finding("model", "failed", _sentence(error), "see docs/models.md, or leave OSRERANK_MODEL unset")
         return
-    with closing(scorer):
-        yield _choice(settings, scorer.card, scorer.backend)
+    with closing(model):
+        yield _choice(settings, model.card, model.backend)
         try:
-            yield _pair(scorer)
+            yield _pair(as_scorer(model))
         except Exception as error:  # noqa: BLE001 - likewise
             yield Finding("scored pair", "failed", _sentence(error), "export or download the model again")
 
@@ -114,7 +114,7 @@ def _rerank_server(settings: Settings) -> Finding:
     """Score a pair through the rerank server."""
     fix = "correct OSRERANK_RERANK_URL, _KEY, _DIALECT or the model's name, or start the server; see docs/models.md"
     try:
-        with closing(load(settings, POINTWISE)) as scorer:
+        with closing(as_scorer(load(settings, POINTWISE))) as scorer:
             scored = _pair(scorer, Deadline.after_ms(SERVER_MS))
     except Exception as error:  # noqa: BLE001 - whatever keeps the server from scoring is the finding
         return Finding("model", "failed", _sentence(error), fix)
@@ -214,7 +214,7 @@ def _fields(client: Client, index: str) -> Finding:
 
 def _vectors(settings: Settings, index: str) -> Finding:
     """Report how much of an index has document vectors, and what they would cost."""
-    from osrerank.indexing import coverage  # noqa: PLC0415 - loads a model
+    from osrerank.indexing.status import coverage  # noqa: PLC0415 - loads a model
 
     if settings.vectors == "off" and not settings.vectors_index:
         return Finding("vectors", "absent", "document vectors are off: each search encodes its candidates")

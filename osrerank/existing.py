@@ -9,7 +9,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.settings import Settings
-from osrerank.types import Scorer
+from osrerank.types import Encoder, Scorer
 
 if TYPE_CHECKING:
     from osrerank.aio import AsyncClient
@@ -24,7 +24,7 @@ class WrapOptions(TypedDict, total=False):
     dtype: str | None
     redis_url: str | None
     rerank: Rerank | RerankOptions | None
-    scorer: Scorer | None
+    scorer: Scorer | Encoder | None
     duo_scorer: Scorer | None
 
 

@@ -1,11 +1,6 @@
-"""How a candidate got its place: its final score, and sentences for people."""
+"""How a candidate got its place, in sentences for people."""
 
 from osrerank.types import Candidate, StageReport
-
-
-def final_score(candidate: Candidate) -> float:
-    """Return the `_score`: the number of stages passed plus the last one's value in [0, 1)."""
-    return candidate.trace[-1].level + candidate.trace[-1].unit
 
 
 def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
@@ -29,7 +24,7 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
         sentences.append(f"placed below the scored candidates, at rank {candidate.rank}")
     last = candidate.trace[-1]
     made = f"{last.level} stages passed + {last.unit:.6f} of {last.stage}"
-    sentences.append(f"_score {final_score(candidate):.6f} = {made}")
+    sentences.append(f"_score {last.level + last.unit:.6f} = {made}")
     return sentences
 
 

@@ -8,33 +8,17 @@ from typing import Any
 from opensearchpy import TransportError
 
 from osrerank.errors import ConfigError
-from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
-from osrerank.retrieval.fields import Fields
-from osrerank.retrieval.found_fields import FoundFields
-from osrerank.search.calibrated import Calibrations
-from osrerank.search.call import RerankArgument, SearchCall
+from osrerank.search.call import Plain, Refused, RerankArgument, Reranked, Reranking, decoded
+from osrerank.search.searcher import Asked, Searcher
 from osrerank.search.step import MultiSearchRequest, Step
-from osrerank.search.steps import with_fields
-from osrerank.search.ubi import UbiRecords
-from osrerank.search.vectors import SideVectors
-from osrerank.service import RerankService
-from osrerank.thresholds.cut import Thresholds
+from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.tracing.spans import span
+from osrerank.types import Deadline
 
 
 def multi_search_steps(
-    reranker: RerankService,
-    defaults: Defaults,
-    body: Any,
-    index: Any,
-    *,
-    rerank: RerankArgument,
-    params: Mapping[str, Any],
-    found: FoundFields,
-    vectors: SideVectors,
-    calibrations: Calibrations,
-    records: UbiRecords,
+    searcher: Searcher, body: Any, index: Any, *, rerank: RerankArgument, params: Mapping[str, Any]
 ) -> Generator[Step, Any, dict[str, Any]]:
     """Yield the steps of a multi-search, and return its answer, each response reranked or marked.
 
@@ -42,47 +26,35 @@ def multi_search_steps(
     or incomplete are sent once more as the caller wrote them, in one request. Errors stay unchanged.
 
     Args:
-        reranker: reranks each response.
-        defaults: options of each index.
+        searcher: the client's.
         body: newline-delimited JSON, or headers and bodies in turn.
         index: of the searches whose header names none.
         rerank: as for a search.
         params: the multi-search's URL parameters.
-        found: finds the fields to read if nobody names them.
-        vectors: side indices of document vectors, if there are any.
-        calibrations: the indices' calibrations of probabilities.
-        records: records for UBI what users are shown.
 
     Raises:
         ConfigError: the body has a header without a body, or the rerank options cannot be used.
     """
     parts = _parts(body)
     headers, contents = parts[::2], parts[1::2]
-    calls: list[SearchCall] = []
+    calls: list[Plain] = []
     for header, content in zip(headers, contents, strict=True):
-        searched = header.get("index", index)
-        options = Rerank.of(rerank, defaults.of(searched)) or Rerank()
-        options, fields = yield from with_fields(options, searched, found, query=None, body=content)
-        found.warn(searched, fields.complaints(None))
-        _refuse_what_takes_more(options)
-        thresholds = yield from calibrations.of(options, searched, reranker)
-        calls.append(_plan_one(reranker, options, content, params, thresholds, fields))
-    answer = yield from _first_passes(calls, headers, contents)
+        calls.append(
+            (yield from _planned(searcher, decoded(content or {}), header.get("index", index), rerank, params))
+        )
+    answer = yield from _first_passes(calls, headers)
     if "responses" not in answer:  # filter_path may remove it
         return answer
     responses = []
     for call, response in zip(calls, answer["responses"], strict=True):
         if "error" not in response:
             with span("osrerank.rerank"):
-                reranked = yield from vectors.around(call, response)
-            response = yield from records.after(call, reranked)  # noqa: PLW2901 - the same one, marked
+                response = yield from searcher.finished(call, response)  # noqa: PLW2901 - the same one, marked
         responses.append(response)
     return {**answer, "responses": responses}
 
 
-def _first_passes(
-    calls: list[SearchCall], headers: Sequence[Mapping[str, Any]], contents: Sequence[Mapping[str, Any]]
-) -> Generator[Step, Any, dict[str, Any]]:
+def _first_passes(calls: list[Plain], headers: Sequence[Mapping[str, Any]]) -> Generator[Step, Any, dict[str, Any]]:
     """Yield the request for the first passes, then one for the callers' own searches where these may have more.
 
     Return the answer, with the response to be used for each search; ``calls`` gets the calls that finish them.
@@ -102,7 +74,7 @@ def _first_passes(
     again = [at for at, loss in losses.items() if loss or refused is not None]
     if not again:
         return answer
-    own = {at: calls[at].fall_back(contents[at], {}, losses[at]) if losses[at] else calls[at] for at in again}
+    own = {at: call.fall_back(losses[at]) if isinstance(call := calls[at], Reranked) else call for at in again}
     second = yield _request([headers[at] for at in again], list(own.values()))
     chosen = dict(enumerate(responses))
     for at, response in zip(again, second["responses"], strict=True):
@@ -110,43 +82,31 @@ def _first_passes(
     return {**second, **answer, "responses": list(chosen.values())}
 
 
-def _request(headers: Sequence[Mapping[str, Any]], calls: Sequence[SearchCall]) -> MultiSearchRequest:
+def _request(headers: Sequence[Mapping[str, Any]], calls: Sequence[Plain]) -> MultiSearchRequest:
     pairs = zip(headers, calls, strict=True)
     return MultiSearchRequest([line for header, call in pairs for line in (header, call.body)])
 
 
-def _plan_one(
-    reranker: RerankService,
-    options: Rerank,
-    content: Mapping[str, Any],
-    params: Mapping[str, Any],
-    thresholds: Thresholds | None,
-    fields: Fields,
-) -> SearchCall:
-    """Return one search's call, with everything in its body because it has no URL."""
+def _planned(
+    searcher: Searcher, content: Mapping[str, Any], index: Any, rerank: RerankArgument, params: Mapping[str, Any]
+) -> Generator[Step, Any, Plain]:
+    """Yield the steps that plan one search, and return its call, with everything in its body because it has no URL."""
+    options = Rerank.of(rerank, searcher.defaults.of(index)) or Rerank()
+    fields = yield from searcher.fields_of(options, index, query=None, body=content)
+    searcher.fields.warn(index, fields.complaints(None))
+    if options.rm3 is not None:
+        why = "rm3 sends requests before the search, and a multi-search is one request"
+        raise ConfigError(f"{why}; use search for these queries", setting="rerank.rm3", source="argument")
+    deadline = Deadline.after_ms(options.deadline_ms, searcher.service.clock)
     cut = {name: params[name] for name in ("filter_path",) if params.get(name)}
     try:
-        call = SearchCall.plan(
-            reranker, options, None, content, cut, rerank=options, fields=fields, thresholds=thresholds
-        )
+        call = yield from searcher.planned(Asked(None, content, cut, index, options, deadline), fields)
     except ConfigError as error:
         if error.setting != "rerank.query":
             raise
-        return SearchCall.refused(reranker, options, content, str(error))
-    if call.is_changed:
-        return replace(call, body={**call.body, **call.params}, params={})
-    return call
-
-
-def _refuse_what_takes_more(options: Rerank) -> None:
-    """Refuse options that one request for all searches cannot follow."""
-    reasons = {
-        "rm3": (options.rm3 is not None, "rm3 sends requests before the search"),
-    }
-    for name, (is_given, why) in reasons.items():
-        if is_given:
-            message = f"{why}, and a multi-search is one request; use search for these queries"
-            raise ConfigError(message, setting=f"rerank.{name}", source="argument")
+        by = Reranking(searcher.service, options, "", deadline, ubi=UbiQuery.of(content, {}))
+        return Refused({**without_ubi(content)}, {}, str(error), by)
+    return replace(call, body={**call.body, **call.params}, params={}) if isinstance(call, Reranked) else call
 
 
 def _parts(body: Any) -> list[Mapping[str, Any]]:

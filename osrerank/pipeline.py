@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from osrerank.errors import MissingDependencyError, ScoringError, WorkerError
 from osrerank.tracing.attributes import tell_report
-from osrerank.tracing.spans import span
+from osrerank.tracing.spans import is_recording, span
 from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, StageReport
 
 logger = logging.getLogger(__name__)
@@ -18,6 +18,19 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """Stages applied one after another; itself a function from a ranking to a ranking.
+
+    ```python
+    from osrerank import connect
+    from osrerank.pipeline import Pipeline
+    from osrerank.stages.mono import MonoStage
+    from osrerank.testing import FunctionScorer
+
+    client = connect("embedded:./data")
+    client.index(index="notes", id="1", body={"text": "a note about pressure"}, refresh=True)
+    pipeline = Pipeline((MonoStage(FunctionScorer(), depth=20),))
+    response = client.search("pressure", index="notes", rerank={"pipeline": pipeline})
+    assert response["rerank"]["stages"][0]["name"] == "mono"
+    ```
 
     Attributes:
         stages: each reorders the top of the ranking before it.
@@ -67,7 +80,8 @@ class Pipeline:
             try:
                 with span(f"stage {stage.name}", osrerank__stage__depth=stage.depth) as traced:
                     ranking = stage.rerank(ranking, deadline=deadline)
-                    tell_report(traced, ranking.reports[-1])
+                    if is_recording():
+                        tell_report(traced, ranking.reports[-1])
             except (ScoringError, WorkerError, MissingDependencyError) as error:
                 if on_failure == "raise":
                     raise

@@ -10,12 +10,12 @@ from typing import Any, Self, Unpack
 from osrerank._threads import DaemonThreads
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.search.ranking import id_of, rank_texts
+from osrerank.search.ranking import NOT_FOR_TEXTS, id_of, ranking_of, refuse_unused, reranked
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.thresholds.cut import cut_at_cliff, probability_of
 from osrerank.tracing.spans import carried
-from osrerank.types import Candidate, Scorer
+from osrerank.types import Candidate, Encoder, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
 """All texts, ordered by the model alone: they may come with scores of any kind, or none."""
@@ -54,16 +54,24 @@ class RankedText:
 class Reranker:
     """Ranks texts by a model that is loaded on first use; safe to use from many threads.
 
+    ```python
+    from osrerank import Reranker
+
+    with Reranker() as reranker:
+        ranked = reranker.rank("what lowers blood pressure", ["Wings lift.", "Aspirin lowers blood pressure."])
+    assert ranked[0].doc_id == 1
+    ```
+
     Args:
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model; the settings' when None.
         duo_model: likewise, the model that compares pairs, for ``mono-duo`` and ``vectors-duo``.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``; the settings' when None.
         redis_url: Redis for the score cache; the settings' when None.
-        scorer: used in place of a model; the caller closes it.
+        scorer: a scorer or an encoder of your own, used in place of a model; the caller closes it.
         options: of ``osrerank.Rerank``, such as ``deadline_ms``, ``passages`` and ``min_score``.
 
     Raises:
-        ConfigError: an option or setting cannot be used.
+        ConfigError: an option or setting cannot be used, or an option has no effect without a search.
     """
 
     def __init__(
@@ -73,9 +81,10 @@ class Reranker:
         duo_model: str | None = None,
         backend: str | None = None,
         redis_url: str | None = None,
-        scorer: Scorer | None = None,
+        scorer: Scorer | Encoder | None = None,
         **options: Unpack[RerankOptions],
     ) -> None:
+        refuse_unused(options, NOT_FOR_TEXTS)
         self._options = Rerank.of(options, DEFAULTS) or DEFAULTS
         settings = Settings.load(model=model, duo_model=duo_model, backend=backend, redis_url=redis_url)
         self._service = RerankService(settings, scorer)
@@ -102,7 +111,7 @@ class Reranker:
             raise ConfigError(f"top_k is {top_k}; it must be 1 or more, or None", setting="top_k", source="argument")
         if not documents:
             return []
-        ranking = rank_texts(self._service, DEFAULTS, query, documents, rerank=self._options)
+        ranking = reranked(self._service, self._options, ranking_of(query, documents, self._options.separator))
         given = {str(doc_id): doc_id for doc_id in map(id_of, documents, itertools.count())}
         ranked = [_ranked(candidate, given[candidate.doc_id]) for candidate in ranking.candidates]
         least = self._options.min_score
@@ -123,9 +132,9 @@ class Reranker:
         """
         if len(queries) != len(documents):
             raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
-        threads, rank = DaemonThreads(AT_ONCE, "osrerank-rank"), carried(partial(self.rank, top_k=top_k))
+        threads, rank = DaemonThreads(AT_ONCE, "osrerank-rank"), partial(self.rank, top_k=top_k)
         try:
-            futures = [threads.submit(rank, *one) for one in zip(queries, documents, strict=True)]
+            futures = [threads.submit(carried(rank), *one) for one in zip(queries, documents, strict=True)]
             return [future.result() for future in futures]
         finally:
             threads.close()

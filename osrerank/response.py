@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from osrerank.errors import ResponseFormatError
-from osrerank.explanation import explain, final_score
+from osrerank.explanation import explain
 from osrerank.pipeline import applied
 from osrerank.thresholds.cut import Thresholds, at_least
 from osrerank.types import Candidate, Hit, Query, Ranking, Section, StageReport, StageScore
@@ -122,10 +122,10 @@ def parse(
     candidates = []
     for rank, (doc_id, raw) in enumerate(zip(candidate_ids(raw_hits), raw_hits, strict=True), start=1):
         hit = parse_hit(raw)
-        score = _finite(hit.score, rank)
+        score = hit.score if type(hit.score) is float and math.isfinite(hit.score) else _finite(hit.score, rank)
         found = StageScore(FIRST_PASS, score, rank, squash(score))
         sections = sections_of(hit, by_index.get(hit.index, fields) if by_index else fields)
-        text = _joined(sections, separator)
+        text = None if sections is None else separator.join(section.text for section in sections)
         candidates.append(Candidate(doc_id, text, score, rank, (found,), sections=sections or ()))
     return Ranking(query, tuple(candidates))
 
@@ -154,7 +154,8 @@ def text_of(hit: Hit, fields: Sequence[str], separator: str = " ") -> str | None
             with their markup; `inner_hits:name.path` for a field of the inner hits of that name.
         separator: joins the texts of several fields and of list values.
     """
-    return _joined(sections_of(hit, fields), separator)
+    sections = sections_of(hit, fields)
+    return None if sections is None else separator.join(section.text for section in sections)
 
 
 def sections_of(hit: Hit, fields: Sequence[str]) -> tuple[Section, ...] | None:
@@ -164,7 +165,10 @@ def sections_of(hit: Hit, fields: Sequence[str]) -> tuple[Section, ...] | None:
         hit: the hit.
         fields: as for ``text_of``.
     """
-    texts = [_field_texts(hit, field) for field in fields]
+    extra, texts = hit.raw.get("fields") or (), []
+    for field in fields:  # nearly always a text of its source, and this runs for every hit
+        is_plain = field not in extra and isinstance(value := hit.source.get(field), str)
+        texts.append([value] if is_plain else _field_texts(hit, field))
     if all(values is None for values in texts):
         return None
     return tuple(
@@ -176,17 +180,11 @@ def sections_of(hit: Hit, fields: Sequence[str]) -> tuple[Section, ...] | None:
     )
 
 
-def _joined(sections: tuple[Section, ...] | None, separator: str) -> str | None:
-    return None if sections is None else separator.join(section.text for section in sections)
-
-
 def _field_texts(hit: Hit, field: str) -> list[str] | None:
     """Return a field's texts; None when the hit does not have the field."""
     extra = hit.raw.get("fields") or {}
     if field in extra:
         return list(_flatten(extra[field]))
-    if isinstance(value := hit.source.get(field), str):  # nearly always so, and this runs for every hit
-        return [value]
     kind, _, name = field.rpartition(":")
     if kind == "highlight":
         fragments = (hit.raw.get("highlight") or {}).get(name)
@@ -268,7 +266,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
     """
     raw_hits = hits_of(response)
     by_id = dict(zip(candidate_ids(raw_hits), raw_hits, strict=True))
-    kept = at_least(ranking.candidates, page.min_score)
+    kept = ranking.candidates if page.min_score is None else at_least(ranking.candidates, page.min_score)
     below: dict[str, Any] = {} if page.min_score is None else {"below_min_score": len(raw_hits) - len(kept)}
     if page.thresholds is not None:
         kept, cuts = page.thresholds.cut(kept)
@@ -374,7 +372,13 @@ def merged_hit(
         marks["probability"] = probability
     if page.explain:
         marks["explanation"] = explain(candidate, reports)
-    return {**without_fields(raw, page.borrowed), "_score": final_score(candidate), "_rerank": marks}
+    hit = without_fields(raw, page.borrowed) if page.borrowed else raw
+    return {**hit, "_score": final_score(candidate), "_rerank": marks}
+
+
+def final_score(candidate: Candidate) -> float:
+    """Return the `_score`: the number of stages passed plus the last one's value in [0, 1)."""
+    return candidate.trace[-1].level + candidate.trace[-1].unit
 
 
 def without_fields(raw: Mapping[str, Any], borrowed: tuple[str, ...]) -> dict[str, Any]:

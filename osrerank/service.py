@@ -9,13 +9,13 @@ from itertools import takewhile
 import numpy as np
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
-from osrerank.options.passages import BY_WINDOW
+from osrerank.options.passages import BY_WINDOW, Passages
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import Pipeline
 from osrerank.scoring.card import DUO, POINTWISE
+from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import HTTP, check_settings
-from osrerank.scoring.vectors.request import FetchedVectors, WithVectors
 from osrerank.settings import Settings
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.failed import FailedStage
@@ -24,24 +24,27 @@ from osrerank.stages.language_guard import unreadable
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, score_by_passages
 from osrerank.stages.sentences import SentenceStage
+from osrerank.stages.vectors import VectorStage
 from osrerank.tracing.spans import current, name_of
 from osrerank.types import (
     NEVER,
     Candidate,
     Deadline,
-    HasVectors,
+    Encoder,
     LongText,
     Query,
     Ranking,
-    RequestVectors,
     Scorer,
     Scores,
     Stage,
     StagePipeline,
     StageReport,
     StageScore,
+    is_encoder,
 )
 from osrerank.types.values import BLANK, is_blank
+from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.records import FetchedVectors
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class RerankService:
     def __init__(
         self,
         settings: Settings,
-        scorer: Scorer | None = None,
+        scorer: Scorer | Encoder | None = None,
         duo_scorer: Scorer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,7 +91,7 @@ class RerankService:
         deadline: Deadline,
         *,
         offset: int = 0,
-        vectors: RequestVectors | None = None,
+        vectors: FetchedVectors | None = None,
     ) -> Ranking:
         """Return the ranking after the pipeline of the options.
 
@@ -109,12 +112,7 @@ class RerankService:
             self._find_workers(options, deadline)
             if reason := self._unreadable(ranking.query.text, options):
                 return ranking.with_report(StageReport("language", applied=False, reason=reason))
-            read = vectors
-            if options.depth == "auto":
-                read = vectors or FetchedVectors({})  # what is read to find the depth is not read again
-                options = self._with_depth(options, ranking, read)
-            options, warnings = self.resolve(options)
-            pipeline = self._pipeline(options, read, brought=vectors is not None)
+            pipeline, warnings = self._pipeline(options, ranking, vectors)
         except (ModelLoadError, MissingDependencyError, WorkerError) as error:
             if options.on_failure == "raise":
                 raise
@@ -134,26 +132,32 @@ class RerankService:
         """
         if not isinstance(options.pipeline, str):
             return {}
-        scorer = self._first.scorer(cached=False)
-        blend = _blend(options, scorer)
+        model, vectors = self._first.model(), self._first.vectors()
+        blend = _blend(options, model)
         depends: dict[str, object] = {
-            "scorer": scorer.identity,
+            "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
             "blend": None if blend is None else [blend.method, blend.weight],
         }
-        return depends | ({"duo": self._duo.scorer(cached=False).identity} if options.compares_pairs else {})
+        return depends | ({"duo": self._duo.model().identity} if options.compares_pairs else {})
 
     @property
     def model_name(self) -> str:
         """The name of the model that scores, of the settings or of a rerank server; no model is loaded for it."""
-        return self.scorer(cached=False).model if self.settings.backend == HTTP else self.settings.model
+        return self.model.model if self.settings.backend == HTTP else self.settings.model
 
-    def scorer(self, *, cached: bool = True) -> Scorer:
-        """Return the scorer of candidates, loaded if necessary, behind the cache if there is one.
+    @property
+    def model(self) -> Scorer | Encoder:
+        """The model of the first stage, loaded if necessary.
 
         Raises:
-            ModelLoadError: the model cannot be loaded.
+            ModelLoadError, MissingDependencyError, WorkerError: it cannot be loaded.
         """
-        return self._first.scorer(cached=cached)
+        return self._first.model()
+
+    @property
+    def vectors(self) -> DocumentVectors | None:
+        """The source of that model's vectors; None if it is a scorer. Raises as `model`."""
+        return self._first.vectors()
 
     def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:
         """Return the scores of texts as a search has them by default: of long ones their best passage's, if advised.
@@ -173,24 +177,24 @@ class RerankService:
             texts = [documents[place] for place in places]
             scores = self.score(query, texts, deadline, cached=cached) if texts else Scores(np.empty(0, np.float32))
             return scores.among(places, len(documents), BLANK)
-        scorer = _with_vectors(self._first, None, cached=cached)
+        scorer = self._first.scorer(cached=cached)
         if scorer.advice.passages:
             return score_by_passages(scorer, query, documents, BY_WINDOW, deadline=deadline)
         return scorer.score(query, documents, [(place,) for place in range(len(documents))], deadline=deadline)
 
     def text_of(self, options: Rerank) -> Callable[[Candidate], str | LongText]:
-        """Return the function from a candidate with text to what a search's first stage gives a scorer with vectors.
+        """Return the function from a candidate to the text whose vectors the first stage needs.
 
         Raises:
-            ConfigError: the first stage scores sentences, or is the caller's own.
-            ModelLoadError: the model cannot be loaded.
+            ConfigError: the model has no vectors, or the first stage scores sentences or is the caller's own.
+            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
-        stage = _first_stage(options, self._first.scorer(cached=False)) if isinstance(options.pipeline, str) else None
-        if isinstance(stage, PassageStage):
-            return stage.text_of
-        if isinstance(stage, MonoStage):
-            return lambda candidate: candidate.text or ""
-        raise ConfigError("the texts of sentences and of a pipeline of your own are not known beforehand")
+        vectors = self._first.vectors()
+        if vectors is None:
+            raise no_vectors(self.model.model)
+        if options.sentences is not None or not isinstance(options.pipeline, str):
+            raise ConfigError("the texts of sentences and of a pipeline of your own are not known beforehand")
+        return self._vector_stage(options, vectors).text_of
 
     def warm_up(self, options: Rerank | None = None, *, server_ms: float | None = None) -> None:
         """Load the models that the options need and rank two texts, so that the first search need not wait.
@@ -206,7 +210,10 @@ class RerankService:
             ScoringError: a rerank server does not score.
         """
         deadline = Deadline.after_ms(server_ms if self.settings.backend == HTTP else None, self.clock)
-        self._first.scorer(cached=False).score("warm", ["up"], [(0,)], deadline=deadline)
+        if is_encoder(model := self._first.model()):
+            model.encode(["warm up"], "document", deadline=deadline)
+        else:
+            model.score("warm", ["up"], [(0,)], deadline=deadline)
         if options is None or not isinstance(options.pipeline, str):
             return
         texts = enumerate(("Warm up.", "Cool down."), start=1)
@@ -240,24 +247,18 @@ class RerankService:
             self._find_workers(options, deadline)
             keys = self._keys(block, options)
         except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
-            keys = []
+            return {}
         return {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
 
     def _keys(self, candidates: Sequence[Candidate], options: Rerank) -> list[bytes | None]:
-        """Return the key of the vectors that the first stage needs of each candidate; None of those without text.
-
-        There are none at all without a model that has vectors.
+        """Return the key of each candidate's vectors; None of those without text.
 
         Raises:
-            ConfigError: as `text_of`.
-            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
+            ConfigError, ModelLoadError, MissingDependencyError, WorkerError: as `text_of`.
         """
-        scorer = self._first.scorer(cached=False)
-        if not isinstance(scorer, HasVectors):
-            return []
-        text_of = self.text_of(options)
+        text_of, vectors = self.text_of(options), self._first.vectors()
         texts = {at: text_of(one) for at, one in enumerate(candidates) if not is_blank(one.text)}
-        keys = dict(zip(texts, scorer.keys_of(list(texts.values())), strict=True))
+        keys = dict(zip(texts, vectors.keys_of(list(texts.values())) if vectors else (), strict=True))
         return [keys.get(at) for at in range(len(candidates))]
 
     def _find_workers(self, options: Rerank, deadline: Deadline) -> None:
@@ -269,59 +270,79 @@ class RerankService:
         """Return why the model cannot read a query; "" where it may."""
         if not options.language_guard or not isinstance(options.pipeline, str):
             return ""
-        scorer = self._first.scorer(cached=False)
-        languages = scorer.advice.languages
+        model = self._first.model()
+        languages = model.advice.languages
         if not (script := unreadable(query, languages)):
             return ""
-        reason = f"the query is mostly in {script}, and {scorer.model} reads {', '.join(languages)}"
+        reason = f"the query is mostly in {script}, and {model.model} reads {', '.join(languages)}"
         return f'{reason}; name a model for it, or rerank all the same with {{"language_guard": False}}'
 
-    def resolve(self, options: Rerank) -> tuple[Rerank, tuple[str, ...]]:
-        """Return options with the pipeline that fits the model's kind, and a warning if another one was requested.
+    def resolve(self, options: Rerank) -> tuple[str, str]:
+        """Return the pipeline that fits the model's kind, and a warning if another one was requested; else "".
 
         Raises:
             ConfigError: ``vectors`` was requested, and the model is a cross-encoder.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
-        asked = options.pipeline
-        if not isinstance(asked, str):
-            return options, ()
-        scorer = self._first.scorer(cached=False)
-        own = _stage_name(scorer)
+        asked, model = str(options.pipeline), self._first.model()
+        own = _stage_name(model)
         first, _, rest = asked.partition("-")
         runs = "-".join(filter(None, (own, rest)))
         if first == "vectors" and own == "mono":
-            reason = f"the pipeline {asked} needs a bi-encoder, and {scorer.model} is a cross-encoder: ask for {runs}"
+            reason = f"the pipeline {asked} needs a bi-encoder, and {model.model} is a cross-encoder: ask for {runs}"
             raise ConfigError(reason, setting="rerank.pipeline", source="argument")
-        warning = f"the pipeline {asked} ran as {runs}, because {scorer.model} is a bi-encoder: ask for {runs}"
-        return replace(options, pipeline=runs), (warning,) if first == "mono" and own == "vectors" else ()
+        warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a bi-encoder: ask for {runs}"
+        return runs, warning if first == "mono" and own == "vectors" else ""
 
-    def _with_depth(self, options: Rerank, ranking: Ranking, vectors: RequestVectors) -> Rerank:
-        """Return options whose depth is a number, where it is left open: as deep as candidates have vectors."""
+    def _pipeline(
+        self, options: Rerank, ranking: Ranking, fetched: FetchedVectors | None
+    ) -> tuple[StagePipeline, tuple[str, ...]]:
+        """Return the pipeline of the options for a ranking, and warnings."""
         if not isinstance(options.pipeline, str):
-            return options
-        deeper = ranking.candidates[options.least_depth : options.most_depth]
-        scorer = self._first.scorer(cached=False)
-        depth = options.least_depth
-        if deeper and options.sentences is None and isinstance(scorer, HasVectors):
-            keys = self._keys(deeper, options)
-            known = scorer.known([key for key in keys if key is not None], vectors)
-            depth += sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
-        return replace(options, depth=depth)
-
-    def _pipeline(self, options: Rerank, vectors: RequestVectors | None, *, brought: bool) -> StagePipeline:
-        if not isinstance(options.pipeline, str):
-            return options.pipeline
-        scorer = _with_vectors(self._first, vectors, cached=options.cache, brought=brought)
-        first, blend = _first_stage(options, scorer), _blend(options, scorer)
-        stages = [first] if blend is None else [first, blend]
+            return options.pipeline, ()
+        _, warning = self.resolve(options)
+        vectors = self._first.vectors()
+        if vectors is not None and options.depth == "auto":
+            fetched = fetched or FetchedVectors({})  # what is read to find the depth is not read again
+        if vectors is not None and fetched is not None:
+            vectors = vectors.with_fetched(fetched)
+        depth = self._depth(options, ranking, vectors)
+        stages: list[Stage] = [self._first_stage(options, vectors, depth)]
+        if (blend := _blend(options, self._first.model(), depth)) is not None:
+            stages.append(blend)
         if options.compares_pairs:
-            stages.append(self._duo_stage(options))
-        return Pipeline(tuple(stages))
+            stages.append(self._duo_stage(options, depth))
+        return Pipeline(tuple(stages)), (warning,) if warning else ()
 
-    def _duo_stage(self, options: Rerank) -> Stage:
+    def _depth(self, options: Rerank, ranking: Ranking, vectors: DocumentVectors | None) -> int:
+        """Return the first stage's depth; where it is left open, it is as deep as candidates have vectors."""
+        depth = options.least_depth
+        if options.depth != "auto" or vectors is None or options.sentences is not None:
+            return depth
+        keys = self._keys(ranking.candidates[depth : options.most_depth], options)
+        known = vectors.known([key for key in keys if key is not None])
+        return depth + sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
+
+    def _first_stage(self, options: Rerank, vectors: DocumentVectors | None, depth: int) -> Stage:
+        """Return the stage that compares each document with the query: by its vectors, or by a scorer."""
+        budget_ms = options.mono_budget_ms
+        if vectors is not None and options.sentences is None:
+            return self._vector_stage(options, vectors, depth)
+        scorer = EncoderScorer(vectors) if vectors is not None else self._first.scorer(cached=options.cache)
+        if options.sentences is not None:
+            return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
+        name = _stage_name(scorer)
+        if (passages := _passages(options, scorer)) is not None:
+            return PassageStage(scorer, passages, depth, name, options.separator, budget_ms)
+        return MonoStage(scorer, depth, name, budget_ms)
+
+    def _vector_stage(self, options: Rerank, vectors: DocumentVectors, depth: int = 0) -> VectorStage:
+        passages = _passages(options, vectors.encoder)
+        return VectorStage(vectors, passages, depth, options.separator, options.mono_budget_ms)
+
+    def _duo_stage(self, options: Rerank, most: int) -> Stage:
         """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates."""
-        depth = min(options.duo_depth, options.least_depth)
+        depth = min(options.duo_depth, most)
         try:
             scorer = self._duo.scorer(cached=options.cache)
         except (ModelLoadError, MissingDependencyError) as error:
@@ -329,56 +350,40 @@ class RerankService:
         return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms)
 
 
-def _with_vectors(model: LoadedModel, vectors: RequestVectors | None, *, cached: bool, brought: bool = False) -> Scorer:
-    """Return a model's scorer with the vectors of a search.
-
-    Args:
-        model: scores candidates.
-        vectors: of the search.
-        cached: whether scores may come from the cache.
-        brought: whether they come from side indices, so that they are kept there.
-    """
-    scorer, own = model.scorer(cached=cached), model.scorer(cached=False)
-    if not isinstance(own, HasVectors):
-        return scorer
-    return WithVectors(scorer, own, vectors, keeps_vectors=brought or own.keeps_vectors)
+def no_vectors(model: str) -> ConfigError:
+    """Return the error of a model that has no document vectors."""
+    reason = f"{model} has no document vectors: only bi-encoders do"
+    return ConfigError(f"{reason}; osrerank export converts one from the hub", setting="model", source="--model")
 
 
-def _stage_name(scorer: Scorer) -> str:
-    """Return the name of the stage that scores documents one by one with a model of this kind."""
-    return "vectors" if scorer.advice.kind == "bi-encoder" else "mono"
+def _stage_name(model: Scorer | Encoder) -> str:
+    """Return the name of the stage that compares each document with the query by a model of this kind."""
+    return "vectors" if model.advice.kind == "bi-encoder" else "mono"
 
 
-def _first_stage(options: Rerank, scorer: Scorer) -> Stage:
-    """Return the stage that scores documents by themselves: their beginnings, passages or sentences."""
-    depth, budget_ms = options.least_depth, options.mono_budget_ms
-    name = _stage_name(scorer)
-    if options.sentences is not None:
-        return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
-    passages = options.passages
-    if passages == "auto":
-        passages = BY_WINDOW if scorer.advice.passages else None
-    if passages is not None:
-        return PassageStage(scorer, passages, depth, name, options.separator, budget_ms)
-    return MonoStage(scorer, depth, name, budget_ms)
+def _passages(options: Rerank, model: Scorer | Encoder) -> Passages | None:
+    """Return how long documents are cut; None if they are not."""
+    if options.passages != "auto":
+        return options.passages
+    return BY_WINDOW if model.advice.passages else None
 
 
-def _blend(options: Rerank, scorer: Scorer) -> BlendStage | None:
+def _blend(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendStage | None:
     """Return the stage that blends in the first pass; None if the model orders by itself."""
     if options.sentences is not None:  # sentences include the first pass
         return None
-    if options.blend == "replace" or (options.blend == "card" and scorer.advice.first_pass_weight == 0):
+    if options.blend == "replace" or (options.blend == "card" and model.advice.first_pass_weight == 0):
         return None
     if options.blend == "rrf":
-        return BlendStage("rrf", depth=options.least_depth)
+        return BlendStage("rrf", depth=depth)
     if options.blend == "weighted":
         share = 0.5 if options.blend_weight is None else options.blend_weight
-        return BlendStage("weighted", share, options.least_depth)
-    weight = scorer.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
+        return BlendStage("weighted", share, depth)
+    weight = model.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
     if options.blend_weight is None and weight == 0:
         raise ConfigError(
-            f"a linear blend needs blend_weight: the card of {scorer.model} recommends none",
+            f"a linear blend needs blend_weight: the card of {model.model} recommends none",
             setting="rerank.blend_weight",
             source="argument",
         )
-    return BlendStage("linear", weight, options.least_depth)
+    return BlendStage("linear", weight, depth)

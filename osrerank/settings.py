@@ -30,7 +30,7 @@ SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 DEFAULT_MODEL = "osrerank/e5-small"
 """The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
 RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
-"""How a rerank server may be asked (`osrerank.scoring.endpoint.dialects`)."""
+"""How a rerank server may be asked (`osrerank.scoring.backends.http.dialects`)."""
 ONE_REDIS = (
     "Redis Sentinel and Redis Cluster are not supported: name one Redis, or an address that always leads to the master "
     "(a proxy or service in front of Sentinel), and put no Cluster there"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from opensearchpy.serializer import JSONSerializer
 
 from osrerank.errors import InferenceError
-from osrerank.types import NEVER, Advice, Deadline, RequestVectors, Scores
+from osrerank.types import NEVER, Advice, Deadline, Scores
 
 __all__ = ["ArithmeticEncoder", "CannedTransport", "FunctionScorer", "ManualClock", "overlap"]
 
@@ -79,7 +79,6 @@ class FunctionScorer:
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        vectors: RequestVectors | None = None,  # noqa: ARG002 - has none
     ) -> Scores:
         """Score the tuples one by one until the deadline."""
         if self.broken:

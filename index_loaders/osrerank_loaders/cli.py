@@ -67,7 +67,7 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
         click.echo(str(summary))
     built = None
     if options["vectors"]:
-        from osrerank.indexing import build_on_screen  # noqa: PLC0415 - loads a model
+        from osrerank.indexing.build import build_on_screen  # noqa: PLC0415 - loads a model
 
         with closing(connect(url, model=shared.get("model"))) as client:
             built = build_on_screen(client, options["index_name"])

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from osrerank._version import __version__
 from osrerank.errors import InferenceError
-from osrerank.scoring.backend import Backend
+from osrerank.scoring.backends.base import Backend
+from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
-from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import forms_of, load_backend
@@ -196,7 +196,7 @@ class Ours:
         self.builder = InputBuilder.load(directory, card)
         self.model = model
         timed_builder: Any = TimedBuilder(self.builder, self.spent)
-        self._scorer = LocalScorer(directory, card, timed_builder, timed)
+        self._scorer = CrossEncoder(directory, card, timed_builder, timed)
         self.kind = loaded.name
         batches = f", batches of {budget_tokens}" if budget_tokens else ""
         self.name = f"osrerank {self.kind} {self.precision} {label or model}{batches}"

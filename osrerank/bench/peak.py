@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from osrerank._optional import require
-from osrerank.scoring.networks.modern_bert.shape import MODEL_TYPE, Shape
+from osrerank.scoring.backends.networks.modern_bert.shape import MODEL_TYPE, Shape
 
 SIZE = 768
 ROUNDS = 7

@@ -15,16 +15,15 @@ from osrerank._version import __version__
 from osrerank.bench.contenders import Ours, Values
 from osrerank.bench.workload import Task
 from osrerank.errors import ConfigError
-from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import read_card
-from osrerank.scoring.onnx_scorer import EncoderBackend
-from osrerank.scoring.vectors.configured import VectorStorage
-from osrerank.scoring.vectors.file import FileStore
-from osrerank.scoring.vectors.record import PROFILES, Record, cosines
-from osrerank.scoring.vectors.scorer import BiEncoderScorer
-from osrerank.scoring.vectors.store import MemoryStore
+from osrerank.scoring.encoder_scorer import EncoderScorer
+from osrerank.scoring.registry import load_model
 from osrerank.settings import Settings
+from osrerank.types import is_encoder
+from osrerank.vectors.configured import VectorStorage
+from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.file import FileStore
+from osrerank.vectors.record import PROFILES, Record, rows_of
+from osrerank.vectors.store import MemoryStore
 
 MOST_BYTES = 1 << 32
 DAY_S = 86_400
@@ -49,7 +48,7 @@ class KnownVectors:
 
     def __init__(self, model: str, tasks: Sequence[Task], vectors: VectorStorage, *, threads: int = 0) -> None:
         self.scorer = scorer_of(model, vectors, threads=threads)
-        self.scorer.remember(texts_of(tasks))
+        self.scorer.vectors.remember(texts_of(tasks))
         place = vectors.store.name if vectors.store else "none"
         self.name = f"osrerank {self.scorer.model}, vectors in {place}"
         self._number = 0
@@ -79,18 +78,17 @@ def places(settings: Settings, folder: Path, profile: str) -> list[VectorStorage
     return found
 
 
-def scorer_of(model: str, vectors: VectorStorage, *, threads: int) -> BiEncoderScorer:
+def scorer_of(model: str, storage: VectorStorage, *, threads: int) -> EncoderScorer:
     """Load a bi-encoder.
 
     Raises:
         ConfigError: the model is none.
     """
-    directory = locate(model)
-    card = read_card(directory, name=model)
-    if not card.is_bi_encoder:
+    encoder = load_model(model, backend="onnx", threads=threads)
+    if not is_encoder(encoder):
+        encoder.close()
         raise ConfigError(f"{model} has no vectors: name a bi-encoder", setting="model")
-    backend = EncoderBackend.load(directory, card, threads=threads)
-    return BiEncoderScorer(directory, card, InputBuilder.load(directory, card), backend, vectors)
+    return EncoderScorer(DocumentVectors(encoder, storage))
 
 
 def texts_of(tasks: Sequence[Task]) -> list[str]:
@@ -121,7 +119,7 @@ def measure_vectors(
     scorer = scorer_of(model, VectorStorage(store, PROFILES[profile]), threads=threads)
     texts = texts_of(tasks)
     began = time.perf_counter()
-    scorer.remember(texts)
+    scorer.vectors.remember(texts)
     build_s = time.perf_counter() - began
     whole = Ours(model, threads=threads)
     spent: defaultdict[str, list[float]] = defaultdict(list)
@@ -148,25 +146,25 @@ def measure_vectors(
     }
 
 
-def _measure(scorer: BiEncoderScorer, whole: Ours, task: Task, spent: defaultdict[str, list[float]]) -> None:
+def _measure(scorer: EncoderScorer, whole: Ours, task: Task, spent: defaultdict[str, list[float]]) -> None:
     texts = list(task.documents.values())
     tuples = [(place,) for place in range(len(texts))]
     with _timed(spent, "total_ms"):
         scores = scorer.score(task.query, texts, tuples)
     assert scores.reached == len(texts)
-    store = scorer.store
+    store = scorer.vectors.store
     assert store is not None
     with _timed(spent, "query_ms"):
-        query = scorer.query_vector(f"{task.query} again")  # queries that were just asked are kept
+        query = scorer.encoder.encode([f"{task.query} again"], "query").rows[0]  # queries that were just asked are kept
     with _timed(spent, "keys_ms"):
-        keys = scorer.keys_of(texts)
+        keys = scorer.vectors.keys_of(texts)
     with _timed(spent, "read_ms"):
         contents = store.read(list(dict.fromkeys(keys)))
     with _timed(spent, "check_ms"):
         records = {key: Record.read(content, key) for key, content in contents.items()}
     kept = [record for key in keys if (record := records[key]) is not None]
     with _timed(spent, "cosines_ms"):
-        cosines(query, kept)
+        scorer.encoder.similarity(query, rows_of(kept))
     some = texts[:WHOLE_PAIRS]
     began = time.perf_counter()
     whole.score(task.query, some)

@@ -103,9 +103,8 @@ def _write(output: Path, tag: str, form: RunForm, checkpoint: Checkpoint, querie
 
 def insist(reranker: RerankService) -> None:
     """Let queries without a deadline wait for a rerank server that is busy or away, instead of failing."""
-    scorer = reranker.scorer(cached=False)
-    if isinstance(scorer, NeedsServer):
-        scorer.insist()
+    if isinstance(model := reranker.model, NeedsServer):
+        model.insist()
 
 
 def refuse_overwriting(output: Path, *inputs: Path | None) -> None:

@@ -52,7 +52,7 @@ def calibrate(
     asked, judged = read_queries(queries), read_qrels(qrels)
     with closing(client_of(context)) as client:
         fitted = fitted_to(client, index, asked, judged, advance=_tracked)
-        file = output or client.calibrations.file
+        file = output or client.searcher.calibrations.file
     write_calibration(file, index, fitted.calibration)
     if plot:
         write_reliability(plot, index, fitted)

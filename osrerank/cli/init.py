@@ -13,7 +13,7 @@ from osrerank.cli.options import DURATION, client_of
 from osrerank.cli.settings_file import refuse_existing, settings_text
 from osrerank.response import parse
 from osrerank.retrieval.fields import Fields
-from osrerank.scoring.registry import load
+from osrerank.scoring.registry import as_scorer, load
 from osrerank.settings import SETTINGS_FILE
 from osrerank.types import Query
 
@@ -86,7 +86,7 @@ def _measure(client: Any, found: Sequence[str]) -> Speed:
     texts = list(found) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE
     from osrerank.scoring.card import POINTWISE  # noqa: PLC0415 - numpy
 
-    scorer = load(client.reranker.settings.model_copy(update={"vectors": "off"}), POINTWISE)
+    scorer = as_scorer(load(client.searcher.service.settings, POINTWISE))
     tuples = [(place,) for place in range(len(texts))]
     with closing(scorer):
         scorer.score("a question of five words", texts, tuples)
@@ -97,7 +97,7 @@ def _measure(client: Any, found: Sequence[str]) -> Speed:
 
 def _sample(client: Any, index: str, fields: Fields) -> list[str]:
     """Return the texts of some documents of an index, as a model reads them."""
-    from osrerank.indexing import documents_of  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.indexing.documents import documents_of  # noqa: PLC0415 - keeps the command's help quick
 
     hits = list(islice(documents_of(client, index, fields), SAMPLE))
     ranking = parse({"hits": {"hits": hits}}, Query("init", "init"), fields.read, by_index=fields.by_index(None))

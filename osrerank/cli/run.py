@@ -69,7 +69,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     from osrerank.options.rerank import NO_STAGES, Rerank  # noqa: PLC0415 - its twin
 
     arguments = rerank_arguments(options)
-    wanted = Rerank.of(arguments, client.defaults.of(options["index"]))
+    wanted = Rerank.of(arguments, client.searcher.defaults.of(options["index"]))
     reranked = wanted is not None and wanted.pipeline != NO_STAGES
     asked: Any = arguments
     if wanted is not None and wanted.compares_pairs:
@@ -82,10 +82,10 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
         return Record.from_response(query.query_id, response, started_s)
 
     named = client.options_of(index, rerank=arguments)
-    order = resolved(arguments and named, named, client.reranker)
+    order = resolved(arguments and named, named, client.searcher.service)
     depends_on = {"index": index, "hits": size, **_place(client, index), **order}
     if reranked:
-        insist(client.reranker)
+        insist(client.searcher.service)
     return Batch(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
 
 
@@ -95,7 +95,7 @@ def _place(client: Any, index: str) -> dict[str, Any]:
 
     from opensearchpy.exceptions import TransportError  # noqa: PLC0415 - its twin
 
-    parts = [urlsplit(part.strip()) for part in client.reranker.settings.url.get_secret_value().split(",")]
+    parts = [urlsplit(part.strip()) for part in client.searcher.service.settings.url.get_secret_value().split(",")]
     urls = [part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts]
     try:
         indices = client.indices.get(index=index)

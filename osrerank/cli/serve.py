@@ -120,12 +120,12 @@ def serve_page(
 
     client = client_of(context)
     try:
-        _warn_if_open(client.reranker, host)
-        _warm_up(client.reranker)
-        comparison = Comparison(client, usable_pipelines(client.reranker), indexes, judgments)
-        _announce(client.reranker, host, port)
+        _warn_if_open(client.searcher.service, host)
+        _warm_up(client.searcher.service)
+        comparison = Comparison(client, usable_pipelines(client.searcher.service), indexes, judgments)
+        _announce(client.searcher.service, host, port)
         click.echo(f"The comparison page is on http://{host}:{port}/ui", err=True)
-        run(client.reranker, limits or Limits(), host=host, port=port, access=access, comparison=comparison)
+        run(client.searcher.service, limits or Limits(), host=host, port=port, access=access, comparison=comparison)
     finally:
         client.close()
 

@@ -12,7 +12,7 @@ from osrerank.cli.options import client_of, wants_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from osrerank.scoring.vectors.store import VectorStore
+    from osrerank.vectors.store import VectorStore
 
 
 @click.group()
@@ -31,13 +31,14 @@ def build(context: click.Context, /, *, index: str) -> None:
 
     Documents whose vectors are there are only read, so that the same command goes on where it was interrupted.
     """
-    from osrerank.indexing import build_on_screen, side_stores  # noqa: PLC0415 - likewise
-    from osrerank.scoring.vectors.configured import VectorStorage  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.indexing.build import build_on_screen  # noqa: PLC0415 - likewise
+    from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - likewise
+    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - keeps the command's help quick
 
     client = client_of(context)
     try:
         done = build_on_screen(client, index)
-        store = VectorStorage.of(client.reranker.settings).store
+        store = VectorStorage.of(client.searcher.service.settings).store
         kept = _summary([store] if store else side_stores(client, [index]))
     finally:
         client.close()
@@ -79,7 +80,7 @@ def coverage(context: click.Context, /, *, index: str, most: int, at_least: floa
 
     So a new model's vectors are built while the old one serves, and searches change over when they are there.
     """
-    from osrerank.indexing import coverage as coverage_of  # noqa: PLC0415 - the client
+    from osrerank.indexing.status import coverage as coverage_of  # noqa: PLC0415 - the client
 
     client = client_of(context)
     try:
@@ -114,7 +115,7 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...]) -> None:
 
     What was deleted or changed, what other indexes have and what another model computed goes.
     """
-    from osrerank.indexing import prune_vectors  # noqa: PLC0415 - the client
+    from osrerank.indexing.prune import prune_vectors  # noqa: PLC0415 - the client
 
     client = client_of(context)
     try:
@@ -139,9 +140,9 @@ def drop(context: click.Context, /, *, index: str | None) -> None:
 def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[VectorStore]]":
     """Yield the store of the settings, or side indices, which are also looked at where they are not used."""
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
-    from osrerank.indexing import side_stores  # noqa: PLC0415 - the client
-    from osrerank.scoring.vectors.configured import VectorStorage  # noqa: PLC0415 - numpy
+    from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - the client
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - numpy
 
     if index is not None:
         with closing(client_of(context)) as client:

@@ -28,11 +28,11 @@ from statistics import fmean, pstdev
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError, InferenceError
-from osrerank.indexing import documents_of
+from osrerank.indexing.documents import documents_of
 from osrerank.response import parse
 from osrerank.scoring.card import POINTWISE
-from osrerank.scoring.registry import load_local
-from osrerank.scoring.vectors.scorer import BiEncoderScorer
+from osrerank.scoring.encoder_scorer import EncoderScorer
+from osrerank.scoring.registry import as_scorer, load_local
 from osrerank.settings import Settings
 from osrerank.types import Query, Scorer
 
@@ -178,8 +178,8 @@ def measure(settings: Settings, documents: Sequence[str]) -> Rates:
     """
     with tempfile.TemporaryDirectory(prefix="osrerank-plan-") as folder:
         own = settings.model_copy(update={"vectors": "file", "vectors_folder": Path(folder)})
-        with closing(load_local(own, POINTWISE)) as scorer:
-            vectors = scorer if isinstance(scorer, BiEncoderScorer) else None
+        with closing(as_scorer(load_local(own, POINTWISE), own)) as scorer:
+            vectors = scorer.vectors if isinstance(scorer, EncoderScorer) else None
             if vectors:
                 vectors.remember(documents)
             _seconds(scorer, QUERY, documents)  # the first search is slower

@@ -24,9 +24,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from osrerank.errors import EvaluationError
-from osrerank.explanation import final_score
 from osrerank.pipeline import applied
-from osrerank.response import FIRST_PASS
+from osrerank.response import FIRST_PASS, final_score
 from osrerank.types import Ranking, ScoredDocument
 
 NOT_STAGES = {FIRST_PASS, "failure", "explanation", "probability"}

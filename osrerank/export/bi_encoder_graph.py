@@ -14,7 +14,7 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
 
     Its input is ``input_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. Its output ``vector`` is
     float32 ``(n, hidden)``, of norm 1. With [CLS] pooling, the last layer computes only the [CLS] row. The graph is
-    tested against `osrerank.scoring.networks.bi_encoder`.
+    tested against `osrerank.scoring.backends.networks.bi_encoder`.
 
     Args:
         weights: name in transformers -> array; the prefix ``bert.`` is optional.

@@ -11,8 +11,7 @@ from osrerank.errors import EvaluationError
 from osrerank.evaluation.basic import ndcg
 from osrerank.formats.candidates import candidate_lists
 from osrerank.scoring.card import Calibration
-from osrerank.scoring.local import LocalScorer
-from osrerank.types import Qrels
+from osrerank.types import Qrels, Scorer
 
 STEPS = 50
 RIDGE = 1e-9
@@ -69,13 +68,18 @@ class FirstPassWeight:
     first_pass: float
 
 
-def read_judged(scorer: LocalScorer, candidates: Path, qrels: Qrels) -> Iterator[Judged]:
+def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qrels) -> Iterator[Judged]:
     """Score each query's candidates in a file with a model, and yield them with their judgments.
+
+    Args:
+        scorer: of the model.
+        before: the model's present calibration, which is taken away from the scores.
+        candidates: the file.
+        qrels: the judgments.
 
     Raises:
         FormatError: as `candidate_lists`.
     """
-    before = scorer.card.calibration
     for one in candidate_lists(candidates):
         texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in one.documents]
         scores = scorer.score(one.query.text, texts, [(index,) for index in range(len(texts))])

@@ -17,6 +17,7 @@ from osrerank.export.calibration import choose_weight, fit_judged, read_judged
 from osrerank.export.quantise import Recipe
 from osrerank.export.write_graphs import GRAPHS, write_graphs
 from osrerank.formats.trec import read_qrels
+from osrerank.scoring.bi_encoder import weights_digest
 from osrerank.scoring.card import Calibration, Kind, ModelCard, Pooling
 from osrerank.scoring.checkpoints.convert import NOTICES, Head, usable
 from osrerank.scoring.checkpoints.self_check import checked
@@ -33,7 +34,6 @@ from osrerank.scoring.model_files import (
     weight_files,
 )
 from osrerank.scoring.registry import load_scorer
-from osrerank.scoring.vectors.records import weights_digest
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +257,7 @@ def _fitted(
 ) -> ModelCard:
     """Return the card with calibration and first-pass weight from a development set; a weight that is given stays."""
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
-        judged = list(read_judged(scorer, candidates, read_qrels(qrels)))
+        judged = list(read_judged(scorer, card.calibration, candidates, read_qrels(qrels)))
     calibration = fit_judged(judged)
     if options.first_pass_weight is not None:
         return replace(card, calibration=calibration)
@@ -287,7 +287,7 @@ def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> No
 
 def _write_weights(source: Path, folder: Path) -> None:
     """Write as safetensors the weights of a source that has them only in its graph."""
-    from osrerank.scoring.torch_scorer import read_weights  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.backends.torch import read_weights  # noqa: PLC0415 - imports torch
 
     safetensors: Any = require("safetensors.torch", extra="torch")
     safetensors.save_file(read_weights(source), folder / WEIGHTS_FILE, metadata={"format": "pt"})

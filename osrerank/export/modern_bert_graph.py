@@ -14,9 +14,9 @@ import numpy as np
 from osrerank._optional import require
 from osrerank.export.graph import TOKENS, Graph, Weights
 from osrerank.export.head_graph import RUNTIME, add_head
+from osrerank.scoring.backends.networks.modern_bert.shape import EMBEDDINGS, LAYER, PREFIX, Shape, classifier_head
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.modular.head import Head
-from osrerank.scoring.networks.modern_bert.shape import EMBEDDINGS, LAYER, PREFIX, Shape, classifier_head
 
 BLOCKED = -1e4
 """Added to logits that must not count: its exp is 0 in float32, and it overflows in no type."""
@@ -32,8 +32,8 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
 
     Args:
         weights: by their transformers names, with or without a classifier's prefix.
-        config: the model's ``config.json``; `osrerank.scoring.networks.modern_bert.shape.obstacle` has nothing against
-            it.
+        config: the model's ``config.json``; `osrerank.scoring.backends.networks.modern_bert.shape.obstacle` has
+            nothing against it.
         card: its head.
         head: of a modular cross-encoder; None for the classifier's.
 

@@ -17,10 +17,10 @@ from osrerank.export.bi_encoder_graph import build_encoder
 from osrerank.export.graph import build_graph, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
 from osrerank.export.quantise import Recipe, quantise
+from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
 from osrerank.scoring.model_files import TOKENIZER_FILE, read_config
-from osrerank.scoring.networks.modern_bert import shape as modern_shape
 
 OPSET = 17
 EXAMPLES = {"words": 32, "marks": 16}
@@ -82,7 +82,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
     """Build the graph of a BERT or ModernBERT; trace it from torch for other families and for padded batches."""
-    from osrerank.scoring.torch_scorer import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.backends.torch import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
     if card.is_bi_encoder:

@@ -35,6 +35,8 @@ class Defaults:
 
     def of(self, index: Any) -> Rerank:
         """Return the options of an index; of several indexes only when all of them have the same."""
+        if not self.by_index:
+            return self.base
         names = index.split(",") if isinstance(index, str) else list(index or [])
         found = {self._of_one(str(name)) for name in names}
         return found.pop() if len(found) == 1 else self.base

@@ -174,12 +174,10 @@ class Rerank:
         return AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pairs", Pairs.of(self.pairs))
-        object.__setattr__(self, "passages", Passages.of(self.passages))
-        object.__setattr__(self, "sentences", Sentences.of(self.sentences))
-        object.__setattr__(self, "rm3", Rm3.of(self.rm3))
-        object.__setattr__(self, "cutoff", Cutoff.of(self.cutoff))
-        object.__setattr__(self, "interleave", Interleave.of(self.interleave))
+        for name, (kind, default) in _GROUPS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) and value != default:
+                object.__setattr__(self, name, kind.of(value))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
             if isinstance(value, str | list):
@@ -199,20 +197,19 @@ class Rerank:
         if self.sentences is not None and (has_passages or self.blend not in ("card", "replace")):
             message = "rerank option sentences stands in place of passages and blend: leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
-        self._check_interleave()
+        if self.interleave is not None:
+            self._check_interleave(self.interleave)
 
-    def _check_interleave(self) -> None:
+    def _check_interleave(self, interleave: Interleave) -> None:
         """Refuse what would treat the teams differently, and read the other team's options."""
-        if self.interleave is None:
-            return
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
                 why = "it would remove hits of one team by the other"
                 message = f"rerank option {name} does not go with interleave, leave it out: {why}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         other = self.rankings[1]
-        others = tuple((name, getattr(other, name)) for name in dict(self.interleave.others))
-        object.__setattr__(self, "interleave", replace(self.interleave, others=others))
+        others = tuple((name, getattr(other, name)) for name in dict(interleave.others))
+        object.__setattr__(self, "interleave", replace(interleave, others=others))
 
     @classmethod
     def of(cls, value: "bool | RerankOptions | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
@@ -257,6 +254,15 @@ def _is_duration(value: Any) -> bool:
     return value is None or (_is_number(value) and 0 < value <= MOST_MS)
 
 
+# option -> what holds its own options, and the value that stands for none
+_GROUPS: dict[str, tuple[Any, object]] = {
+    "pairs": (Pairs, Pairs()),
+    "passages": (Passages, "auto"),
+    "sentences": (Sentences, None),
+    "rm3": (Rm3, None),
+    "cutoff": (Cutoff, None),
+    "interleave": (Interleave, None),
+}
 _DURATION = f"a number of milliseconds above 0, at most {MOST_MS:,} (a day), or None for no limit"
 # option -> whether a value fits, and what it must be
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -1,7 +1,7 @@
 """Decide which fields a query searches and the model reads in each index: the named ones, else those found."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Self
 
@@ -123,6 +123,13 @@ class Fields:
     def by_index(self, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
         """Return what is read in each index, if the options name nothing and the indices differ; else nothing."""
         return {} if named(names) else {index: part.read for part in self.parts for index in part.indices}
+
+    def written_into(self, options: Rerank) -> Rerank:
+        """Return options that name these fields; of names that were found, a search looks them up again."""
+        own = named(options.query_fields)
+        searched = options.query_fields if own else FoundNames(self.searched or self.read) or None
+        read = self.read if own or named(options.fields) else FoundNames(self.read)
+        return replace(options, fields=read or None, query_fields=searched)
 
     def complaints(self, texts: Collection[str] | None) -> list[str]:
         """Return warnings of names in the options that the mapping lacks, or that give no text.

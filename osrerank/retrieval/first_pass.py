@@ -1,13 +1,14 @@
 """Plan the first pass's request, so that any page of the reranked list can be cut from its response."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
 from osrerank.retrieval.fields import Fields, union
+from osrerank.thresholds.cut import Thresholds
 
 DEFAULT_SIZE = 10
 MOST_REASON = 200
@@ -31,21 +32,17 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """A first-pass request, and what to do with its answer.
+    """A first-pass request, and the page that is cut out of its reranked hits.
 
     Attributes:
         body: of the request.
         params: of the request's URL.
         page: the part of the reranked list that the caller wants.
-        refusal: why the request is sent unchanged and its response not reranked; else empty.
-        warnings: what the caller should know about the answer.
     """
 
     body: dict[str, Any]
     params: dict[str, Any]
-    page: Page = field(default_factory=Page)
-    refusal: str = ""
-    warnings: tuple[str, ...] = ()
+    page: Page
 
     def loss(self, response: Mapping[str, Any]) -> str:
         """Return what a response lacks that the answer to the caller's own request may have; empty for nothing."""
@@ -88,9 +85,14 @@ def _first_failure(shards: Mapping[str, Any]) -> str:
 
 
 def plan(
-    body: Mapping[str, Any], params: Mapping[str, Any], options: Rerank, depth: int, fields: Fields | None = None
-) -> FirstPass:
-    """Return the request for a window deep enough to rerank.
+    body: Mapping[str, Any],
+    params: Mapping[str, Any],
+    options: Rerank,
+    depth: int,
+    fields: Fields,
+    thresholds: Thresholds | None = None,
+) -> FirstPass | str:
+    """Return the request for a window deep enough to rerank; or why there is none, and nothing can be reranked.
 
     The window starts at the first hit and holds the pipeline's depth or the caller's page, whichever reaches further;
     pages cut from the reranked list then neither overlap nor leave a gap.
@@ -100,32 +102,35 @@ def plan(
         params: the caller's URL parameters, `from` as `from` or `from_`.
         options: of this search.
         depth: candidates that the pipeline's deepest stage looks at.
-        fields: of the search; None for those that the options name.
+        fields: of the search.
+        thresholds: where the reranked list ends; None where it is not cut.
     """
     offset = count_of(params, body, ("from", "from_"), 0)
     size = count_of(params, body, ("size",), DEFAULT_SIZE)
     refusal = _refusal(body, params, offset, size)
     if refusal or offset is None or size is None:
-        return FirstPass(dict(body), dict(params), refusal=refusal)
+        return refusal
     wanted_body = {name: value for name, value in body.items() if name not in ("from", "size")}
     wanted_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
-    wanted_body["from"] = 0
-    wanted_body["size"] = max(depth, offset + size)
-    _drop_rerank_ext(wanted_body)
-    if not _names_pipeline(body, params) and not _is_hybrid(body.get("query")):
+    wanted_body |= {"from": 0, "size": max(depth, offset + size)}
+    if "ext" in body:
+        _drop_rerank_ext(wanted_body)
+    query = body.get("query")
+    is_hybrid = isinstance(query, Mapping) and "hybrid" in query  # needs the index's own pipeline
+    if not ("search_pipeline" in params or "search_pipeline" in body or is_hybrid):
         wanted_params["search_pipeline"] = "_none"
-    fields = fields or Fields.named_by(options)
     read = union(fields.read_for(one.fields) for one in options.rankings)
     needed = tuple(name for name in read if ":" not in name)  # the request has highlight: and inner_hits: anyway
     borrowed = _borrow_fields(wanted_body, params, needed, fields.fetched)
-    page = Page(offset, size, borrowed, options.min_score, options.explain)
-    return FirstPass(wanted_body, wanted_params, page, warnings=(COLLAPSED,) if "collapse" in body else ())
+    return FirstPass(
+        wanted_body, wanted_params, Page(offset, size, borrowed, options.min_score, options.explain, thresholds)
+    )
 
 
 def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None) -> str:
     reasons = [why for name, why in _REFUSED.items() if params.get(name) or body.get(name)]
     reasons += [f"{name} is null" for name, value in body.items() if value is None]
-    if "_none_" in _listed(body, params, "stored_fields"):
+    if "stored_fields" in (*body, *params) and "_none_" in _listed(body, params, "stored_fields"):
         reasons.append("stored_fields is _none_: no text can be read")
     if offset is None or size is None:
         reasons.append("from or size is not a count")
@@ -161,16 +166,6 @@ def count_of(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[st
     return int(given) if is_count else None
 
 
-def _names_pipeline(body: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
-    """Return whether a search names a search pipeline."""
-    return "search_pipeline" in params or "search_pipeline" in body
-
-
-def _is_hybrid(query: Any) -> bool:
-    """Return whether a query's scores need the index's own pipeline to be comparable."""
-    return isinstance(query, Mapping) and "hybrid" in query
-
-
 def _drop_rerank_ext(body: dict[str, Any]) -> None:
     """Remove `ext.rerank` from our copy: a cluster without the plugin refuses it."""
     if "rerank" in (body.get("ext") or {}):
@@ -192,8 +187,9 @@ def _borrow_fields(
     hidden = hidden and not (isinstance(source, list) and all(name in source for name in needed))
     asked = body.get("fields") or []
     missing = [name for name in needed if (hidden or name in fetched) and not _covers(asked, name)]
-    if missing:
-        body["fields"] = [*asked, *missing]
+    if not missing:
+        return ()
+    body["fields"] = [*asked, *missing]
     others = [*_listed(body, params, "stored_fields"), *_listed(body, params, "docvalue_fields")]
     others += [*(body.get("script_fields") or {}), (body.get("collapse") or {}).get("field", "")]
     return tuple(name for name in missing if not _covers(others, name))

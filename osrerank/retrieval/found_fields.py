@@ -4,17 +4,17 @@ Written as generators of requests, so that the synchronous and the asynchronous 
 """
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from opensearchpy import AuthenticationException, AuthorizationException, NotFoundError, TransportError
 
 from osrerank._seldom import Seldom
 from osrerank.errors import ResponseFormatError
 from osrerank.retrieval.fields import Fields, Part, Wanted, resolved, union, with_defined
-from osrerank.retrieval.kept import Kept
 from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.samples import find_parts, parts_by_name
@@ -26,6 +26,39 @@ FRESH_S = 0.1
 MOST_WANTED = 1_000
 SHOWN = 20
 """Most names that a message lists."""
+KEPT_S = 60.0
+"""How long a value is used before it is read again."""
+MOST_KEPT = 1_000
+"""How many values are kept; one more clears the cache."""
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Kept(Generic[Key, Value]):
+    """A cache whose values expire. Safe to use from many threads.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._values: dict[Key, tuple[float, Value]] = {}
+
+    def get(self, key: Key) -> Value | None:
+        """Return the key's value; None where there is none, or it has expired."""
+        with self._lock:
+            known = self._values.get(key)
+        return known[1] if known is not None and self._clock() - known[0] < KEPT_S else None
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keep a value."""
+        with self._lock:
+            if len(self._values) >= MOST_KEPT:
+                self._values.clear()
+            self._values[key] = self._clock(), value
 
 
 class _Index:
@@ -81,10 +114,9 @@ class FoundFields:
             wanted: what options and query name.
             anew: whether to read the mapping again; samples are taken again only where a field is gone.
         """
-        path = path_of(index, "_mapping")
-        if warning := self._refused.get(path):
+        if warning := self._refused.get(str(index)):
             return _unread(wanted, warning)
-        known = self._known.get(path)
+        known = self._known.get(str(index))
         fields = None if known is None else known.fields.get(wanted)
         is_fresh = known is not None and self._clock() - known.read_s < FRESH_S
         if fields is not None and (is_fresh or not (anew or fields.missing)):
@@ -95,10 +127,10 @@ class FoundFields:
             return _unread(wanted)
         except (TransportError, ResponseFormatError) as error:
             warning = f"the fields of {index or 'all indices'} cannot be looked up: its default fields are searched"
-            if self._seldom.is_due(path):
+            if self._seldom.is_due(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if isinstance(error, AuthenticationException | AuthorizationException | ResponseFormatError):
-                self._refused.put(path, warning)
+                self._refused.put(str(index), warning)
             return _unread(wanted, warning)
 
     def _look(
@@ -112,10 +144,9 @@ class FoundFields:
             known: what is known of the indices.
             is_old: whether their mapping is read again.
         """
-        path = path_of(index, "_mapping")
         is_new = known is None
         if known is None or is_old or (not known.parts and known.leaves_open(wanted)):
-            every = leaves_by_index((yield SideRequest("GET", path)))
+            every = leaves_by_index((yield SideRequest("GET", path_of(index, "_mapping"))))
             if known is None:
                 known = _Index(every, self._clock())
             else:
@@ -133,7 +164,7 @@ class FoundFields:
         if len(known.fields) < MOST_WANTED and (known.parts or not needs_found):
             known.fields[wanted] = fields
         if is_new and (known.parts or not needs_found):
-            self._known.put(path, known)
+            self._known.put(str(index), known)
         return fields
 
     def is_outdated(self, index: Any, answer: Mapping[str, Any]) -> bool:
@@ -143,7 +174,7 @@ class FoundFields:
             index: as `of` has it.
             answer: of the search.
         """
-        known = self._known.get(path_of(index, "_mapping"))
+        known = self._known.get(str(index))
         if known is None:
             return False
         hits = answer.get("hits", {}).get("hits", ())

@@ -47,11 +47,11 @@ def _clause(text: str, searched: Sequence[str], fields: Fields) -> dict[str, Any
     """Return a query over one field, the best of several, or the index's default ones; nested ones in their objects."""
     by_object: dict[str, list[str]] = {}
     for name in searched:
-        by_object.setdefault(fields.nested.get(plain(name), ""), []).append(name)
+        by_object.setdefault(fields.nested.get(plain(name), "") if fields.nested else "", []).append(name)
     lenient = {"lenient": True} if fields.is_lenient or not searched else {}
     clauses = []
     for path, names in by_object.items() or [("", [])]:
-        if len(names) == 1 and plain(names[0]) == names[0] and "*" not in names[0]:
+        if len(names) == 1 and not {"^", "*"} & set(names[0]):
             clause: dict[str, Any] = {"match": {names[0]: {"query": text, **lenient}}}
         else:
             named = {"fields": names} if names else {}

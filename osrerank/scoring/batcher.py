@@ -16,7 +16,7 @@ from osrerank._platform import renew_after_fork
 from osrerank._threads import NATIVE_CODE, DaemonThreads
 from osrerank.errors import InferenceError
 from osrerank.metrics import BATCH_TOKENS, COMPUTE_SECONDS, HALVINGS, PADDING_TOKENS
-from osrerank.scoring.backend import Backend
+from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.throughput import Throughput
 from osrerank.types import Deadline

@@ -1,4 +1,4 @@
-"""A model that is loaded on first use, and the cache of its scores."""
+"""A model that is loaded on first use, with what is kept of it: a scorer's scores, an encoder's vectors."""
 
 import contextlib
 import math
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.scoring.card import Kind
-from osrerank.scoring.registry import load
+from osrerank.scoring.encoder_scorer import EncoderScorer
+from osrerank.scoring.registry import Model, load
 from osrerank.settings import Settings
-from osrerank.types import Deadline, NeedsWorkers, Scorer
+from osrerank.types import Deadline, NeedsWorkers, Scorer, is_encoder
 
 if TYPE_CHECKING:
     from osrerank.scoring.cache.scorer import CachedScorer
+    from osrerank.vectors.documents import DocumentVectors
 
 RETRY_LOAD_AFTER_S = 30.0
 """Seconds before a model that failed to load is tried again; otherwise every search would wait for it."""
@@ -25,7 +27,7 @@ FINDING_SHARE = 0.5
 
 
 class LoadedModel:
-    """A model that is loaded once, on first use, and the cache of its scores.
+    """A model that is loaded once, on first use, with the cache of its scores or the source of its vectors.
 
     Safe to use from many threads.
 
@@ -33,7 +35,7 @@ class LoadedModel:
         name: directory, hub id or shipped name; "" where none is named.
         kinds: what it may be.
         settings: backend, threads, Redis.
-        scorer: used in place of the named model; the caller closes it.
+        given: used in place of the named model; the caller closes it.
         fix: advice that is added to the error when the model cannot be loaded.
         clock: returns seconds.
     """
@@ -43,41 +45,65 @@ class LoadedModel:
         name: str,
         kinds: Sequence[Kind],
         settings: Settings,
-        scorer: Scorer | None = None,
+        given: Model | None = None,
         fix: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
         self._kinds = kinds
         self._settings = settings
-        self._given = scorer
+        self._given = given
         self._fix = fix
         self._clock = clock
         self._lock = threading.Lock()
-        self._loaded: Scorer | None = None
+        self._loaded: Model | None = None
         self._cached: CachedScorer | None = None
+        self._vectors: DocumentVectors | None = None
         self._failure: ModelLoadError | None = None
         self._failed_at_s = 0.0
         self._sought_at_s = -math.inf
 
-    def scorer(self, *, cached: bool) -> Scorer:
-        """Return the model's scorer, through the cache if asked for.
-
-        A scorer that the caller brought is only cached where Redis is configured.
+    def model(self) -> Model:
+        """Return the model itself, an encoder or a scorer.
 
         Raises:
             ModelLoadError: the model cannot be loaded.
             MissingDependencyError: its backend is not installed.
         """
         with self._lock:
-            scorer = self._given or self._load()
+            return self._given or self._load()
+
+    def vectors(self) -> "DocumentVectors | None":
+        """Return the source of the model's vectors; None if it is a scorer. Raises as `model`."""
+        model = self.model()
+        if not is_encoder(model):
+            return None
+        with self._lock:
+            if self._vectors is None:
+                from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - for encoders alone
+                from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - likewise
+
+                self._vectors = DocumentVectors(model, VectorStorage.of(self._settings))
+            return self._vectors
+
+    def scorer(self, *, cached: bool) -> Scorer:
+        """Return the model as a scorer, through the cache of scores if asked for. Raises as `model`.
+
+        An encoder stands in for a scorer, and has no cache: its vectors are stored. A scorer that the caller brought is
+        only cached where Redis is configured.
+        """
+        if (vectors := self.vectors()) is not None:
+            return EncoderScorer(vectors)
+        model = self.model()
+        assert not is_encoder(model)  # it would have vectors
+        with self._lock:
             in_process = self._given is None and self._settings.cache_local_mb > 0
             if not cached or not (in_process or self._settings.redis_url):
-                return scorer
+                return model
             if self._cached is None:
                 from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - for searches alone
 
-                self._cached = behind_cache(scorer, self._settings)
+                self._cached = behind_cache(model, self._settings)
             return self._cached
 
     def find_workers(self, deadline: Deadline) -> None:
@@ -90,9 +116,9 @@ class LoadedModel:
             return
         part = deadline.within_ms(1000 * FINDING_SHARE * deadline.remaining_s())
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
-            scorer = self.scorer(cached=False)
-            if isinstance(scorer, NeedsWorkers):
-                scorer.find_workers(part)
+            model = self.model()
+            if isinstance(model, NeedsWorkers):
+                model.find_workers(part)
         self._sought_at_s = self._clock()  # not before, or others would go on and wait without a limit
 
     def close(self) -> None:
@@ -100,11 +126,13 @@ class LoadedModel:
         with self._lock:
             if self._cached is not None:
                 self._cached.disconnect()
+            if self._vectors is not None:
+                self._vectors.close()
             if self._loaded is not None:
                 self._loaded.close()
-            self._loaded = self._cached = None
+            self._loaded = self._cached = self._vectors = None
 
-    def _load(self) -> Scorer:
+    def _load(self) -> Model:
         if self._loaded is not None:
             return self._loaded
         if self._failure is not None and self._clock() - self._failed_at_s < RETRY_LOAD_AFTER_S:

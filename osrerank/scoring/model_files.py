@@ -59,7 +59,7 @@ _MODERN_BERT = {
     "norm_eps": 1e-5,
     "pad_token_id": 50283,
 }
-"""The others are in `osrerank.scoring.networks.modern_bert.shape`, by the version of transformers."""
+"""The others are in `osrerank.scoring.backends.networks.modern_bert.shape`, by the version of transformers."""
 _ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 _DEBERTA = {
     "vocab_size": 128100,

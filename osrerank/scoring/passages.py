@@ -6,24 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import ConfigError, InferenceError
-from osrerank.types import CutsTexts, Deadline, PassageScores, Scorer, Span
+from osrerank.types import CutsTexts, Deadline, Encoder, PassageScores, Scorer
 from osrerank.types.values import BLANK, is_blank
-
-Part = tuple[str, Span | None]
-"""A passage or sentence as the model reads it, with its place; None for the whole text."""
-
-
-def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return document and part of each part, the first of every document before the second of any.
-
-    So a deadline cuts off later parts before it leaves a document without a score.
-
-    Args:
-        counts: parts of each document.
-    """
-    return [
-        (place, turn) for turn in range(max(counts, default=0)) for place in range(len(counts)) if turn < counts[place]
-    ]
+from osrerank.types.vectors import Part, in_turns
 
 
 def score_parts(
@@ -65,16 +50,16 @@ def score_parts(
     return PassageScores(places, logits, failures, scores.identity, odds, cut, **counts)
 
 
-def chunks_of(scorer: Scorer, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return the chunks of texts that fit a scorer's model, as `CutsTexts.chunks` does.
+def chunks_of(model: Scorer | Encoder, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """Return the chunks of texts that fit a model, as `CutsTexts.chunks` does.
 
     Raises:
-        ConfigError: the scorer's tokenizer is not in this process.
+        ConfigError: the model's tokenizer is not in this process.
     """
-    if isinstance(scorer, CutsTexts):
-        return scorer.chunks(query, texts)
+    if isinstance(model, CutsTexts):
+        return model.chunks(query, texts)
     raise ConfigError(
-        f'sentences.chunks is "tokens", and the tokenizer of {scorer.model} is not in this process; score in it '
+        f'sentences.chunks is "tokens", and the tokenizer of {model.model} is not in this process; score in it '
         '(backend "onnx" or "torch"), or split by "words"',
         setting="rerank.sentences.chunks",
         source="argument",

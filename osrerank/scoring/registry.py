@@ -1,4 +1,4 @@
-"""The backends, and the one way to a scorer: `load` from settings, `load_scorer` from a model's name.
+"""The backends, and the ways to a model: `load` from settings, `load_model` and `load_scorer` from its name.
 
 A backend is one entry of `BACKENDS` and one module with a function ``load``. This module imports no backend before it
 is asked for.
@@ -11,17 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from osrerank.errors import ConfigError, ModelLoadError, OsrerankError
 from osrerank.scoring.card import DUO, POINTWISE, Kind, ModelCard
 from osrerank.scoring.model_files import GRAPHS, WEIGHTS, read_card, weight_files
 from osrerank.settings import Settings
-from osrerank.types import Scorer
+from osrerank.types import Encoder, Scorer, is_encoder
 
 if TYPE_CHECKING:
-    from osrerank.scoring.backend import Backend
-    from osrerank.scoring.local import LocalScorer
+    from osrerank.scoring.backends.base import Backend, Compute
+    from osrerank.scoring.bi_encoder import BiEncoder
+    from osrerank.scoring.cross_encoder import CrossEncoder
+    from osrerank.scoring.encoder_scorer import EncoderScorer
+
+Model = Scorer | Encoder
+OfScorer = TypeVar("OfScorer", bound=Scorer)
 
 AUTO = "auto"
 DTYPES = (AUTO, "fp32", "bf16", "fp16")
@@ -41,10 +46,9 @@ class Entry:
 
     Attributes:
         name: its name, for ``--backend``.
-        module: the module whose ``load`` makes it. In this process ``load(directory, card, compute)`` returns a
-            `Backend`; elsewhere ``load(settings, model)`` returns a `Scorer`.
+        module: the module whose ``load`` makes it: in this process `open`, elsewhere `connect`.
         is_local: whether it computes in this process.
-        kinds: the kinds of models that it scores with.
+        kinds: the kinds of models that it computes.
         forms: what to fetch from a hub repository: the first of these lists of file patterns that the repository has.
         dtypes: what it can compute in, on request.
     """
@@ -56,18 +60,24 @@ class Entry:
     forms: Sequence[Sequence[str]] = ()
     dtypes: Sequence[str] = (AUTO,)
 
-    def load(self, *arguments: Any) -> Any:
-        """Import the module and call its ``load``."""
-        return importlib.import_module(self.module).load(*arguments)
+    def open(self, directory: Path, card: ModelCard, compute: "Compute") -> "Backend":
+        """Return the network of a model's directory, in this process."""
+        backend: Backend = importlib.import_module(self.module).load(directory, card, compute)
+        return backend
+
+    def connect(self, settings: Settings, model: str) -> Model:
+        """Return a model that is computed elsewhere."""
+        connected: Model = importlib.import_module(self.module).load(settings, model)
+        return connected
 
 
 BACKENDS = {
     entry.name: entry
     for entry in (
-        Entry("onnx", "osrerank.scoring.onnx_scorer", forms=GRAPHS),
-        Entry("torch", "osrerank.scoring.torch_scorer", forms=WEIGHTS, dtypes=DTYPES),
+        Entry("onnx", "osrerank.scoring.backends.onnx", forms=GRAPHS),
+        Entry("torch", "osrerank.scoring.backends.torch", forms=WEIGHTS, dtypes=DTYPES),
         Entry("workers", "osrerank.scoring.remote.load", is_local=False),
-        Entry("http", "osrerank.scoring.endpoint.load", is_local=False, kinds=POINTWISE),
+        Entry("http", "osrerank.scoring.backends.http.load", is_local=False, kinds=POINTWISE),
     )
 }
 NAMES = (AUTO, *BACKENDS)
@@ -77,10 +87,8 @@ WORKER_NAMES = tuple(name for name in NAMES if name != WORKERS)
 """What a worker may score with."""
 
 
-def load(
-    settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None, in_worker: bool = False
-) -> Scorer:
-    """Return the scorer that the settings describe, without a cache.
+def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None, in_worker: bool = False) -> Model:
+    """Return the model that the settings describe.
 
     Args:
         settings: model, backend, dtype, threads, broker.
@@ -89,7 +97,7 @@ def load(
         in_worker: whether this process is a worker, which computes itself where the backend is ``workers``.
 
     Raises:
-        ConfigError, ModelLoadError, MissingDependencyError: as `load_scorer`.
+        ConfigError, ModelLoadError, MissingDependencyError: as `load_model`.
     """
     name = settings.model if model is None else model
     entry = BACKENDS.get(settings.backend)
@@ -101,25 +109,78 @@ def load(
         raise ModelLoadError(NO_DUO_MODEL)
     if entry is None or entry.is_local or (in_worker and settings.backend == WORKERS):
         return load_local(settings, kinds, model=name)
-    scorer: Scorer = entry.load(settings, name)
-    return scorer
+    return entry.connect(settings, name)
 
 
-def load_local(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None) -> "LocalScorer":
+def load_local(
+    settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None
+) -> "CrossEncoder | BiEncoder":
     """Return the settings' model in this process; the backend is ``auto`` where the settings name a remote one.
 
     Raises:
-        ConfigError, ModelLoadError, MissingDependencyError: as `load_scorer`.
+        ConfigError, ModelLoadError, MissingDependencyError: as `load_model`.
     """
-    return load_scorer(
+    return load_model(
         settings.model if model is None else model,
         backend=settings.backend if is_local(settings.backend) else AUTO,
         threads=settings.threads,
         dtype=settings.dtype,
         compiled=settings.torch_compile,
         kinds=kinds,
-        settings=settings,
     )
+
+
+def load_model(
+    model: str,
+    *,
+    backend: str = AUTO,
+    threads: int = 0,
+    dtype: str = AUTO,
+    compiled: bool = False,
+    kinds: Sequence[Kind] = (),
+) -> "CrossEncoder | BiEncoder":
+    """Load a model into this process.
+
+    Args:
+        model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/e5-small``), or a hub id,
+            with an optional ``@revision``.
+        backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed.
+            Only ``torch`` uses a GPU; ``auto`` warns where there is one.
+        threads: CPU threads; 0 means the cores that this process may use.
+        dtype: what torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the
+            CPU. Any but ``auto`` selects the torch backend: an ONNX graph has its own types.
+        compiled: whether torch compiles the network; its first batches are slow, later ones faster.
+        kinds: what the model may be; any if empty.
+
+    Returns:
+        An encoder where the model is a bi-encoder, else a scorer: of ``(i, j)`` tuples where it is a duo model, else of
+        ``(i,)`` tuples.
+
+    Raises:
+        ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
+        ModelLoadError: the model is not there, or is of another kind; the message says why and what to do.
+        MissingDependencyError: the backend needs an extra that is not installed.
+    """
+    from osrerank.scoring.checkpoints.convert import usable  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.checkpoints.self_check import checked  # noqa: PLC0415 - likewise
+    from osrerank.scoring.locate import locate  # noqa: PLC0415 - likewise
+
+    backend = _for_dtype(backend, dtype)
+    files = usable(locate(model, forms=forms_of(backend)))
+    directory, own_name = files.directory, Path(model).name if files.sha256 else ""
+    card = read_card(directory, name=own_name if Path(model).expanduser().exists() else model)
+    if kinds and card.kind not in kinds:
+        reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
+        raise ModelLoadError(reason, model=card.name, path=str(directory))
+    network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype, compiled=compiled)
+    loaded = model_of(directory, card, network)
+    if not files.is_checked and not is_encoder(loaded):
+        try:
+            files.passed(str(checked(loaded, directory, card, sha256=files.sha256)))
+        except OsrerankError:
+            loaded.close()
+            raise
+    return loaded
 
 
 def load_scorer(
@@ -131,57 +192,41 @@ def load_scorer(
     compiled: bool = False,
     kinds: Sequence[Kind] = (),
     settings: Settings | None = None,
-) -> "LocalScorer":
-    """Load a model into this process.
+) -> "CrossEncoder | EncoderScorer":
+    """Load a model as `load_model` does, for scoring; an encoder scores by `osrerank.scoring.encoder_scorer`.
 
-    Args:
-        model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/e5-small``), or a hub id,
-            with an optional ``@revision``.
-        backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed.
-            Only ``torch`` uses a GPU; ``auto`` warns where there is one.
-        threads: CPU threads for scoring; 0 means the cores that this process may use.
-        dtype: what torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the
-            CPU. Any but ``auto`` selects the torch backend: an ONNX graph has its own types.
-        compiled: whether torch compiles the network; its first batches are slow, later ones faster.
-        kinds: what the model may be: ``duo`` scores ``(i, j)`` tuples, the others ``(i,)``; any if empty.
-        settings: how documents' vectors are kept; without them nothing is rounded, and nothing kept.
+    An encoder's vectors are stored as the settings say; without them nothing is rounded, and nothing stored.
+    """
+    loaded = load_model(model, backend=backend, threads=threads, dtype=dtype, compiled=compiled, kinds=kinds)
+    return as_scorer(loaded, settings)
+
+
+def as_scorer(model: OfScorer | Encoder, settings: Settings | None = None) -> "OfScorer | EncoderScorer":
+    """Return a model as a scorer: an encoder behind an adapter, with its vectors stored as the settings say."""
+    if not is_encoder(model):
+        return model
+    from osrerank.scoring.encoder_scorer import EncoderScorer  # noqa: PLC0415 - for one kind
+    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - likewise
+    from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - likewise
+
+    return EncoderScorer(DocumentVectors(model, None if settings is None else VectorStorage.of(settings)))
+
+
+def model_of(directory: Path, card: ModelCard, network: "Backend") -> "CrossEncoder | BiEncoder":
+    """Return the model of a kind, from its directory's tokenizer and its network.
 
     Raises:
-        ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
-        ModelLoadError: the model is not there, or is of another kind; the message says why and what to do.
-        MissingDependencyError: the backend needs an extra that is not installed.
+        ModelLoadError: the tokenizer cannot be read.
     """
-    from osrerank.scoring.checkpoints.convert import usable  # noqa: PLC0415 - imports tokenizers
-    from osrerank.scoring.checkpoints.self_check import checked  # noqa: PLC0415 - likewise
+    from osrerank.scoring.bi_encoder import BiEncoder  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.cross_encoder import CrossEncoder  # noqa: PLC0415 - likewise
+    from osrerank.scoring.duo import Duo  # noqa: PLC0415 - likewise
     from osrerank.scoring.inputs import InputBuilder  # noqa: PLC0415 - likewise
-    from osrerank.scoring.local import LocalScorer  # noqa: PLC0415 - likewise
-    from osrerank.scoring.locate import locate  # noqa: PLC0415 - likewise
 
-    backend = _for_dtype(backend, dtype)
-    found = locate(model, forms=forms_of(backend))
-    converted = usable(found)
-    directory, own_name = converted.directory, Path(model).name if converted.sha256 else ""
-    card = read_card(directory, name=own_name if Path(model).expanduser().exists() else model)
-    if kinds and card.kind not in kinds:
-        reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
-        raise ModelLoadError(reason, model=card.name, path=str(directory))
-    loaded: Any = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype, compiled=compiled)
     builder = InputBuilder.load(directory, card)
     if card.is_bi_encoder:
-        from osrerank.scoring.vectors.configured import VectorStorage  # noqa: PLC0415 - for one kind
-        from osrerank.scoring.vectors.scorer import BiEncoderScorer  # noqa: PLC0415 - likewise
-
-        return BiEncoderScorer(
-            directory, card, builder, loaded, VectorStorage() if settings is None else VectorStorage.of(settings)
-        )
-    scorer = LocalScorer(directory, card, builder, loaded)
-    if not converted.is_checked:
-        try:
-            converted.passed(str(checked(scorer, directory, card, sha256=converted.sha256)))
-        except OsrerankError:
-            scorer.close()
-            raise
-    return scorer
+        return BiEncoder(directory, card, builder, network)
+    return (Duo if card.kind == "duo" else CrossEncoder)(directory, card, builder, network)
 
 
 def load_backend(
@@ -197,19 +242,17 @@ def load_backend(
 
     Raises:
         ConfigError: the backend does not compute in this process.
-        ModelLoadError, MissingDependencyError: as `load_scorer`.
+        ModelLoadError, MissingDependencyError: as `load_model`.
     """
     check_backend(backend, local=True)
-    from osrerank.scoring.backend import Compute  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.backends.base import Compute  # noqa: PLC0415 - imports tokenizers
 
-    compute: Compute = Compute(threads, dtype, compiled)
     entry = BACKENDS[_choose(directory, card) if backend == AUTO else backend]
-    loaded: Backend = entry.load(directory, card, compute)
-    return loaded
+    return entry.open(directory, card, Compute(threads, dtype, compiled))
 
 
 def check_backend(name: str, *, local: bool = False) -> str:
-    """Return the name of a backend.
+    """Check a backend's name and return it.
 
     Args:
         name: as it was given.
@@ -230,7 +273,7 @@ def check_settings(settings: Settings) -> None:
     check_backend(settings.backend)
     _checked("dtype", settings.dtype, DTYPES)
     if settings.backend == HTTP:
-        from osrerank.scoring.endpoint.load import check  # noqa: PLC0415 - for one backend
+        from osrerank.scoring.backends.http.load import check  # noqa: PLC0415 - for one backend
 
         check(settings)
 

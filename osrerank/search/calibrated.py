@@ -14,8 +14,8 @@ from opensearchpy import TransportError
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.metrics import NOT_CALIBRATED
-from osrerank.options.rerank import NO_STAGES, Rerank
-from osrerank.retrieval.kept import Kept
+from osrerank.options.rerank import Rerank
+from osrerank.retrieval.found_fields import Kept
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.search.step import Scoring
 from osrerank.service import RerankService
@@ -32,7 +32,7 @@ from osrerank.thresholds.cut import Thresholds
 
 logger = logging.getLogger(__name__)
 
-CalibrationSteps = Generator[SideRequest | Scoring, Any, Thresholds | None]
+CalibrationSteps = Generator[SideRequest | Scoring, Any, Thresholds]
 
 
 class Calibrations:
@@ -48,8 +48,8 @@ class Calibrations:
         self._read: tuple[tuple[int, int], dict[str, IndexCalibration]] = ((0, 0), {})
         self._mappings: Kept[str, Mapping[str, Any]] = Kept()
 
-    def of(self, options: Rerank, index: Any, reranker: RerankService) -> CalibrationSteps:
-        """Yield the steps that are needed, none without thresholds, and return the thresholds of a search.
+    def of(self, options: Rerank, index: Any, service: RerankService) -> CalibrationSteps:
+        """Yield the steps that are needed, and return the thresholds of a search.
 
         A calibration that is missing, or made for another model, mapping or set of options, is not used: the thresholds
         have the reason, the log has it, and a metric counts it.
@@ -57,18 +57,16 @@ class Calibrations:
         Args:
             options: of the search, with fields.
             index: the caller's.
-            reranker: scores.
+            service: has the models.
 
         Raises:
             ConfigError: there is none that holds, and the options say to raise.
         """
-        if not (options.needs_calibration or options.cutoff) or options.pipeline == NO_STAGES:
-            return None
         calibration: IndexCalibration | None = None
         reason = ""
         if options.needs_calibration:
             try:
-                calibration = yield from self._holding(options, index, reranker)
+                calibration = yield from self._holding(options, index, service)
             except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, TransportError) as error:
                 reason = str(error)
         if reason:
@@ -79,7 +77,7 @@ class Calibrations:
         return Thresholds(options.min_probability, options.cutoff, calibration, reason)
 
     def _holding(
-        self, options: Rerank, index: Any, reranker: RerankService
+        self, options: Rerank, index: Any, service: RerankService
     ) -> Generator[SideRequest | Scoring, Any, IndexCalibration]:
         """Yield the steps, and return the calibration of an index.
 
@@ -91,7 +89,7 @@ class Calibrations:
         if calibration is None:
             reason = f"{self.file} has no calibration of {name or 'all indices'}: run osrerank calibrate --index NAME"
             raise _unusable(reason, self.file)
-        identity: Mapping[str, object] = yield Scoring(partial(reranker.identity, options))
+        identity: Mapping[str, object] = yield Scoring(partial(service.identity, options))
         if "scorer" not in identity or model_digest(identity, options) != calibration.model:
             reason = "was made for another model or other options"
             raise _unusable(f"the calibration of {name} {reason}: {FIX.format(index=name)}", self.file)

@@ -1,8 +1,11 @@
-"""One search: the request for its first pass, and the reranked response."""
+"""One search: the request to send, and what becomes of its response.
+
+A search is one of three: `Plain` where no reranking is asked for, `Refused` where it cannot be done, else `Reranked`.
+"""
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -10,23 +13,24 @@ from opensearchpy import ConnectionTimeout, TransportError
 
 from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError
-from osrerank.metrics import count_search
+from osrerank.metrics import RERANK_SECONDS, SEARCHES
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.pipeline import applied
 from osrerank.response import Page, has_own_order, has_repeats, hits_of, merge, parse, unchanged
 from osrerank.retrieval.fields import Fields, named
-from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
-from osrerank.retrieval.query_text import build_query, find_query_text
+from osrerank.retrieval.first_pass import COLLAPSED, SORTED, FirstPass, plan
+from osrerank.retrieval.query_text import find_query_text
 from osrerank.retrieval.text_fields import fields_of
 from osrerank.search.interleave import interleaved, session_of
-from osrerank.search.slow import advise_if_slow
+from osrerank.search.slow import SLOW_S, advise
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.thresholds.cut import Thresholds
 from osrerank.tracing.attributes import tell_outcome
-from osrerank.tracing.spans import current
-from osrerank.types import Deadline, Query, Ranking, RequestVectors
+from osrerank.tracing.spans import current, is_recording
+from osrerank.types import Deadline, Query, Ranking
+from osrerank.vectors.records import FetchedVectors
 
 logger = logging.getLogger(__name__)
 due = Seldom()
@@ -44,82 +48,217 @@ RerankArgument = bool | RerankOptions | Rerank
 
 
 @dataclass(frozen=True, slots=True)
-class SearchCall:
-    """A planned search: ``plan`` makes it, ``finish`` reranks its response.
+class Reranking:
+    """How the hits of a search are reranked.
+
+    Attributes:
+        service: has the models.
+        options: of the search.
+        text: that hits are judged against; empty where there is none.
+        deadline: of the whole search.
+        fields: what is searched and read; without names, the options' or else what the hits have.
+        ubi: what is recorded for UBI; None where nothing is, or the engine does it.
+    """
+
+    service: RerankService
+    options: Rerank
+    text: str
+    deadline: Deadline
+    fields: Fields = field(default_factory=Fields)
+    ubi: UbiQuery | None = None
+
+    @property
+    def session(self) -> str:
+        """A digest of the reader of an interleaved list; empty where none was asked for."""
+        return session_of(self.options.interleave) if self.options.interleave else ""
+
+    def page_of(self, response: Mapping[str, Any], page: Page, vectors: FetchedVectors | None = None) -> dict[str, Any]:
+        """Return a page of the reranked response, or of the first pass with the reason.
+
+        Args:
+            response: the first pass's.
+            page: what the caller wants of it.
+            vectors: document vectors fetched for the search.
+        """
+        hits, options = hits_of(response), self.options
+        if obstacle := self._obstacle(hits):
+            return self.warned(unchanged(response, obstacle, page=page), None)
+        by = self if self.fields.read else self._naming(hits)
+        started = self.service.clock()
+        rankings = [by.read(one, response) for one in options.rankings]
+        ranking, names = rankings[0], by.fields.read_for(options.fields)
+        if all(candidate.text is None for candidate in ranking.candidates):
+            answer = unchanged(response, _no_text(names, hits), page=page)
+        elif options.interleave is not None:
+            both = (ranking, rankings[1])
+            answer = interleaved(
+                self.service, options, options.interleave, both, response, page, deadline=self.deadline, vectors=vectors
+            )
+        else:
+            is_cut = page.min_score is not None or page.thresholds is not None
+            above = 0 if is_cut else page.offset  # a threshold needs the probabilities of those above
+            ranking = self.service.rerank(ranking, options, self.deadline, offset=above, vectors=vectors)
+            answer = _answered(response, ranking, page, (self.service.clock() - started) * 1000)
+        if by.fields.options or by.fields.warnings:
+            parts = (part for each in rankings for one in each.candidates for part in one.sections)
+            by.warned(answer, {part.field for part in parts if part.text.strip()})
+        answer["rerank"]["fields"] = list(names)
+        if by.fields.parts and (by_index := by.fields.by_index(options.fields)):
+            answer["rerank"]["fields_by_index"] = {name: list(own) for name, own in by_index.items()}
+        return answer
+
+    def vector_keys(self, response: Any) -> dict[bytes, str]:
+        """Return the keys of the vectors that scoring the response's hits needs, and the index of each hit.
+
+        There are none if nothing is reranked, or the model has no vectors.
+        """
+        hits = hits_of(response)
+        if self._obstacle(hits):
+            return {}
+        by = self if self.fields.read else self._naming(hits)
+        indices = [str(hit.get("_index")) for hit in hits]
+        keys: dict[bytes, str] = {}
+        for one in self.options.rankings:
+            if one.pipeline != NO_STAGES:
+                keys |= self.service.vector_keys(by.read(one, response), one, indices, self.deadline)
+        return keys
+
+    def read(self, options: Rerank, response: Mapping[str, Any]) -> Ranking:
+        """Return the first pass's ranking, with the texts of the fields that options name."""
+        names = self.fields.read_for(options.fields)
+        by_index = self.fields.by_index(options.fields) if self.fields.parts else None
+        return parse(response, Query(QUERY_ID, self.text), names, options.separator, by_index)
+
+    def warned(self, answer: dict[str, Any], names: Collection[str] | None) -> dict[str, Any]:
+        """Add warnings of the fields to an answer, and return it.
+
+        Args:
+            answer: to a search; it is changed.
+            names: of fields that gave a text; None where there are no hits.
+
+        Raises:
+            ConfigError: a field that the options name is missing or has no text, and they say to raise.
+        """
+        complaints = self.fields.complaints(names)
+        if complaints and self.options.on_failure == "raise":
+            fix = "correct the name, or leave it out"
+            raise ConfigError(f"{complaints[0]}: {fix}", setting="rerank.fields", source="argument")
+        answer["rerank"]["warnings"] = [*answer["rerank"].get("warnings", ()), *self.fields.warnings, *complaints]
+        return answer
+
+    def reported(self, answer_of: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return a search's answer; metrics, trace and log have what became of it."""
+        started = self.service.clock()
+        outcome: bool | str = False
+        try:
+            answer = answer_of()
+            marks = answer["rerank"]
+            outcome = marks["applied"]
+        finally:
+            took_s = self.service.clock() - started
+            SEARCHES.labels(str(outcome).lower()).inc()
+            RERANK_SECONDS.observe(took_s)
+        if (whole_s := took_s + marks["first_pass_took_ms"] / 1000) > SLOW_S:
+            advise(answer, self.options, whole_s)
+        if is_recording():
+            tell_outcome(current(), applied=outcome, reason=marks["reason"])
+        if outcome is not True:
+            logger.info("search not wholly reranked: %s", marks["reason"])
+        return answer
+
+    def _naming(self, hits: Sequence[Mapping[str, Any]]) -> Self:
+        """Return this with fields that name what is read: the options', or else what the hits have."""
+        if named(self.options.fields):
+            return replace(self, fields=Fields.named_by(self.options))
+        read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits])
+        return replace(self, fields=replace(self.fields, read=read))
+
+    def _obstacle(self, hits: Sequence[Mapping[str, Any]]) -> str:
+        """Return why the hits cannot be reranked; empty when they can."""
+        if not hits:
+            return NO_HITS
+        if self.options.is_first_pass:
+            return "the pipeline is none"
+        if has_own_order(hits):
+            return SORTED
+        if has_repeats(hits):
+            return REPEATED
+        return "" if self.text.strip() else "the query text is empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A search that is not to be reranked: the caller's own request, and its response as it is.
 
     Attributes:
         body: the request's body.
         params: the request's URL parameters.
-        ubi: what is recorded for UBI; None where nothing is, or the engine does it.
-        fields: what is searched and read.
     """
 
     body: Any
     params: dict[str, Any]
-    _reranker: RerankService
-    _options: Rerank | None
-    _first_pass: FirstPass | None
-    _text: str
-    _deadline: Deadline
-    ubi: UbiQuery | None = None
-    fields: Fields = field(default_factory=Fields)
 
-    @classmethod
-    def plan(
-        cls,
-        reranker: RerankService,
-        defaults: Rerank,
-        query: str | Mapping[str, Any] | None,
-        body: Any,
-        params: Mapping[str, Any],
-        *,
-        rerank: RerankArgument,
-        fields: Fields | None = None,
-        deadline: Deadline | None = None,
-        thresholds: Thresholds | None = None,
-    ) -> Self:
-        """Return the call for the arguments of a search; the options set the deadline unless one is given.
+    def split_params(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the parameters as opensearch-py's ``params`` and its keyword arguments, which it checks by name."""
+        named = {name: value for name, value in self.params.items() if name in options}
+        return {name: value for name, value in self.params.items() if name not in named}, named
 
-        A query without a single text to rerank by gets only its first pass, marked with the reason.
+    def loss(self, response: Any) -> str:  # noqa: ARG002 - of a first pass, it may be incomplete
+        """Return why the caller's own request must be sent, too; empty if not."""
+        return ""
 
-        Raises:
-            ConfigError: the rerank options cannot be used; or there is no such text, and the options say to raise.
-            ValueError: both a query and a body with a query are given.
+    def choose(self, response: Any, own: "Plain", answered: Any) -> tuple["Plain", Any]:  # noqa: ARG002 - likewise
+        """Return the call to be finished, of two, and its response.
+
+        Args:
+            response: to this call, or OpenSearch's error.
+            own: the call of the caller's own request.
+            answered: the response to that.
         """
-        options = Rerank.of(rerank, defaults)
-        fields = fields or Fields.named_by(options or defaults)
-        body = _with_query(query, body, fields)
-        if options is None or options.is_first_pass:
-            return cls(body, dict(params), reranker, None, None, "", Deadline())
-        content = decoded(body)
-        ubi, content = UbiQuery.of(content, params), without_ubi(content)
-        text = query if isinstance(query, str) else None
-        deadline = deadline or Deadline.after_ms(options.deadline_ms, reranker.clock)
-        first_pass = plan(content, params, options, reranker.depth(options), fields)
-        first_pass = replace(first_pass, page=replace(first_pass.page, thresholds=thresholds))
-        try:
-            text = options.query if options.query is not None else text
-            if text is None and not first_pass.refusal:
-                text = find_query_text(content)
-        except ConfigError as error:
-            if options.on_failure == "raise":
-                raise
-            first_pass = FirstPass(dict(content), dict(params), refusal=str(error))
-        return cls(first_pass.body, first_pass.params, reranker, options, first_pass, text or "", deadline, ubi, fields)
+        return own, answered
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether the request differs from the caller's own."""
-        return self._first_pass is not None and not self._first_pass.refusal
+    def finish(self, response: Any, vectors: FetchedVectors | None = None) -> Any:  # noqa: ARG002 - nothing is scored
+        """Return the response."""
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Plain):
+    """A search that cannot be reranked: the caller's own request, whose response gets the reason.
+
+    Attributes:
+        reason: why not.
+        by: how it was to be reranked.
+    """
+
+    reason: str
+    by: Reranking
+
+    def finish(self, response: Any, vectors: FetchedVectors | None = None) -> Any:  # noqa: ARG002 - nothing is scored
+        """Return the response marked with the reason."""
+        return self.by.reported(lambda: self.by.warned(unchanged(response, self.reason), None))
+
+
+@dataclass(frozen=True, slots=True)
+class Reranked(Plain):
+    """A search that is reranked: the request for its first pass.
+
+    Attributes:
+        own: the caller's own request.
+        first_pass: the plan of the request.
+        by: how its hits are reranked.
+    """
+
+    own: Plain
+    first_pass: FirstPass
+    by: Reranking
 
     def loss(self, response: Any) -> str:
-        """Return why the caller's own request must be sent, too, after the one for the first pass; empty if not.
+        """Return why the caller's own request must be sent, too; empty if not.
 
         Args:
             response: OpenSearch's, or its error.
         """
-        if not self.is_changed or self._first_pass is None:
-            return ""
         if isinstance(response, TransportError):
             is_refused = isinstance(response.status_code, int) and response.status_code not in SAME_FOR_ALL
             may_fit = is_refused or isinstance(response, ConnectionTimeout)
@@ -130,185 +269,67 @@ class SearchCall:
             error = response["error"]
             cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
             return f"the first pass for reranking was refused ({cause.get('type')}: {cause.get('reason')})"
-        lost = self._first_pass.loss(response)
+        lost = self.first_pass.loss(response)
         return f"the first pass for reranking was incomplete ({lost})" if lost else ""
 
-    def choose(self, response: Any, own: Self, answered: Mapping[str, Any]) -> tuple[Self, Any]:
-        """Return the call to be finished, of two, and its response.
+    def fall_back(self, reason: str) -> Refused:
+        """Return the call that sends the caller's own request, and marks its response with the reason."""
+        return Refused(self.own.body, self.own.params, reason, self.by)
 
-        Args:
-            response: to this call, or OpenSearch's error.
-            own: the call of the caller's own request.
-            answered: the response to that.
-        """
+    def choose(self, response: Any, own: Plain, answered: Any) -> tuple[Plain, Any]:
         is_error = not isinstance(response, Mapping) or "error" in response
-        if not is_error and self._first_pass is not None and not self._first_pass.is_better(answered, response):
+        if not is_error and not self.first_pass.is_better(answered, response):
             return self, response
-        reason = own._first_pass.refusal if own._first_pass else ""
         if due.is_due("first-pass-refused"):
-            logger.warning("[first-pass-refused] a search is not reranked: %s; not logged again for a minute", reason)
+            logger.warning(
+                "[first-pass-refused] a search is not reranked: %s; not logged again for a minute",
+                own.reason if isinstance(own, Refused) else "",
+            )
         return own, answered
 
-    def fall_back(self, body: Any, params: Mapping[str, Any], reason: str) -> Self:
-        """Return the call that sends the caller's own request, and marks its response with the reason."""
-        sent, params = {**without_ubi(decoded(body))}, dict(params)
-        return replace(self, body=sent, params=params, _first_pass=FirstPass(sent, params, refusal=reason))
-
-    @classmethod
-    def refused(cls, reranker: RerankService, options: Rerank, body: Mapping[str, Any], reason: str) -> Self:
-        """Return a call that sends the body unchanged and marks its response with the reason."""
-        sent = {**without_ubi(body)}
-        first_pass = FirstPass(sent, {}, refusal=reason)
-        return cls(sent, {}, reranker, options, first_pass, "", Deadline(), UbiQuery.of(body, {}))
-
-    def split_params(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the parameters as opensearch-py's ``params`` and its keyword arguments, which it checks by name."""
-        named = {name: value for name, value in self.params.items() if name in options}
-        return {name: value for name, value in self.params.items() if name not in named}, named
-
-    @property
-    def query_text(self) -> str:
-        """The text that hits are judged against; empty where there is none."""
-        return self._text
-
-    @property
-    def session(self) -> str:
-        """A digest of the reader of an interleaved list; empty where none was asked for."""
-        return session_of(self._options.interleave) if self._options and self._options.interleave else ""
-
-    @property
-    def remaining_s(self) -> float:
-        """Seconds until the deadline: negative after it, infinite without one."""
-        return self._deadline.remaining_s()
-
-    def vector_keys(self, response: Any) -> dict[bytes, str]:
-        """Return the keys of the vectors that scoring the response's hits needs, and the index of each hit.
-
-        There are none if nothing is reranked, or the model has no vectors.
-        """
-        options, first_pass = self._options, self._first_pass
-        if options is None or first_pass is None or first_pass.refusal:
-            return {}
-        hits = hits_of(response)
-        if _obstacle(options, hits, self._text):
-            return {}
-        fields = _with_names(self.fields, options, hits)
-        indices = [str(hit.get("_index")) for hit in hits]
-        keys: dict[bytes, str] = {}
-        for one in options.rankings:
-            if one.pipeline != NO_STAGES:
-                ranking = _read(one, response, self._text, fields)
-                keys |= self._reranker.vector_keys(ranking, one, indices, self._deadline)
-        return keys
-
-    def finish(self, response: Any, vectors: RequestVectors | None = None) -> Any:
-        """Return the response reranked, marked with why it is not, or unchanged where no reranking was asked for.
+    def finish(self, response: Any, vectors: FetchedVectors | None = None) -> Any:
+        """Return the response reranked, or marked with why it is not.
 
         Args:
             response: OpenSearch's.
             vectors: document vectors fetched for the search.
         """
-        if self._options is None or self._first_pass is None:
-            return response
-        first_pass = self._first_pass
-        started = self._reranker.clock()
-        outcome: bool | str = False
-        try:
-            if first_pass.refusal:
-                answer = _warned(unchanged(response, first_pass.refusal), self.fields, self._options, None)
-            else:
-                answer = reranked(
-                    self._reranker,
-                    self._options,
-                    response,
-                    self._text,
-                    first_pass.page,
-                    deadline=self._deadline,
-                    vectors=vectors,
-                    fields=self.fields,
-                )
-            outcome = answer["rerank"]["applied"]
-            if first_pass.warnings:
-                answer["rerank"]["warnings"] = [*answer["rerank"].get("warnings", ()), *first_pass.warnings]
-        finally:
-            took_s = self._reranker.clock() - started
-            count_search(took_s, applied=outcome)
-        advise_if_slow(answer, self._options, took_s)
-        tell_outcome(current(), applied=outcome, reason=answer["rerank"]["reason"])
-        if outcome is not True:
-            logger.info("search not wholly reranked: %s", answer["rerank"]["reason"])
-        return answer
+        return self.by.reported(lambda: self.by.page_of(response, self.first_pass.page, vectors))
 
 
-def reranked(
-    reranker: RerankService,
-    options: Rerank,
-    response: Mapping[str, Any],
-    text: str,
-    page: Page,
-    *,
-    deadline: Deadline,
-    vectors: RequestVectors | None = None,
-    fields: Fields | None = None,
-) -> dict[str, Any]:
-    """Return a page of the reranked response, or of the first pass with the reason.
+def planned(
+    by: Reranking, body: Mapping[str, Any], params: Mapping[str, Any], thresholds: Thresholds | None = None
+) -> Refused | Reranked:
+    """Return the call of a search that is to be reranked; without a single text to rerank by it is refused.
 
     Args:
-        reranker: scores.
-        options: of the search.
-        response: the first pass's.
-        text: the query's.
-        page: what the caller wants of it.
-        deadline: of the call.
-        vectors: document vectors fetched for the search.
-        fields: what is read; None for the options' names, or else what the hits have.
-    """
-    hits = hits_of(response)
-    obstacle = _obstacle(options, hits, text)
-    if obstacle:
-        return _warned(unchanged(response, obstacle, page=page), fields or Fields(), options, None)
-    fields = _with_names(fields or Fields(), options, hits)
-    started = reranker.clock()
-    rankings = [_read(one, response, text, fields) for one in options.rankings]
-    ranking = rankings[0]
-    if all(candidate.text is None for candidate in ranking.candidates):
-        answer = unchanged(response, _no_text(fields.read_for(options.fields), hits), page=page)
-    elif options.interleave is not None:
-        both = (ranking, rankings[1])
-        answer = interleaved(
-            reranker, options, options.interleave, both, response, page, deadline=deadline, vectors=vectors
-        )
-    else:
-        is_cut = page.min_score is not None or page.thresholds is not None
-        above = 0 if is_cut else page.offset  # a threshold needs the probabilities of those above
-        ranking = reranker.rerank(ranking, options, deadline, offset=above, vectors=vectors)
-        answer = _answered(response, ranking, page, (reranker.clock() - started) * 1000)
-    names = {part.field for each in rankings for one in each.candidates for part in one.sections if part.text.strip()}
-    _warned(answer, fields, options, names)
-    answer["rerank"]["fields"] = list(fields.read_for(options.fields))
-    if by_index := fields.by_index(options.fields):
-        answer["rerank"]["fields_by_index"] = {name: list(names) for name, names in by_index.items()}
-    return answer
-
-
-def _warned(answer: dict[str, Any], fields: Fields, options: Rerank, names: Collection[str] | None) -> dict[str, Any]:
-    """Add warnings of its fields to an answer, and return it.
-
-    Args:
-        answer: to a search; it is changed.
-        fields: of the search.
-        options: of the search.
-        names: of fields that gave a text; None where there are no hits.
+        by: how it is reranked; without a text, that of the options or of the body.
+        body: the caller's, with the query.
+        params: the caller's URL parameters.
+        thresholds: where the reranked list ends; None where it is not cut.
 
     Raises:
-        ConfigError: a field that the options name is missing or has no text, and they say to raise.
+        ConfigError: there is no such text, and the options say to raise.
     """
-    complaints = fields.complaints(names)
-    if complaints and options.on_failure == "raise":
-        fix = "correct the name, or leave it out"
-        raise ConfigError(f"{complaints[0]}: {fix}", setting="rerank.fields", source="argument")
-    answer["rerank"]["warnings"] = [*answer["rerank"].get("warnings", ()), *fields.warnings, *complaints]
-    return answer
+    options = by.options
+    if "ext" in body:
+        by, body = replace(by, ubi=UbiQuery.of(body, params)), without_ubi(body)
+    if "collapse" in body:
+        by = replace(by, fields=replace(by.fields, warnings=(*by.fields.warnings, COLLAPSED)))
+    if options.query is not None:
+        by = replace(by, text=options.query)
+    first_pass = plan(body, params, options, by.service.depth(options), by.fields, thresholds)
+    own = Plain(dict(body), dict(params))
+    if isinstance(first_pass, str):
+        return Refused(own.body, own.params, first_pass, by)
+    if not by.text and options.query is None:
+        try:
+            by = replace(by, text=find_query_text(body))
+        except ConfigError as error:
+            if options.on_failure == "raise":
+                raise
+            return Refused(own.body, own.params, str(error), by)
+    return Reranked(first_pass.body, first_pass.params, own, first_pass, by)
 
 
 def _answered(response: Mapping[str, Any], ranking: Ranking, page: Page, rerank_ms: float) -> dict[str, Any]:
@@ -317,51 +338,6 @@ def _answered(response: Mapping[str, Any], ranking: Ranking, page: Page, rerank_
         return merge(response, ranking, page, rerank_ms=rerank_ms)
     reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
     return unchanged(response, reason, reports=ranking.reports, page=page, rerank_ms=rerank_ms)
-
-
-def _with_names(fields: Fields, options: Rerank, hits: Sequence[Mapping[str, Any]]) -> Fields:
-    """Return fields that name what is read: what the hits have, if neither mapping nor options name any."""
-    if fields.read:
-        return fields
-    if named(options.fields):
-        return Fields.named_by(options)
-    return replace(
-        fields, read=fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits])
-    )
-
-
-def _read(options: Rerank, response: Mapping[str, Any], text: str, fields: Fields) -> Ranking:
-    names, by_index = fields.read_for(options.fields), fields.by_index(options.fields)
-    return parse(response, Query(QUERY_ID, text), names, options.separator, by_index)
-
-
-def _obstacle(options: Rerank, hits: Sequence[Mapping[str, Any]], text: str) -> str:
-    """Return why the hits cannot be reranked; empty when they can."""
-    if not hits:
-        return NO_HITS
-    if options.is_first_pass:
-        return "the pipeline is none"
-    if has_own_order(hits):
-        return SORTED
-    if has_repeats(hits):
-        return REPEATED
-    return "" if text.strip() else "the query text is empty"
-
-
-def _with_query(query: str | Mapping[str, Any] | None, body: Any, fields: Fields) -> Any:
-    """Return the body with the query in it."""
-    if query is None:
-        return body
-    clause = build_query(query, fields) if isinstance(query, str) else as_mapping(query)
-    content = decoded(body)
-    if "query" in content:
-        raise ValueError("search got a query and a body that has one too: give one of them")
-    return {**content, "query": clause}
-
-
-def as_mapping(query: Any) -> dict[str, Any]:
-    """Return a query-DSL clause, which may be an object of a query builder, as a dict."""
-    return dict(query.to_dict() if hasattr(query, "to_dict") else query)
 
 
 def _first_line(error: Exception) -> str:
@@ -374,8 +350,6 @@ def decoded(body: Any) -> Mapping[str, Any]:
     Raises:
         ConfigError: it is none of these.
     """
-    if body is None:
-        return {}
     if isinstance(body, str | bytes):
         try:
             body = json.loads(body)

@@ -17,7 +17,8 @@ from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import applied
 from osrerank.response import Page, candidate_ids, hits_of, merge, merged_hit, reasons, summary, unchanged
 from osrerank.service import RerankService
-from osrerank.types import Candidate, Deadline, Ranking, RequestVectors
+from osrerank.types import Candidate, Deadline, Ranking
+from osrerank.vectors.records import FetchedVectors
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def interleaved(
     page: Page,
     *,
     deadline: Deadline,
-    vectors: RequestVectors | None,
+    vectors: FetchedVectors | None,
 ) -> dict[str, Any]:
     """Return a page of both teams' rankings interleaved.
 

@@ -7,7 +7,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.pipeline import applied
 from osrerank.response import FIRST_PASS, Page, hits_of, squash
-from osrerank.search.call import QUERY_ID, RerankArgument, reranked
+from osrerank.search.call import QUERY_ID, RerankArgument, Reranking
 from osrerank.search.traced import rerank_span
 from osrerank.service import RerankService
 from osrerank.thresholds.cut import Thresholds
@@ -22,8 +22,46 @@ class WrappedResponse(Protocol):
     def body(self) -> Any: ...
 
 
+SEARCHES = "client.search and client.msearch"
+RESPONSES = "client.search, client.msearch and client.rerank_response"
+NOT_FOR_RESPONSES = {
+    "query": SEARCHES,
+    "query_fields": SEARCHES,
+    "rm3": "client.search",
+    "min_probability": SEARCHES,
+    "cutoff.precision": SEARCHES,
+}
+"""Options without effect on the hits of another search, each with where it works."""
+NOT_FOR_TEXTS = {**NOT_FOR_RESPONSES, "fields": RESPONSES, "explain": RESPONSES, "interleave": RESPONSES}
+"""Likewise, on texts without a response."""
+NOT_FOR_RANKINGS = {**NOT_FOR_TEXTS, **dict.fromkeys(("min_score", "cutoff"), f"{RESPONSES}, and in Reranker")}
+"""Likewise, on a ranking, which has all of its texts."""
+
+
+def refuse_unused(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
+    """Refuse options that would have no effect; those of the defaults are for searches, and ignored.
+
+    Args:
+        rerank: as the caller gives it.
+        unused: option -> where it works.
+
+    Raises:
+        ConfigError: such an option is given, or one cannot be used.
+    """
+    plain = Rerank()
+    given = Rerank.of(rerank, plain) or plain
+    for option, where in unused.items():
+        name, _, part = option.partition(".")
+        values = [getattr(one, name) for one in (given, plain)]
+        if part:
+            values = [getattr(value, part, None) for value in values]
+        if values[0] != values[1]:
+            reason = f"rerank option {option} has no effect here: leave it out; it works in {where}"
+            raise ConfigError(reason, setting=f"rerank.{option}", source="argument")
+
+
 def rank_response(
-    reranker: RerankService,
+    service: RerankService,
     defaults: Rerank,
     response: Mapping[str, Any] | WrappedResponse,
     query: str,
@@ -33,31 +71,26 @@ def rank_response(
     """Return any search response with all its hits reranked, or marked with the reason why not.
 
     Raises:
+        ConfigError: an option cannot be used, or has no effect here.
         ResponseFormatError: it is not a search response.
     """
-    options = _here(Rerank.of(rerank, defaults))
+    refuse_unused(rerank, NOT_FOR_RESPONSES)
+    options = Rerank.of(rerank, defaults)
     content: Any = response if isinstance(response, Mapping) else getattr(response, "body", response)
     if options is None:
         return dict(content)
-    thresholds = None if options.cutoff is None else Thresholds(cutoff=options.cutoff)
+    has_cliff = options.cutoff is not None and options.cutoff.cliff
+    thresholds = Thresholds(cutoff=options.cutoff) if has_cliff else None
     page = Page(0, len(hits_of(content)), (), options.min_score, options.explain, thresholds)
-    with rerank_span(reranker, query) as traced:
-        deadline = Deadline.after_ms(options.deadline_ms, reranker.clock)
-        answer = reranked(reranker, options, content, query, page, deadline=deadline)
+    with rerank_span(service, query) as traced:
+        by = Reranking(service, options, query, Deadline.after_ms(options.deadline_ms, service.clock))
+        answer = by.page_of(content, page)
         tell_outcome(traced, applied=answer["rerank"]["applied"], reason=answer["rerank"]["reason"])
     return answer
 
 
-def _here(options: Rerank | None) -> Rerank | None:
-    """Refuse options that need a search."""
-    if options is not None and options.needs_calibration:
-        reason = "min_probability and a precision are for searches of an index that was calibrated: leave them out here"
-        raise ConfigError(reason, setting="rerank.min_probability", source="argument")
-    return options
-
-
 def rank_texts(
-    reranker: RerankService,
+    service: RerankService,
     defaults: Rerank,
     query: str,
     documents: Sequence[str | Mapping[str, Any]],
@@ -67,22 +100,27 @@ def rank_texts(
     """Return texts from any source as a reranked ranking.
 
     Raises:
-        ConfigError: the options cannot be used, or a document has no text.
+        ConfigError: an option cannot be used, or has no effect here; or a document has no text.
         ValueError: the query has no text, or two documents have the same id.
     """
+    refuse_unused(rerank, NOT_FOR_RANKINGS)
+    options = Rerank.of(rerank, defaults)
+    ranking = ranking_of(query, documents, (options or defaults).separator)
+    return ranking if options is None else reranked(service, options, ranking)
+
+
+def ranking_of(query: str, documents: Sequence[str | Mapping[str, Any]], separator: str) -> Ranking:
+    """Return texts in their own order as a ranking; errors as `rank_texts`."""
     if isinstance(documents, str):
         raise TypeError("documents is one text; give a list of them")
-    options = _here(Rerank.of(rerank, defaults))
-    if options is not None and options.interleave is not None:
-        reason = "interleave is for the pages of a search: leave it out here"
-        raise ConfigError(reason, setting="rerank.interleave", source="argument")
-    separator = (options or defaults).separator
     candidates = [_candidate(place, document, separator) for place, document in enumerate(documents)]
-    ranking = Ranking(Query(QUERY_ID, query), tuple(candidates))
-    if options is None:
-        return ranking
-    with rerank_span(reranker, query) as traced:
-        ranking = reranker.rerank(ranking, options, Deadline.after_ms(options.deadline_ms, reranker.clock))
+    return Ranking(Query(QUERY_ID, query), tuple(candidates))
+
+
+def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranking:
+    """Return a ranking after the pipeline of the options, traced."""
+    with rerank_span(service, ranking.query.text) as traced:
+        ranking = service.rerank(ranking, options, Deadline.after_ms(options.deadline_ms, service.clock))
         reasons = [report.reason for report in ranking.reports if report.reason]
         tell_outcome(traced, applied=applied(ranking.reports), reason="; ".join(reasons))
     return ranking

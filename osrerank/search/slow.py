@@ -10,21 +10,20 @@ from osrerank.options.rerank import Rerank
 logger = logging.getLogger(__name__)
 
 SLOW_S = 1.0
+"""A search that takes longer is slow."""
 due = Seldom()
 
 
-def advise_if_slow(answer: Mapping[str, Any], options: Rerank, rerank_s: float) -> None:
-    """Log what would help if a search took over a second, most of it for scoring; at most once a minute.
+def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
+    """Log what would make a slow search faster, if scoring took most of its time; at most once a minute.
 
     Args:
         answer: the reranked response.
         options: of the search.
-        rerank_s: time that reranking took, in seconds.
+        took_s: time that the search took with its first pass, in seconds.
     """
-    marks = answer["rerank"]
-    took_s = rerank_s + marks["first_pass_took_ms"] / 1000
-    scoring = max(marks["stages"], key=lambda stage: float(stage["took_ms"]), default=None)
-    if took_s <= SLOW_S or scoring is None or scoring["took_ms"] / 1000 <= took_s / 2 or not due.is_due():
+    scoring = max(answer["rerank"]["stages"], key=lambda stage: float(stage["took_ms"]), default=None)
+    if scoring is None or scoring["took_ms"] / 1000 <= took_s / 2 or not due.is_due():
         return
     logger.warning(
         "[slow-search] a search took %.1f s, %.1f s of them in the stage %s: "

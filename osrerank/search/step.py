@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from osrerank.retrieval.requests import SideRequest
-from osrerank.search.call import SearchCall
+from osrerank.search.call import Plain
 
 
 class SearchRequest(NamedTuple):
@@ -14,7 +14,7 @@ class SearchRequest(NamedTuple):
         call: has the body and the URL parameters.
     """
 
-    call: SearchCall
+    call: Plain
 
 
 class Scoring(NamedTuple):

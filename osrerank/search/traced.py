@@ -5,24 +5,25 @@ from typing import Any, Protocol
 
 from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.call import RerankArgument
+from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, Step
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import db_attributes, names_of, operation_of
-from osrerank.tracing.spans import NOTHING, Span, is_recording, span, trace
+from osrerank.tracing.spans import NOTHING, Span, is_recording, is_traced, span, trace
 
 
 class TracedClient(Protocol):
     """What is asked of a client, synchronous or not."""
 
-    reranker: RerankService
+    searcher: Searcher
     transport: Any
 
 
 def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query: Any) -> AbstractContextManager[Span]:
     """Begin the trace of a search; nothing where no reranking is asked for."""
-    if rerank is False:
+    how = client.searcher.service.settings.tracing
+    if rerank is False or not is_traced(how):
         return NOTHING
-    how = client.reranker.settings.tracing
     text = query if how == "queries" and isinstance(query, str) else None
     return trace("osrerank.search", how, osrerank__index=names_of(index), osrerank__query=text)
 
@@ -42,12 +43,12 @@ def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContex
     return span(f"{operation} {attributes['db__collection__name'] or '_all'}", kind="CLIENT", **attributes)
 
 
-def rerank_span(reranker: RerankService, query: str) -> AbstractContextManager[Span]:
+def rerank_span(service: RerankService, query: str) -> AbstractContextManager[Span]:
     """Begin the trace of reranking what was found elsewhere."""
-    how = reranker.settings.tracing
+    how = service.settings.tracing
     return trace("osrerank.rerank", how, osrerank__query=query if how == "queries" else None)
 
 
 def multi_search_span(client: TracedClient, index: Any) -> AbstractContextManager[Span]:
     """Begin the trace of a multi-search."""
-    return trace("osrerank.msearch", client.reranker.settings.tracing, osrerank__index=names_of(index))
+    return trace("osrerank.msearch", client.searcher.service.settings.tracing, osrerank__index=names_of(index))

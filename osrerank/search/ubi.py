@@ -15,7 +15,7 @@ from opensearchpy import RequestError, TransportError
 from osrerank._pause import Pause
 from osrerank.metrics import UBI_RECORDS
 from osrerank.retrieval.requests import SideRequest
-from osrerank.search.call import SearchCall
+from osrerank.search.call import Reranking
 from osrerank.search.ubi_query import UbiQuery
 
 logger = logging.getLogger(__name__)
@@ -59,26 +59,24 @@ class UbiRecords:
         self._pause = Pause(REST_S, clock=clock)
         self._has_index = False
 
-    def after(self, call: SearchCall, answer: Any) -> Generator[SideRequest, Any, Any]:
+    def after(self, ubi: UbiQuery, by: Reranking, answer: Any) -> Generator[SideRequest, Any, Any]:
         """Yield the requests that record an answer, and return it with its query id, as the plugin does."""
-        if call.ubi is None or "rerank" not in answer:
-            return answer
         reason = ""
         if self._pause.is_on:
             reason = "the engine refused a record just now"
         else:
             try:
-                record = record_of(call.ubi, answer, text=call.query_text, session=call.session)
+                record = record_of(ubi, answer, text=by.text, session=by.session)
             except KeyError as error:
                 reason = f"the hits lack {error.args[0]}"
             else:
-                reason = yield from self._write(record, min(max(call.remaining_s, LEAST_S), MOST_S))
+                reason = yield from self._write(record, min(max(by.deadline.remaining_s(), LEAST_S), MOST_S))
         UBI_RECORDS.labels("failed" if reason else "written").inc()
         if reason:
             logger.warning("[ubi-lost] a search was not recorded in %s: %s", INDEX, reason)
-        ubi = {"query_id": call.ubi.query_id}
-        recorded = {"recorded": not reason, "reason": reason or None, **ubi}
-        ext = {**(answer.get("ext") or {}), "ubi": ubi}
+        named = {"query_id": ubi.query_id}
+        recorded = {"recorded": not reason, "reason": reason or None, **named}
+        ext = {**(answer.get("ext") or {}), "ubi": named}
         return {**answer, "ext": ext, "rerank": {**answer["rerank"], "ubi": recorded}}
 
     def _write(self, record: Mapping[str, Any], timeout_s: float) -> Generator[SideRequest, Any, str]:

@@ -9,11 +9,11 @@ from typing import Any
 from opensearchpy import ConnectionTimeout, RequestError, TransportError
 
 from osrerank.retrieval.requests import SideRequest
-from osrerank.scoring.vectors.index import EXISTS, READ_AT_ONCE, Form, refusal, side_index, writing
-from osrerank.scoring.vectors.request import FetchedVectors
-from osrerank.scoring.vectors.store import Guard
-from osrerank.search.call import SearchCall
+from osrerank.search.call import Reranked
 from osrerank.search.step import Scoring
+from osrerank.vectors.index import EXISTS, READ_AT_ONCE, Form, refusal, side_index, writing
+from osrerank.vectors.records import FetchedVectors
+from osrerank.vectors.store import Guard
 
 REQUEST_S = 2.0
 """The longest time that a search gives a request for vectors, in seconds."""
@@ -40,16 +40,14 @@ class SideVectors:
     """Reads and writes the side indices of what is searched; a cluster that refuses costs time only.
 
     Args:
-        is_on: whether there are side indices at all.
         is_embedded: whether the engine is the embedded one.
     """
 
-    def __init__(self, *, is_on: bool, is_embedded: bool) -> None:
-        self._is_on = is_on
+    def __init__(self, *, is_embedded: bool) -> None:
         self._form = Form(is_embedded)
         self._guard = lru_cache(MOST_GUARDS)(partial(Guard, "index"))
 
-    def around(self, call: SearchCall, response: Any) -> Generator[SideRequest | Scoring, Any, Any]:
+    def around(self, call: Reranked, response: Any) -> Generator[SideRequest | Scoring, Any, Any]:
         """Yield the steps that rerank a response with the vectors of its hits, and return the call's answer."""
         brought = yield from self._read(call, response)
         answer = yield Scoring(partial(call.finish, response, brought.vectors if brought else None))
@@ -57,11 +55,11 @@ class SideVectors:
             yield from self._write(call, brought)
         return answer
 
-    def _read(self, call: SearchCall, response: Any) -> Generator[SideRequest | Scoring, Any, Fetched | None]:
+    def _read(self, call: Reranked, response: Any) -> Generator[SideRequest | Scoring, Any, Fetched | None]:
         """Yield the requests for the vectors of a response's hits, and return them; None where none are needed."""
-        if not self._is_on or not call.is_changed or not _timeout_s(call):
+        if not _timeout_s(call):
             return None
-        keys: Mapping[bytes, str] = yield Scoring(partial(call.vector_keys, response))
+        keys: Mapping[bytes, str] = yield Scoring(partial(call.by.vector_keys, response))
         places = {key: side_index(index) for key, index in keys.items()}
         every, names = list(places), sorted(set(places.values()))
         guard = self._guard(",".join(names))
@@ -75,13 +73,13 @@ class SideVectors:
             try:
                 answer = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
             except TransportError as error:
-                if call.remaining_s > SHORT_S or not isinstance(error, ConnectionTimeout):
+                if call.by.deadline.remaining_s() > SHORT_S or not isinstance(error, ConnectionTimeout):
                     guard.read.begin(error)
                 return None
             found |= self._form.found(answer)
         return Fetched(FetchedVectors(found), places)
 
-    def _write(self, call: SearchCall, brought: Fetched) -> Generator[SideRequest, Any, None]:
+    def _write(self, call: Reranked, brought: Fetched) -> Generator[SideRequest, Any, None]:
         """Yield the requests that write what a search computed, as far as its deadline leaves time."""
         by_index: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
         for key, record in brought.vectors.new.items():
@@ -94,15 +92,13 @@ class SideVectors:
             try:
                 refused = yield from self._write_to(call, index, records)
             except TransportError as error:
-                if call.remaining_s > SHORT_S or not isinstance(error, ConnectionTimeout):
+                if call.by.deadline.remaining_s() > SHORT_S or not isinstance(error, ConnectionTimeout):
                     guard.write.begin(error)
             else:
                 if refused:
                     guard.write.begin(OSError(refused))
 
-    def _write_to(
-        self, call: SearchCall, index: str, records: Mapping[bytes, bytes]
-    ) -> Generator[SideRequest, Any, str]:
+    def _write_to(self, call: Reranked, index: str, records: Mapping[bytes, bytes]) -> Generator[SideRequest, Any, str]:
         """Yield the requests that write to a side index, and return why a record was refused; empty where none was."""
         made = False
         for lines in writing(index, records):
@@ -125,6 +121,6 @@ class SideVectors:
         return True
 
 
-def _timeout_s(call: SearchCall) -> float:
+def _timeout_s(call: Reranked) -> float:
     """Return how long a request of a search may take; 0 after its deadline."""
-    return min(max(call.remaining_s, 0.0), REQUEST_S)
+    return min(max(call.by.deadline.remaining_s(), 0.0), REQUEST_S)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.types import Candidate, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
+from osrerank.types import Candidate, Encoder, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
 from osrerank.types.values import BLANK, is_blank
 
 NO_TEXT = "no text in the fields that were asked for"
@@ -99,7 +99,7 @@ class Outcome(NamedTuple):
 
 
 def rank_block(
-    scorer: Scorer,
+    model: Scorer | Encoder,
     ranking: Ranking,
     score: Callable[[Sequence[Candidate], Sequence[Candidate]], Outcome],
     *,
@@ -109,14 +109,14 @@ def rank_block(
     """Score the top ``depth`` of a ranking; return the new ranking, with a report of the stage.
 
     Args:
-        scorer: whose model the report names.
+        model: whose name the report has.
         ranking: the ranking so far.
         score: called with the top candidates, and with those of them whose text is not blank, at least one, to be
             scored.
         stage: the stage's name.
         depth: how many candidates are scored.
     """
-    started, kind = time.perf_counter(), scorer.advice.kind
+    started, kind = time.perf_counter(), model.advice.kind
     block = ranking.candidates[:depth]
     readable = [candidate for candidate in block if not is_blank(candidate.text)]
     if not readable:
@@ -131,7 +131,7 @@ def rank_block(
         name=stage,
         applied="partial" if reasons else True,
         reason="; ".join(reasons),
-        model=scorer.model,
+        model=model.model,
         kind=kind,
         candidates=len(block),
         **counts,
@@ -162,18 +162,20 @@ def place_of(score: float, probability: float) -> float:
     return min((1 - SPREAD if probability > SPREAD else 0.0) + SPREAD * unsaturated, BELOW_ONE)
 
 
-def nothing_scored(scorer: Scorer, failures: Mapping[Any, str], *, stage: str) -> DeadlineExceeded | InferenceError:
+def nothing_scored(
+    model: Scorer | Encoder, failures: Mapping[Any, str], *, stage: str
+) -> DeadlineExceeded | InferenceError:
     """Return the error to raise if a stage has no score at all.
 
     Args:
-        scorer: whose model the error names.
+        model: whose name the error has.
         failures: what was attempted -> why it could not be scored; empty where nothing was attempted in time.
         stage: the stage's name.
     """
     if not failures:
         return DeadlineExceeded("the deadline passed before any candidate was scored", stage=stage)
     reason = next(iter(failures.values()))
-    return InferenceError(f"no candidate could be scored: {reason}", stage=stage, model=scorer.model)
+    return InferenceError(f"no candidate could be scored: {reason}", stage=stage, model=model.model)
 
 
 def settle(ranking: Ranking, stage: str, attempt: Attempt) -> tuple[Candidate, ...]:

@@ -105,33 +105,15 @@ class PassageStage:
             depth=self.depth,
             unit="passages",
             deadline=deadline.within_ms(self.budget_ms),
-            text_of=self.text_of,
             leaves_out=self._leaves_out,
         )
-
-    def text_of(self, candidate: Candidate) -> str | LongText:
-        """Return what a scorer that keeps vectors is given of a candidate: a text that is not cut, or a long one."""
-        if _is_short(candidate, self.options):
-            return candidate.text or ""
-        windows, sections, titles = self.options.windows, _sections(candidate), self.options.title_fields
-        seed_of = candidate.doc_id if windows.policy == "sampled" else ""
-        how = [*astuple(windows), seed_of, self.separator, len(titles), *titles]
-        parts = [*how, *chain.from_iterable(astuple(section) for section in sections)]
-        content = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        for part in parts:  # with its length: no two divisions of the same characters meet
-            encoded = str(part).encode("utf-8", "surrogatepass")
-            content.update(len(encoded).to_bytes(8, "little") + encoded)
-        return LongText(content.digest(), partial(self.passages_of, candidate))
 
     def passages_of(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
         """Return a candidate's passages as the function of this name makes them."""
         return passages_of(candidate, self.options, self.separator)
 
     def _leaves_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
-        """Return whether a document has words that are in no passage; a title stands before each."""
-        bodies = [section for section in _sections(candidate) if section.field not in self.options.title_fields]
-        there = [span for span in spans if span is not None]
-        return bool(there) and leaves_out(bodies, there)
+        return lacks_words(candidate, spans, self.options)
 
     def _judge(
         self,
@@ -142,16 +124,65 @@ class PassageStage:
     ) -> Judged:
         there = np.flatnonzero(~np.isnan(logits))
         probabilities = self.scorer.probabilities(logits[there])
-        put_together = AGGREGATIONS[self.options.aggregation]
-        document = put_together(logits[there].astype(np.float64), probabilities, self.options.k)
-        best = int(there[np.argmax(logits[there])])
-        return Judged(
-            candidate,
-            score=document.score,
-            unit=place_of(document.score, document.unit),
-            parts={"logit": float(logits[best]), "probability": document.probability},
-            passage=spans[best],
+        return judged_by_passages(
+            candidate, [spans[at] for at in there.tolist()], logits[there], probabilities, self.options
         )
+
+
+def judged_by_passages(
+    candidate: Candidate,
+    spans: Sequence[Span | None],
+    logits: npt.NDArray[np.float32],
+    probabilities: Floats,
+    options: Passages,
+) -> Judged:
+    """Return a document's score from its passages', at least one.
+
+    Args:
+        candidate: the document.
+        spans: of the passages.
+        logits: theirs ``(n,)``.
+        probabilities: theirs ``(n,)``.
+        options: how they are aggregated.
+    """
+    document = AGGREGATIONS[options.aggregation](logits.astype(np.float64), probabilities, options.k)
+    best = int(np.argmax(logits))
+    return Judged(
+        candidate,
+        score=document.score,
+        unit=place_of(document.score, document.unit),
+        parts={"logit": float(logits[best]), "probability": document.probability},
+        passage=spans[best],
+    )
+
+
+def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:
+    """Return whether a document has words that are in none of these passages; a title stands before each."""
+    there = [span for span in spans if span is not None]
+    if not there:
+        return False
+    return leaves_out([section for section in _sections(candidate) if section.field not in options.title_fields], there)
+
+
+def text_of(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
+    """Return a document as a source of vectors reads it: a text that is not cut, or a long one.
+
+    Args:
+        candidate: the document.
+        options: how it is cut.
+        separator: between the title and a passage.
+    """
+    if _is_short(candidate, options):
+        return candidate.text or ""
+    windows, sections, titles = options.windows, _sections(candidate), options.title_fields
+    seed_of = candidate.doc_id if windows.policy == "sampled" else ""
+    how = [*astuple(windows), seed_of, separator, len(titles), *titles]
+    parts = [*how, *chain.from_iterable(astuple(section) for section in sections)]
+    content = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:  # with its length: no two divisions of the same characters meet
+        encoded = str(part).encode("utf-8", "surrogatepass")
+        content.update(len(encoded).to_bytes(8, "little") + encoded)
+    return LongText(content.digest(), partial(passages_of, candidate, options, separator))
 
 
 def passages_of(candidate: Candidate, options: Passages, separator: str = " ") -> list[tuple[str, Span | None]]:
@@ -199,9 +230,7 @@ def score_by_passages(
     """
     stage = PassageStage(scorer, options)
     candidates = [Candidate("", document, 0.0, 1) for document in documents]
-    found = score_slices(
-        scorer, query, candidates, stage.passages_of, stage=stage.name, deadline=deadline, text_of=stage.text_of
-    )
+    found = score_slices(scorer, query, candidates, stage.passages_of, stage=stage.name, deadline=deadline)
     values = np.array([_best(logits) for logits in found.log_odds], dtype=np.float32)
     reached = len(documents) if found.attempted == found.asked else min(found.reached, len(documents) - 1)
     return Scores(values, found.failed, reached, found.identity, **found.counts())

@@ -6,14 +6,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.scoring.passages import Part, score_parts
+from osrerank.scoring.passages import score_parts
 from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block
-from osrerank.types import Candidate, Deadline, HasVectors, LongText, PassageScores, Ranking, Scorer, Span
+from osrerank.types import Candidate, Deadline, PassageScores, Ranking, Scorer, Span
+from osrerank.types.vectors import Part
 
 PartsOf = Callable[[Candidate], Sequence[Part]]
 """Candidate -> its parts, at least one."""
-TextOf = Callable[[Candidate], str | LongText]
-"""Candidate -> its text, whose parts are cut only where their vectors are not known."""
 Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], Judged]
 """Candidate, places, logits and log-odds of its parts (NaN where there is none) -> what is made of them."""
 LeavesOut = Callable[[Candidate, Sequence[Span | None]], bool]
@@ -30,7 +29,6 @@ def rank_by_slices(
     depth: int,
     unit: str,
     deadline: Deadline,
-    text_of: TextOf | None = None,
     leaves_out: LeavesOut | None = None,
 ) -> Ranking:
     """Return the ranking with its top ``depth`` ordered by their parts' scores.
@@ -44,7 +42,6 @@ def rank_by_slices(
         depth: how many candidates are scored.
         unit: what the parts are called: ``passages``, ``sentences``.
         deadline: as for ``Scorer.score``.
-        text_of: returns what is scored of a candidate by a scorer that keeps vectors; absent where parts have none.
         leaves_out: tells which candidates count as truncated although no part of them was cut.
 
     Raises:
@@ -53,9 +50,7 @@ def rank_by_slices(
     """
 
     def score(block: Sequence[Candidate], present: Sequence[Candidate]) -> Outcome:
-        scores = score_slices(
-            scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline, text_of=text_of
-        )
+        scores = score_slices(scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline)
         judged = [judge(present[at], scores.places[at], scores.logits[at], scores.log_odds[at]) for at in scores.scored]
         shortened = {at for at in scores.scored if leaves_out and leaves_out(present[at], scores.places[at])}
         cut = {present[at].doc_id for at in shortened | scores.cut}
@@ -76,9 +71,8 @@ def score_slices(
     *,
     stage: str,
     deadline: Deadline,
-    text_of: TextOf | None = None,
 ) -> PassageScores:
-    """Return the scores of candidates' parts; a scorer that keeps vectors cuts only what it does not know.
+    """Return the scores of candidates' parts.
 
     Args:
         scorer: scores ``(i,)`` tuples.
@@ -87,16 +81,12 @@ def score_slices(
         parts_of: returns the parts of a candidate.
         stage: whose name errors carry.
         deadline: as for ``Scorer.score``.
-        text_of: as for `rank_by_slices`.
 
     Raises:
         DeadlineExceeded: nothing was attempted in time.
         InferenceError: nothing that was attempted could be scored, or a score is not a number.
     """
-    if text_of is not None and isinstance(scorer, HasVectors) and scorer.keeps_vectors:
-        scores = scorer.score_passages(query, [text_of(one) for one in candidates], deadline=deadline)
-    else:
-        scores = score_parts(scorer, query, [parts_of(one) for one in candidates], deadline=deadline, stage=stage)
+    scores = score_parts(scorer, query, [parts_of(one) for one in candidates], deadline=deadline, stage=stage)
     if scores.scored:
         return scores
     raise nothing_scored(scorer, scores.failures, stage=stage)

@@ -106,10 +106,8 @@ def cut_at_cliff(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Cut]
     return scored[:place], Cut("cliff", max(gaps), len(candidates) - place, values[place - 1])
 
 
-def at_least(candidates: Sequence[Candidate], least: float | None) -> list[Candidate]:
-    """Return the candidates that the model finds at least so probable; all of them where the least is None."""
-    if least is None:
-        return list(candidates)
+def at_least(candidates: Sequence[Candidate], least: float) -> list[Candidate]:
+    """Return the candidates that the model finds at least so probable."""
     return [one for one in candidates if (probability := probability_of(one)) is not None and probability >= least]
 
 

@@ -101,9 +101,12 @@ def trace(
         parent: headers of the request or message that asks for it.
         attributes: of the span, as `Span.set`.
     """
-    if how == "off" or "opentelemetry.trace" not in sys.modules:
-        return NOTHING
-    return _traced(name, how, kind, parent, attributes)
+    return _traced(name, how, kind, parent, attributes) if is_traced(how) else NOTHING
+
+
+def is_traced(how: Tracing) -> bool:
+    """Return whether `trace` begins anything; asked before attributes are collected."""
+    return how != "off" and "opentelemetry.trace" in sys.modules
 
 
 def span(name: str, *, kind: Kind = "INTERNAL", **attributes: Value) -> AbstractContextManager[Span]:
@@ -125,7 +128,7 @@ def current() -> Span:
 
 
 def is_recording() -> bool:
-    """Return whether parts are recorded in this context; asked before attributes are collected."""
+    """Return whether parts are recorded in this context; asked likewise."""
     return _state.get() not in NOT_RECORDED
 
 

@@ -1,6 +1,6 @@
 """The values that flow through osrerank, and the protocols of its parts."""
 
-from osrerank.types.scores import NEVER, Advice, Counts, Deadline, RequestVectors, Scorer, Scores
+from osrerank.types.scores import NEVER, Advice, Counts, Deadline, Scorer, Scores
 from osrerank.types.stages import FailurePolicy, Stage, StagePipeline
 from osrerank.types.values import (
     Candidate,
@@ -17,7 +17,7 @@ from osrerank.types.values import (
     StageReport,
     StageScore,
 )
-from osrerank.types.vectors import CutsTexts, HasVectors, LongText, NeedsWorkers, PassageScores, ScoresPassages
+from osrerank.types.vectors import CutsTexts, Encoder, LongText, NeedsWorkers, PassageScores, Side, Vectors, is_encoder
 
 __all__ = [
     "NEVER",
@@ -27,8 +27,8 @@ __all__ = [
     "CutsTexts",
     "Deadline",
     "Document",
+    "Encoder",
     "FailurePolicy",
-    "HasVectors",
     "Hit",
     "LongText",
     "NeedsWorkers",
@@ -37,16 +37,17 @@ __all__ = [
     "Qrels",
     "Query",
     "Ranking",
-    "RequestVectors",
     "Run",
     "ScoredDocument",
     "Scorer",
     "Scores",
-    "ScoresPassages",
     "Section",
+    "Side",
     "Span",
     "Stage",
     "StagePipeline",
     "StageReport",
     "StageScore",
+    "Vectors",
+    "is_encoder",
 ]  # fmt: skip

@@ -217,23 +217,33 @@ class Advice:
             raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
 
 
-class RequestVectors(Protocol):
-    """Records of document vectors fetched for one search, and new ones to be stored (`osrerank.scoring.vectors`)."""
-
-    @property
-    def name(self) -> str:
-        """Where they come from, for metrics."""
-
-    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the records that there are, by key."""
-
-    def write(self, records: Mapping[bytes, bytes]) -> int:
-        """Add new records; return how many were added."""
-
-
 @runtime_checkable
 class Scorer(Protocol):
-    """Texts in, one float per tuple out; knows nothing of rankings."""
+    """Reads texts together: query and documents in, one float per tuple out. It knows nothing of rankings.
+
+    ```python
+    import numpy as np
+    from osrerank import Reranker
+    from osrerank.types import NEVER, Advice, Scores
+
+    class CommonWords:
+        model, identity, advice = "common-words", "common-words-1", Advice()
+
+        def score(self, query, documents, tuples, *, deadline=NEVER):
+            words = set(query.split())
+            values = [len(words & set(documents[at].split())) for (at,) in tuples]
+            return Scores(np.array(values, np.float32), inferences=len(tuples))
+
+        def probabilities(self, logits):
+            return 1 / (1 + np.exp(-logits.astype(np.float64)))
+
+        def close(self):
+            pass
+
+    ranked = Reranker(scorer=CommonWords()).rank("low pressure", ["a high price", "a low pressure"])
+    assert ranked[0].text == "a low pressure"
+    ```
+    """
 
     @property
     def model(self) -> str:
@@ -255,7 +265,6 @@ class Scorer(Protocol):
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        vectors: RequestVectors | None = None,
     ) -> Scores:
         """Score tuples of documents against a query.
 
@@ -264,7 +273,6 @@ class Scorer(Protocol):
             documents: their texts.
             tuples: indices into ``documents``: ``(i,)`` for one document, ``(i, j)`` for duo.
             deadline: no batch begins after it; tuples are attempted approximately in order.
-            vectors: document vectors fetched for the search; a model without vectors ignores them.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -8,7 +8,26 @@ from osrerank.types.values import Ranking
 
 @runtime_checkable
 class Stage(Protocol):
-    """A function from a ranking to a ranking: a permutation of its input that touches the top ``depth`` only."""
+    """A function from a ranking to a ranking: a permutation of its input that touches the top ``depth`` only.
+
+    ```python
+    from osrerank.stages.ordering import Judged, reorder
+    from osrerank.types import NEVER, Candidate, Query, Ranking, StageReport
+
+    class ShortFirst:
+        name, depth = "short-first", 10
+
+        def rerank(self, ranking, *, deadline=NEVER):
+            top, rest = ranking.candidates[: self.depth], ranking.candidates[self.depth :]
+            judged = [Judged(one, score=-len(one.text), unit=1 / (1 + len(one.text))) for one in top]
+            report = StageReport(self.name, applied=True, candidates=len(top))
+            return Ranking(ranking.query, reorder(ranking, self.name, judged, rest), (*ranking.reports, report))
+
+    found = (Candidate("a", "a long text", 2.0, 1), Candidate("b", "short", 1.0, 2))
+    ranking = ShortFirst().rerank(Ranking(Query("1", "text"), found))
+    assert [one.doc_id for one in ranking.candidates] == ["b", "a"]
+    ```
+    """
 
     @property
     def name(self) -> str:
@@ -28,7 +47,10 @@ FailurePolicy = Literal["first_pass", "raise"]
 
 @runtime_checkable
 class StagePipeline(Protocol):
-    """Stages applied one after another; the option ``pipeline`` takes one, or a name."""
+    """Stages applied one after another; the option ``pipeline`` of a search takes one, or a name.
+
+    `osrerank.pipeline.Pipeline` is one.
+    """
 
     @property
     def stages(self) -> tuple[Stage, ...]:

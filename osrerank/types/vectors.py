@@ -1,14 +1,134 @@
-"""Documents whose vectors are kept: texts read by their passages, and scorers that know them."""
+"""Models that encode one text at a time, and documents that are read by their passages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.types.scores import NEVER, Counts, Deadline, RequestVectors
+from osrerank.types.scores import NEVER, Advice, Counts, Deadline
 from osrerank.types.values import Span
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+Side = Literal["query", "document"]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vectors:
+    """What an encoder returns.
+
+    Attributes:
+        rows: float32 ``(n, dimensions)``, a vector of each text; NaN where a text failed or was not reached.
+        failures: index of a text -> why it could not be encoded.
+        cut: the indices of texts that are longer than the model reads.
+    """
+
+    rows: npt.NDArray[np.float32]
+    failures: Mapping[int, str] = field(default_factory=dict)
+    cut: frozenset[int] = frozenset()
+
+
+class Encoder(Protocol):
+    """Reads one text alone: what it computes of a document depends on no other text, so it may be stored.
+
+    ```python
+    import numpy as np
+    from osrerank import Reranker
+    from osrerank.types import NEVER, Advice, Vectors
+
+    class Letters:
+        model, identity, key, dimensions = "letters", "letters-1", "letters-1", 26
+        advice = Advice(kind="bi-encoder")
+
+        def encode(self, texts, side, *, deadline=NEVER):
+            rows = np.array([[text.count(chr(97 + at)) for at in range(26)] for text in texts], np.float32)
+            return Vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+        def similarity(self, query, vectors):
+            return vectors @ query
+
+        def probabilities(self, logits):
+            return 1 / (1 + np.exp(-logits.astype(np.float64)))
+
+        def close(self):
+            pass
+
+    ranked = Reranker(scorer=Letters()).rank("low pressure", ["a high fee", "a low pressure"])
+    assert ranked[0].text == "a low pressure"
+    ```
+    """
+
+    @property
+    def model(self) -> str:
+        """The model's name, for reports."""
+
+    @property
+    def identity(self) -> str:
+        """All that a similarity depends on except the texts."""
+
+    @property
+    def key(self) -> str:
+        """All that a document's vector depends on except its text; not the backend, the device or the dtype."""
+
+    @property
+    def dimensions(self) -> int:
+        """Numbers of a vector."""
+
+    @property
+    def advice(self) -> Advice:
+        """What the model recommends for ordering."""
+
+    def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
+        """Encode texts, in their order, until the deadline.
+
+        Args:
+            texts: queries or documents.
+            side: which of them, as models have a prefix for each.
+            deadline: no batch begins after it.
+
+        Raises:
+            ScoringError: nothing could be encoded.
+        """
+
+    def similarity(self, query: npt.NDArray[np.float32], vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return a logit for each document ``(n,)``; higher is better.
+
+        Args:
+            query: its vector ``(dimensions,)``.
+            vectors: of documents ``(n, dimensions)``, of norm 1.
+        """
+
+    def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Map similarities ``(n,)`` to calibrated probabilities ``(n,)`` by a non-decreasing function."""
+
+    def close(self) -> None:
+        """Release the model; further calls are errors."""
+
+
+Part = tuple[str, Span | None]
+"""A passage or sentence as the model reads it, with its place in the document; None for the whole text."""
+
+
+def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return document and part of each part, the first of every document before the second of any.
+
+    So a deadline cuts off later parts before it leaves a document without a score.
+
+    Args:
+        counts: parts of each document.
+    """
+    return [
+        (place, turn) for turn in range(max(counts, default=0)) for place in range(len(counts)) if turn < counts[place]
+    ]
+
+
+def is_encoder(model: Any) -> "TypeIs[Encoder]":
+    """Return whether a model encodes texts one by one; the others are scorers."""
+    return hasattr(model, "encode")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +141,7 @@ class LongText:
     """
 
     content: bytes
-    cut: Callable[[], Sequence[tuple[str, Span | None]]]
+    cut: Callable[[], Sequence[Part]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,43 +210,6 @@ class CutsTexts(Protocol):
             query: its text.
             texts: to be scored against it.
         """
-
-
-@runtime_checkable
-class ScoresPassages(Protocol):
-    """A scorer that is given documents, and knows how long ones are read."""
-
-    def score_passages(
-        self,
-        query: str,
-        texts: Sequence[str | LongText],
-        *,
-        deadline: Deadline = NEVER,
-        vectors: RequestVectors | None = None,
-    ) -> PassageScores:
-        """Score the passages of texts against a query, the first of every text before the second of any.
-
-        Args:
-            query: its text.
-            texts: a text is its only passage; a long one is cut where its vectors are not known.
-            deadline: as of `Scorer.score`.
-            vectors: likewise.
-        """
-
-
-@runtime_checkable
-class HasVectors(ScoresPassages, Protocol):
-    """A scorer whose documents have vectors."""
-
-    @property
-    def keeps_vectors(self) -> bool:
-        """Whether vectors outlive a call, so that a document is computed once."""
-
-    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
-        """Return the keys of texts' records."""
-
-    def known(self, keys: Sequence[bytes], vectors: RequestVectors | None = None) -> set[bytes]:
-        """Return those keys whose records a search brought or a store has; ``vectors`` gets what it lacks of them."""
 
 
 @runtime_checkable

@@ -41,7 +41,7 @@ def test_depth(client):
     questions = [line.split("\t")[1] for line in (SAMPLE / "queries.tsv").read_text().splitlines()[:QUESTIONS]]
     print(f"\n{'depth':>6} {'median ms':>10} {'p95 ms':>8}")
     for depth in (0, *DEPTHS):
-        rerank = {"depth": depth, "cache": False} if depth else False
+        rerank = {"depth": depth} if depth else False
         times_ms = []
         for question in questions:
             began = time.perf_counter()

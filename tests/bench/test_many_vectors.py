@@ -21,7 +21,8 @@ import pytest
 from opensearchpy.helpers import bulk
 
 from osrerank import connect
-from osrerank.indexing import bi_encoder_of, build_vectors
+from osrerank.indexing.build import build_vectors
+from osrerank.indexing.documents import vectors_of
 from osrerank.options.sentences import Sentences
 from osrerank.stages.sentence_splitting import cleaned, sentence_spans
 from tests.bench.test_vectors import SAMPLE, questions, show, took_ms
@@ -51,7 +52,6 @@ def passages() -> Iterator[str]:
 def test_many_vectors(tmp_path, monkeypatch):
     url = f"embedded:{tmp_path / 'engine'}"
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
-    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
     with connect(url) as client:
         documents = (
             {"_index": INDEX, "_id": str(number), "text": text}
@@ -82,7 +82,6 @@ def test_many_vectors(tmp_path, monkeypatch):
 def test_long_documents(tmp_path, monkeypatch):
     """Papers of 5,000 words, all passages, 100 queries of depth 20: without vectors, and with them."""
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
-    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
     words = " ".join(islice(passages(), 100 * PAPERS)).split()  # of more than 50 words each
     papers = [" ".join(words[5000 * number : 5000 * (number + 1)]) for number in range(PAPERS)]
     assert len(papers[-1].split()) == 5000
@@ -99,7 +98,7 @@ def test_long_documents(tmp_path, monkeypatch):
         began = time.perf_counter()
         done = build_vectors(client, "papers")
         print(f"\n{done}; {time.perf_counter() - began:,.0f} s")
-        size = bi_encoder_of(client).store.size()
+        size = vectors_of(client).store.size()
         print(f"{size.records} records, {size.stored / size.records:,.0f} bytes each")
         times = [_papers_ms(client, question) for question in asked]
         print(f"a search without vectors {once_ms / 1000:.1f} s; 100 with them {sum(times) / 1000:.1f} s")

@@ -11,7 +11,7 @@ import pytest
 
 from osrerank._platform import usable_cores
 from osrerank.bench.workload import pairs, synthetic
-from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
 
 pytestmark = pytest.mark.bench
@@ -38,7 +38,7 @@ def test_pairs_a_second_by_threads() -> None:
     assert all(speed > 0 for speed in speeds.values())
 
 
-def _seconds(scorer: LocalScorer, tasks: list) -> float:
+def _seconds(scorer: CrossEncoder, tasks: list) -> float:
     began = time.perf_counter()
     for task in tasks:
         texts = list(task.documents.values())

@@ -68,7 +68,8 @@ def spans_alone():
     from osrerank.types import StageReport
 
     hosts = SimpleNamespace(hosts=[{"host": "localhost", "port": 9200}])
-    client = SimpleNamespace(reranker=SimpleNamespace(settings=Settings.load()), transport=hosts)
+    searcher = SimpleNamespace(service=SimpleNamespace(settings=Settings.load()))
+    client = SimpleNamespace(searcher=searcher, transport=hosts)
     report = StageReport("mono", applied=True, model="osrerank/e5-small", candidates=DEPTH)
 
     def once():

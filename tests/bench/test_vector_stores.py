@@ -12,8 +12,9 @@ import pytest
 from opensearchpy.helpers import bulk
 
 from osrerank import connect
-from osrerank.indexing import bi_encoder_of
-from osrerank.scoring.vectors.index import READ_AT_ONCE, Form, IndexStore
+from osrerank.indexing.documents import vectors_of
+from osrerank.indexing.side_index import IndexStore
+from osrerank.vectors.index import READ_AT_ONCE, Form
 from tests.bench.test_vectors import SAMPLE, questions, show
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
@@ -34,12 +35,12 @@ def client(opensearch_url, tmp_path_factory):
 @pytest.fixture(scope="module")
 def keys(client):
     """Index the sample without and with its vectors in each document; return each document's key."""
-    scorer = bi_encoder_of(client)
+    vectors = vectors_of(client)
     lines = gzip.decompress((SAMPLE / "corpus.jsonl.gz").read_bytes()).splitlines()
     documents = {one["id"]: one["text"] for one in map(json.loads, lines)}
-    scorer.remember(list(documents.values()))
-    keys = dict(zip(documents, scorer.keys_of(list(documents.values())), strict=True))
-    records = scorer.store.read(list(keys.values()))
+    vectors.remember(list(documents.values()))
+    keys = dict(zip(documents, vectors.keys_of(list(documents.values())), strict=True))
+    records = vectors.store.read(list(keys.values()))
     IndexStore(client, PLAIN, is_embedded=False).write(records)
     binary = {"type": "binary", "doc_values": True}
     mapping = {"_source": {"excludes": ["vectors"]}, "properties": {"vectors": binary}}

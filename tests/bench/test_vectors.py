@@ -13,7 +13,8 @@ import pytest
 from opensearchpy.helpers import bulk
 
 from osrerank import connect
-from osrerank.indexing import bi_encoder_of, build_vectors
+from osrerank.indexing.build import build_vectors
+from osrerank.indexing.documents import vectors_of
 from tests.servers import ROOT
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
@@ -68,7 +69,6 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def client(filled, folder, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(folder))
-    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
     with connect(filled) as made:
         made.warm_up()
         yield made
@@ -91,11 +91,11 @@ def table(client, name, *depths):
 
 def test_cold_and_warm_searches_with_vectors(client):
     first = took_ms(client, "what is oxygen used for", True)
-    bi_encoder_of(client).records.flush()
+    vectors_of(client).records.flush()
     second = took_ms(client, "what is oxygen needed for", True)
     print(f"\nthe first search, the next one, depth 100: {first:.0f}, {second:.0f} ms")
     built(client)
-    size = bi_encoder_of(client).store.size()
+    size = vectors_of(client).store.size()
     print(f"{size.stored / size.records:.0f} bytes a record")
     table(client, "file", 0, 100, 200, 500, 1000)
 

@@ -9,7 +9,7 @@ import pytest
 
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.export.graph import can_build
-from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
 
 torch = pytest.importorskip("torch")
@@ -43,14 +43,14 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return DATA / f"tiny-bert-{request.param}"
 
 
-def exported(source: Path, output: Path, form: str = "fp32") -> LocalScorer:
+def exported(source: Path, output: Path, form: str = "fp32") -> CrossEncoder:
     kind = "duo" if source.name.endswith("duo") else None
     options = ExportOptions(kind=kind, precision=form)
     export_model(source, output, options)
     return load_scorer(str(output), backend="onnx", threads=2)
 
 
-def values(scorer: LocalScorer) -> np.ndarray:
+def values(scorer: CrossEncoder) -> np.ndarray:
     return scorer.score(QUERY, DOCUMENTS, TUPLES[scorer.card.kind]).values
 
 

@@ -12,17 +12,17 @@ from osrerank.scoring.inputs import Tokens
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from osrerank.scoring.networks.attention import (  # noqa: E402 - imports torch
+from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - imports torch
     Attention,
     Bounds,
     PaddedAttention,
     VarlenAttention,
     choose_attention,
 )
-from osrerank.scoring.networks.classifier import Classifier  # noqa: E402 - likewise
-from osrerank.scoring.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
-from osrerank.scoring.networks.load import load_packed, obstacle  # noqa: E402 - likewise
-from osrerank.scoring.networks.modern_bert.shape import Shape  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.load import load_packed, obstacle  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.modern_bert.shape import Shape  # noqa: E402 - likewise
 from tests.varlen import Varlen  # noqa: E402 - likewise
 
 CPU = torch.device("cpu")

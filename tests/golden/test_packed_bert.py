@@ -20,16 +20,16 @@ from osrerank.scoring.model_files import read_card, read_json
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from osrerank.scoring.networks.attention import (  # noqa: E402 - imports torch
+from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - imports torch
     Attention,
     PaddedAttention,
     VarlenAttention,
 )
-from osrerank.scoring.networks.bi_encoder import BiEncoder  # noqa: E402 - likewise
-from osrerank.scoring.networks.classifier import Classifier  # noqa: E402 - likewise
-from osrerank.scoring.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
-from osrerank.scoring.networks.load import load_packed, obstacle  # noqa: E402 - likewise
-from osrerank.scoring.torch_scorer import load_network, read_weights  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.bi_encoder import BiEncoder  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.load import load_packed, obstacle  # noqa: E402 - likewise
+from osrerank.scoring.backends.torch import load_network, read_weights  # noqa: E402 - likewise
 from tests.varlen import Varlen  # noqa: E402 - likewise
 
 DATA = Path(__file__).parents[1] / "data"

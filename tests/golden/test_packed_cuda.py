@@ -11,16 +11,16 @@ from osrerank.scoring.model_files import read_card, read_json
 
 torch = pytest.importorskip("torch")
 
-from osrerank.scoring.networks.attention import (  # noqa: E402 - torch
+from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - torch
     Bounds,
     PaddedAttention,
     VarlenAttention,
     choose_attention,
 )
-from osrerank.scoring.networks.engine import PackedEngine, on_host  # noqa: E402 - likewise
-from osrerank.scoring.networks.load import load_packed  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.engine import PackedEngine, on_host  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.load import load_packed  # noqa: E402 - likewise
+from osrerank.scoring.backends.torch import TorchBackend, read_weights  # noqa: E402 - likewise
 from osrerank.scoring.registry import load_scorer  # noqa: E402 - likewise
-from osrerank.scoring.torch_scorer import TorchBackend, read_weights  # noqa: E402 - likewise
 from tests.varlen import Varlen  # noqa: E402 - likewise
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]

@@ -51,7 +51,7 @@ def model(bi_encoder: Callable[..., Path]) -> Path:
 @pytest.fixture
 def encodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the texts that bi-encoders encode."""
-    from osrerank.scoring.onnx_scorer import EncoderBackend
+    from osrerank.scoring.backends.onnx import EncoderBackend
 
     counted: list[int] = []
     encoded = EncoderBackend.encoded

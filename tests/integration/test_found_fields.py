@@ -25,7 +25,7 @@ PARTS = {"type": "nested", "properties": {"words": {"type": "text"}}}
 @pytest.fixture
 def client(engine_url: str) -> Iterator[Client]:
     with connect(engine_url, scorer=SCORER) as made:
-        made.found_fields = FoundFields(itertools.count().__next__)  # each look at the clock is a second later
+        made.searcher.fields = FoundFields(itertools.count().__next__)  # each look at the clock is a second later
         yield made
 
 

@@ -143,8 +143,8 @@ def test_what_ordered_the_hits_is_said_plainly(open_page):
 
 def test_a_blend_shows_both_parts_of_a_score(browser, index):
     client = index
-    before = client.defaults
-    client.defaults = Defaults(Rerank(blend="linear", blend_weight=3.0))
+    before = client.searcher.defaults
+    client.searcher.defaults = Defaults(Rerank(blend="linear", blend_weight=3.0))
     try:
         with running(FunctionScorer(), comparison=Comparison(client, {"mono": ""})) as address:
             page = browser.new_page()
@@ -156,7 +156,7 @@ def test_a_blend_shows_both_parts_of_a_score(browser, index):
             assert all(re.fullmatch(r"BM25 \+[0-3]\.\d", one) for one in added)
             page.close()
     finally:
-        client.defaults = before
+        client.searcher.defaults = before
 
 
 def test_median_and_95th_percentile_of_both_sides(open_page):

@@ -12,8 +12,11 @@ from prometheus_client import REGISTRY
 
 from osrerank import Client, connect
 from osrerank.cli import cli
-from osrerank.indexing import build_vectors, coverage, prune_vectors, side_stores
-from osrerank.scoring.vectors.index import OLDER_SUFFIX, IndexStore, side_index
+from osrerank.indexing.build import build_vectors
+from osrerank.indexing.prune import prune_vectors
+from osrerank.indexing.side_index import IndexStore, side_stores
+from osrerank.indexing.status import coverage
+from osrerank.vectors.index import OLDER_SUFFIX, side_index
 from tests.articles import fill
 
 pytest.importorskip("torch")
@@ -34,7 +37,6 @@ def client(engine_url: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     """A client that keeps vectors in side indices alone."""
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
-    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
     with connect(engine_url, model=str(model)) as made:
         yield made
 
@@ -185,7 +187,7 @@ def test_a_build_takes_over_the_side_index_of_02(
 ) -> None:
     fill(client, index_name, DOCUMENTS)
     with monkeypatch.context() as patch:  # as 0.2 named it
-        patch.setattr("osrerank.scoring.vectors.index.SUFFIX", OLDER_SUFFIX)
+        patch.setattr("osrerank.vectors.index.SUFFIX", OLDER_SUFFIX)
         build_vectors(client, index_name)
     (side,) = side_stores(client, [index_name])
     client.indices.refresh(index=f"{index_name}{OLDER_SUFFIX}")
@@ -204,13 +206,13 @@ def test_damaged_and_foreign_records_are_misses(client: Client, index_name: str,
         record = ["AAAA", "bm90IGEgcmVjb3Jk"][place % 2]
         client.index(index=side_index(index_name), id=hit["_id"], body={"record": record}, refresh=True)
     del encodings[:]
-    with connect(client_url(client), model=client.reranker.settings.model) as another:
+    with connect(client_url(client), model=client.searcher.service.settings.model) as another:
         assert order(another, index_name) == first
     assert len(encodings) == COUNT + 1
 
 
 def client_url(client: Client) -> str:
-    return client.reranker.settings.url.get_secret_value()
+    return client.searcher.service.settings.url.get_secret_value()
 
 
 def test_a_cluster_that_refuses_to_write_costs_time_only(

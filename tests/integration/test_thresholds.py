@@ -45,7 +45,7 @@ def client(engine_url: str, index_name: str, tmp_path: Path, monkeypatch: pytest
     with connect(engine_url, scorer=SCORER, rerank={"depth": 20}) as made:
         fill(made, index_name, NOTES)
         fitted = calibrate(made, index_name, QUERIES, QRELS)
-        write_calibration(made.calibrations.file, index_name, fitted.calibration)
+        write_calibration(made.searcher.calibrations.file, index_name, fitted.calibration)
         yield made
 
 

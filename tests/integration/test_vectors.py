@@ -13,7 +13,10 @@ from click.testing import CliRunner
 from osrerank import Client, connect
 from osrerank.cli import cli
 from osrerank.errors import ConfigError
-from osrerank.indexing import bi_encoder_of, build_vectors, coverage, prune_vectors
+from osrerank.indexing.build import build_vectors
+from osrerank.indexing.documents import vectors_of
+from osrerank.indexing.prune import prune_vectors
+from osrerank.indexing.status import coverage
 from tests.articles import fill
 from tests.servers import ROOT
 
@@ -36,7 +39,6 @@ WITHOUT_VECTORS = ROOT / "tests" / "data" / "tiny-bert-one-label"
 @pytest.fixture
 def client(engine_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
-    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
     with connect(engine_url, model=str(model)) as made:
         yield made
 
@@ -67,7 +69,7 @@ def test_the_second_search_encodes_nothing(client: Client, index_name: str, enco
     fill(client, index_name, [*DOCUMENTS, LONG])
     first = order(client, index_name)
     assert len(encodings) > 100
-    bi_encoder_of(client).records.flush()  # written by now
+    vectors_of(client).records.flush()  # written by now
     del encodings[:]
     assert order(client, index_name) == first
     assert encodings == []  # the query is known, too
@@ -81,7 +83,7 @@ def test_no_score_of_an_old_text(client: Client, index_name: str) -> None:
     ]
     fill(client, index_name, changed)
     warm = order(client, index_name)
-    store = bi_encoder_of(client).store
+    store = vectors_of(client).store
     assert store is not None
     assert store.drop() >= 150
     assert order(client, index_name) == warm
@@ -98,14 +100,14 @@ def test_a_model_without_vectors_says_so(engine_url: str, index_name: str) -> No
 def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
     build_vectors(client, index_name)
-    store = bi_encoder_of(client).store
+    store = vectors_of(client).store
     assert store is not None
     client.delete(index=index_name, id="0", refresh=True)
     client.index(index=index_name, id="1", body={"title": "Another", "text": "text than before."}, refresh=True)
     assert store.size().records == 150
     assert prune_vectors(client, [index_name]) == 148
     before = order(client, index_name)
-    bi_encoder_of(client).records.flush()
+    vectors_of(client).records.flush()
     assert store.size().records >= 148
     assert order(client, index_name) == before
 
@@ -202,10 +204,10 @@ def test_an_open_depth_goes_as_deep_as_vectors_are_known(client: Client, index_n
     found = client.search(QUERY, index=index_name, size=150)["hits"]["hits"]
     assert len(found) > 125
     assert depth_of(QUERY) == 100
-    bi_encoder_of(client).records.flush()
+    vectors_of(client).records.flush()
     assert depth_of(QUERY) == 100  # what is deeper was not scored, so it has no vectors
     some = [hit["_source"]["title"] + " " + hit["_source"]["text"] for hit in [*found[100:120], *found[121:]]]
-    bi_encoder_of(client).remember(some)
+    vectors_of(client).remember(some)
     del encodings[:]
     assert depth_of(QUERY) == 120  # the candidate after these has none
     build_vectors(client, index_name)

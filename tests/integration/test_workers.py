@@ -19,9 +19,9 @@ import pytest
 from osrerank import connect
 from osrerank.errors import Overloaded, TaskFailed, WorkerError
 from osrerank.scoring.registry import load_scorer
-from osrerank.scoring.remote.broker import TASK, celery_app
+from osrerank.scoring.remote.broker import celery_app
 from osrerank.scoring.remote.broker import connect as connect_redis
-from osrerank.scoring.remote.messages import Request
+from osrerank.scoring.remote.messages import SCORE, Request
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.types import Deadline, Scorer
@@ -269,7 +269,7 @@ def garbage(rng: random.Random, queue: str) -> bytes:
         return json.dumps(rng.choice([None, [], {}, 5, {"body": 1}, {"properties": {}}])).encode()
     body = base64.b64encode(rng.randbytes(rng.randrange(100))).decode()
     content = rng.choice(["application/x-msgpack", "application/x-python-serialize", "application/json", "text/odd"])
-    headers = rng.choice([None, {}, {"task": TASK}, {"task": TASK, "id": "x", "eta": "soon"}, {"task": "os.system"}])
+    headers = rng.choice([None, {}, {"task": SCORE}, {"task": SCORE, "id": "x", "eta": "soon"}, {"task": "os.system"}])
     properties = {
         "delivery_tag": str(rng.random()),
         "delivery_info": {"exchange": "", "routing_key": queue},
@@ -291,8 +291,8 @@ def test_a_worker_survives_whatever_lies_in_its_queue(own_broker: str, tmp_path:
         for _ in range(500):
             damaged = bytearray(whole)
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-            app.send_task(TASK, args=rng.choice([(bytes(damaged),), (), (5,), (b"a", "b"), ({},)]), queue=queue)
-        app.send_task(TASK, args=(whole + b"x" * (9 << 20),), queue=queue)
+            app.send_task(SCORE, args=rng.choice([(bytes(damaged),), (), (5,), (b"a", "b"), ({},)]), queue=queue)
+        app.send_task(SCORE, args=(whole + b"x" * (9 << 20),), queue=queue)
         app.close()
         wait_until(lambda: redis.llen(queue) == 0, 90)
         assert scorer.score(QUERY, DOCUMENTS, TUPLES).values.tobytes() == expected.tobytes()

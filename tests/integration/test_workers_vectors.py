@@ -1,21 +1,27 @@
-"""Clients that know document vectors score them themselves, and let workers make the others."""
+"""Clients whose documents are encoded by workers; vectors that are known need none."""
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from osrerank import connect
-from osrerank.errors import WorkerError
-from osrerank.indexing import bi_encoder_of, build_vectors
+from osrerank import Client, connect
+from osrerank.errors import TaskFailed, WorkerError
+from osrerank.indexing.build import build_vectors
+from osrerank.indexing.documents import vectors_of
 from osrerank.options.passages import Passages
-from osrerank.scoring.registry import load, load_local
-from osrerank.scoring.remote.bi_encoder import BiEncoderOnWorkers
-from osrerank.scoring.vectors.scorer import BiEncoderScorer
+from osrerank.scoring.encoder_scorer import EncoderScorer
+from osrerank.scoring.registry import as_scorer, load, load_local
+from osrerank.scoring.remote.encoder import RemoteEncoder
+from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.settings import Settings
-from osrerank.stages.passages import PassageStage
+from osrerank.stages.passages import text_of
 from osrerank.types import Candidate
+from osrerank.vectors.record import rows_of
 from tests import servers
 from tests.workers import WorkerGroup, worker_group
 
@@ -51,34 +57,43 @@ def settings(broker: str, model: str, tmp_path: Path) -> Settings:
     return Settings.load(model=model, broker_url=broker, backend="workers", vectors_folder=tmp_path / "vectors")
 
 
-def opened(settings: Settings, **changes: object) -> BiEncoderOnWorkers:
-    scorer = load(Settings.load(**{**settings.model_dump(), **changes}))
-    assert isinstance(scorer, BiEncoderOnWorkers)
-    return scorer
+def opened(settings: Settings, **changes: object) -> EncoderScorer:
+    changed = Settings.load(**{**settings.model_dump(), **changes})
+    encoder = load(changed)
+    assert isinstance(encoder, RemoteEncoder)
+    return as_scorer(encoder, changed)
 
 
-def local(settings: Settings) -> BiEncoderScorer:
-    scorer = load_local(settings.model_copy(update={"vectors": "off", "backend": "onnx"}))
-    assert isinstance(scorer, BiEncoderScorer)
-    return scorer
+def local(settings: Settings, vectors: str = "off") -> EncoderScorer:
+    changed = settings.model_copy(update={"vectors": vectors, "backend": "onnx"})
+    return as_scorer(load_local(changed), changed)
 
 
-def test_what_workers_made_is_known_from_then_on(group: WorkerGroup, settings: Settings) -> None:
+def expected(settings: Settings) -> np.ndarray:
+    return local(settings).score(QUERY, DOCUMENTS, TUPLES).values
+
+
+def nowhere() -> str:
+    return f"redis://127.0.0.1:{servers.free_port()}/0"
+
+
+def filled(client: Client) -> None:
+    lines = [line for n, text in enumerate(DOCUMENTS) for line in ({"index": {"_id": str(n)}}, {"text": text})]
+    client.bulk(index="notes", body=lines, refresh=True)
+
+
+def test_what_workers_encoded_is_known_from_then_on(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
-    expected = local(settings).score(QUERY, DOCUMENTS, TUPLES).values
     scorer = opened(settings)
-    assert scorer.keeps_vectors
     cold = scorer.score(QUERY, DOCUMENTS, TUPLES)
-    scorer.records.flush()
-    assert (cold.encoded, cold.known, cold.inferences, cold.reached) == (60, 0, 60, 60)
     scorer.close()
-    unreachable = f"redis://127.0.0.1:{servers.free_port()}/0"
-    scorer = opened(settings, broker_url=unreachable)
+    scorer = opened(settings, broker_url=nowhere())
     warm = scorer.score(QUERY, DOCUMENTS, TUPLES)
+    scorer.close()
+    assert (cold.encoded, cold.known, cold.inferences, cold.reached) == (60, 0, 60, 60)
     assert (warm.encoded, warm.known, warm.inferences) == (0, 60, 60)
     for found in (cold, warm):
-        np.testing.assert_array_equal(found.values, expected)
-    scorer.close()
+        np.testing.assert_array_equal(found.values, expected(settings))
 
 
 def test_a_worker_with_torch_fills_what_a_client_with_onnx_reads(model: str, tmp_path: Path) -> None:
@@ -89,12 +104,12 @@ def test_a_worker_with_torch_fills_what_a_client_with_onnx_reads(model: str, tmp
             scorer = opened(settings)
             cold = scorer.score(QUERY, DOCUMENTS, TUPLES)
             scorer.close()
-    here = load_local(settings.model_copy(update={"backend": "onnx"}))
+    here = local(settings, "file")
     warm = here.score(QUERY, DOCUMENTS, TUPLES)
     here.close()
     assert (cold.encoded, warm.encoded, warm.known) == (60, 0, 60)
     np.testing.assert_array_equal(warm.values, cold.values)
-    np.testing.assert_allclose(warm.values / 20, local(settings).score(QUERY, DOCUMENTS, TUPLES).values / 20, atol=0.1)
+    np.testing.assert_allclose(warm.values / 20, expected(settings) / 20, atol=0.1)
 
 
 def test_a_text_longer_than_a_model_reads_is_known_too(group: WorkerGroup, settings: Settings) -> None:
@@ -102,22 +117,21 @@ def test_a_text_longer_than_a_model_reads_is_known_too(group: WorkerGroup, setti
     scorer, texts = opened(settings), ["salt " * 100_000, DOCUMENTS[0]]
     alone = scorer.score(QUERY, texts[:1], [(0,)])
     assert (alone.encoded, alone.truncated, alone.failures) == (1, 1, {})
-    scorer.records.flush()
+    scorer.vectors.records.flush()
     warm = scorer.score(QUERY, texts, [(0,), (1,)])
     assert (warm.encoded, warm.known, warm.reached) == (1, 1, 2)
     np.testing.assert_array_equal(warm.values, local(settings).score(QUERY, texts, [(0,), (1,)]).values)
-    assert scorer.keeps_vectors
     scorer.close()
 
 
 def test_without_workers_what_is_known_is_scored(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer = opened(settings)
-    scorer.remember(DOCUMENTS[:20])
+    scorer.vectors.remember(DOCUMENTS[:20])
     scorer.close()
-    scorer = opened(settings, broker_url=f"redis://127.0.0.1:{servers.free_port()}/0")
+    scorer = opened(settings, broker_url=nowhere())
     scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
-    assert np.isfinite(scores.values[:20]).all()
+    np.testing.assert_array_equal(scores.values[:20], expected(settings)[:20])
     assert sorted(scores.failures) == list(range(20, 60))
     assert "broker" in scores.failures[20]
     with pytest.raises(WorkerError):
@@ -128,41 +142,63 @@ def test_without_workers_what_is_known_is_scored(group: WorkerGroup, settings: S
 def test_long_documents_come_back_whole(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer, here = opened(settings), local(settings)
-    texts = [PassageStage(scorer, OPTIONS).text_of(Candidate(f"d{n}", text, 0, n + 1)) for n, text in enumerate(LONG)]
-    expected = here.score_passages(QUERY, texts)
-    cold = scorer.score_passages(QUERY, texts)
-    scorer.records.flush()
-    warm = scorer.score_passages(QUERY, texts)
+    texts = [text_of(Candidate(f"d{n}", text, 0, n + 1), OPTIONS) for n, text in enumerate(LONG)]
+    own = here.vectors.of(texts)
+    cold = scorer.vectors.of(texts)
+    scorer.vectors.records.flush()
+    warm = scorer.vectors.of(texts)
     assert (cold.encoded, warm.encoded, warm.known) == (24, 0, 24)
     for found in (cold, warm):
-        for some, other in zip(found.logits, expected.logits, strict=True):
-            np.testing.assert_array_equal(some, other)
-    assert scorer.store is not None
-    assert scorer.store.size().records == len(LONG)
+        for one, other in zip(found.documents, own.documents, strict=True):
+            assert list(one.places) == list(other.places)
+            rows, others = (rows_of([some.records[turn] for turn in range(6)]) for some in (one, other))
+            np.testing.assert_array_equal(rows, others)
+    assert scorer.vectors.store is not None
+    assert scorer.vectors.store.size().records == len(LONG)
     scorer.close()
 
 
-def test_workers_with_another_model_score_everything(
-    group: WorkerGroup, settings: Settings, caplog: pytest.LogCaptureFixture
+def test_workers_with_another_model_encode_nothing(
+    broker: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    copied = shutil.copytree(model, tmp_path / "model")
+    with worker_group(broker, tmp_path / "group", 1, model=str(copied), environment={"OSRERANK_VECTORS": "off"}):
+        card = json.loads((copied / "osrerank.json").read_text("utf-8"))
+        (copied / "osrerank.json").write_text(json.dumps({**card, "document_prefix": "another : "}), "utf-8")
+        here = local(Settings.load(model=str(copied)), "file")
+        url = f"embedded:{tmp_path / 'engine'}"
+        with connect(url, model=str(copied), backend="workers", redis_url=broker) as client:
+            filled(client)
+
+            def search() -> dict[str, Any]:
+                return dict(client.search(QUERY, index="notes", rerank=True, size=60)["rerank"])
+
+            nothing = search()
+            here.vectors.remember(DOCUMENTS[:20])
+            known = search()
+        here.close()
+    assert nothing["applied"] is False
+    assert "workers have another" in nothing["reason"]
+    assert (known["applied"], known["stages"][0]["known"], known["stages"][0]["failed"]) == ("partial", 20, 40)
+
+
+def test_workers_with_vectors_of_another_precision_say_so(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer = opened(settings, vectors_profile="exact")  # the workers round vectors
-    assert not scorer.keeps_vectors
-    scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
-    np.testing.assert_array_equal(scores.values, local(settings).score(QUERY, DOCUMENTS, TUPLES).values)
-    assert scorer.identity == local(settings).identity
-    assert [record.message for record in caplog.records if "another" in record.message] != []
+    with pytest.raises(TaskFailed, match="OSRERANK_VECTORS_PROFILE"):
+        scorer.score(QUERY, DOCUMENTS, TUPLES)
     scorer.close()
 
 
-def test_records_with_another_key_are_not_taken(group: WorkerGroup, settings: Settings) -> None:
+def test_workers_need_not_know_the_key_of_records(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
-    keyed = Settings.load(**{**settings.model_dump(), "vectors_key": "another"})
-    scorer = opened(keyed)
-    for _ in range(2):
+    scorer = opened(settings, vectors_key="another")
+    for known in (0, 60):
         scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
-        np.testing.assert_array_equal(scores.values, local(settings).score(QUERY, DOCUMENTS, TUPLES).values)
-    assert not scorer.keeps_vectors
+        assert (scores.known, scores.encoded) == (known, 60 - known)
+        np.testing.assert_array_equal(scores.values, expected(settings))
+        scorer.vectors.records.flush()
     scorer.close()
 
 
@@ -173,22 +209,27 @@ def test_a_whole_index_is_built_by_workers(
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
     url = settings.broker()
     with connect(f"embedded:{tmp_path / 'engine'}", model=settings.model, backend="workers", redis_url=url) as client:
-        lines = [line for n, text in enumerate(DOCUMENTS) for line in ({"index": {"_id": str(n)}}, {"text": text})]
-        client.bulk(index="notes", body=lines, refresh=True)
+        filled(client)
         done = build_vectors(client, "notes")
         assert (done.documents, done.texts, done.encoded) == (60, 60, 60)
         assert build_vectors(client, "notes").encoded == 0
-        response = client.search(QUERY, index="notes", rerank={"cache": False, "depth": 40})
-        stage = response["rerank"]["stages"][0]
-        assert (stage["known"], stage["encoded"], stage["inferences"]) == (40, 0, 40)
-        assert isinstance(bi_encoder_of(client), BiEncoderOnWorkers)
+        stage = client.search(QUERY, index="notes", rerank={"depth": 40})["rerank"]["stages"][0]
+        assert (stage["known"], stage["encoded"], stage["inferences"], stage["cached"]) == (40, 0, 40, 0)
+        assert isinstance(vectors_of(client).encoder, RemoteEncoder)
 
 
-def test_vectors_that_are_off_leave_all_to_workers(group: WorkerGroup, settings: Settings) -> None:
+def test_vectors_that_are_off_are_encoded_each_time(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
-    scorer = load(settings.model_copy(update={"vectors": "off"}))
-    assert not isinstance(scorer, BiEncoderScorer)
-    np.testing.assert_array_equal(
-        scorer.score(QUERY, DOCUMENTS, TUPLES).values, local(settings).score(QUERY, DOCUMENTS, TUPLES).values
-    )
+    scorer = opened(settings, vectors="off")
+    for _ in range(2):
+        scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
+        assert (scores.known, scores.encoded) == (0, 60)
+        np.testing.assert_array_equal(scores.values, expected(settings))
     scorer.close()
+
+
+def test_without_the_model_here_workers_score_everything(group: WorkerGroup, settings: Settings) -> None:
+    group.wait_for(2)
+    workers = RemoteScorer(settings.broker(), settings.model, queue_chunks=settings.queue_chunks)
+    np.testing.assert_array_equal(workers.score(QUERY, DOCUMENTS, TUPLES).values, expected(settings))
+    workers.close()

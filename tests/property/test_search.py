@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank import MonoStage, connect
-from osrerank.explanation import final_score
-from osrerank.response import Page, merge, parse
+from osrerank.response import Page, final_score, merge, parse
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types import Query
 from tests.rankings import ranking_of, response_of

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from osrerank.scoring.registry import load_scorer
-from osrerank.scoring.vectors.configured import VectorStorage
-from osrerank.scoring.vectors.record import HEADER, MAGIC, PERSON, PROFILES, ROUNDED, Record
-from osrerank.scoring.vectors.scorer import BiEncoderScorer
-from osrerank.scoring.vectors.store import MemoryStore
+from osrerank.scoring.encoder_scorer import EncoderScorer
+from osrerank.scoring.registry import load_model
+from osrerank.vectors.configured import VectorStorage
+from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.record import HEADER, MAGIC, PERSON, PROFILES, ROUNDED, Record
+from osrerank.vectors.store import MemoryStore
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -88,11 +89,8 @@ class Forger(MemoryStore):
         return {key: body + digest(body, key, self._secret) for key in keys}
 
 
-def opened(model: Path, store: MemoryStore | None, secret: bytes = b"") -> BiEncoderScorer:
-    whole = load_scorer(str(model))
-    assert isinstance(whole, BiEncoderScorer)
-    vectors = VectorStorage(store, ROUNDED, secret)
-    return BiEncoderScorer(model, whole.card, whole._builder, whole.backend, vectors)
+def opened(model: Path, store: MemoryStore | None, secret: bytes = b"") -> EncoderScorer:
+    return EncoderScorer(DocumentVectors(load_model(str(model)), VectorStorage(store, ROUNDED, secret)))
 
 
 @SLOW
@@ -110,7 +108,7 @@ def test_a_forged_record_fails_no_search(model: Path, header: tuple[int, ...], f
     expected = opened(model, None).score(QUERY, DOCUMENTS, ALL).values
     forger = Forger(header, fill, b"")
     honest = opened(model, forger)
-    honest.remember(DOCUMENTS)
+    honest.vectors.remember(DOCUMENTS)
     scores = honest.score(QUERY, DOCUMENTS, ALL)
     assert set(scores.failures) <= {0}
     np.testing.assert_array_equal(scores.values[1:], expected[1:])

@@ -59,7 +59,7 @@ def test_transport_and_serializer_are_the_existing_ones_and_stay_open(engine: Re
     assert isinstance(client, osrerank.Client)
     assert client.transport is existing.transport
     assert isinstance(client.transport.serializer, Own)
-    assert client.defaults.base.depth == 7
+    assert client.searcher.defaults.base.depth == 7
     assert ids(client.search("low", index="articles", rerank=True)) == ["d1", "d2", "d0"]
     assert client.indices.get_mapping(index="articles") == MAPPING
     client.close()

@@ -37,8 +37,9 @@ from osrerank import connect
 from osrerank.evaluation.basic import ndcg
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
-from osrerank.indexing import build_vectors
+from osrerank.indexing.build import build_vectors
 from osrerank.scoring.card import Kind
+from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
@@ -70,6 +71,7 @@ def parity(run: Run) -> Iterator[Row]:
         exact = models.transformers_scores(folder, lists)
         for backend, dtype in (("torch", "fp32"), ("torch", "bf16"), ("torch", "fp16"), ("onnx", "auto")):
             with closing(load_scorer(str(folder), backend=backend, dtype=dtype)) as scorer:
+                assert isinstance(scorer, CrossEncoder)
                 found = np.concatenate([scored(scorer, one) for one in lists])
                 name = f"{kind}, {backend} {scorer.backend.precision}"
             yield Row(name, {"largest difference": largest(name, found, exact), "spread": float(exact.std())})
@@ -81,8 +83,8 @@ def vectors(run: Run) -> Iterator[Row]:
     texts = list(models.documents().values())[: run.choose(200, 8)]
     exact = models.transformers_vectors(run.encoder(), texts)
     for dtype in ("fp32", "bf16", "fp16", ""):
-        with closing(models.bi_encoder(dtype)) as scorer:
-            found = models.vectors(scorer, texts)
+        with closing(models.bi_encoder(dtype)) as encoder:
+            found = encoder.encode(texts, "document").rows
         name = f"vectors, torch {dtype}" if dtype else "vectors, onnx int8"
         cosine = float((found * exact).sum(axis=1).min())
         yield Row(name, {"largest difference": largest(name, found, exact), "least cosine": cosine})
@@ -122,7 +124,7 @@ def speed(run: Run) -> Iterator[Row]:
             yield Row(f"pairs, osrerank, {calls} calls at once", {"pairs/s": count / taken})
     texts = list(models.documents().values())[: run.choose(len(models.documents()), 16)]
     with closing(models.bi_encoder("auto")) as encoder:
-        taken = seconds(functools.partial(models.vectors, encoder, texts), rounds)
+        taken = seconds(functools.partial(encoder.encode, texts, "document"), rounds)
     yield Row("documents, osrerank", {"documents/s": len(texts) / taken})
     if "sentence-transformers" in machine():
         yield from sentence_transformers(run, lists, texts, rounds)

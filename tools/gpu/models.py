@@ -16,15 +16,13 @@ import transformers
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
+from osrerank.scoring.backends.torch import read_weights
+from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import Kind
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card
-from osrerank.scoring.registry import load_scorer
-from osrerank.scoring.torch_scorer import read_weights
-from osrerank.scoring.vectors.record import Record
-from osrerank.scoring.vectors.scorer import BiEncoderScorer
-from osrerank.scoring.vectors.store import MemoryStore
+from osrerank.scoring.registry import load_model
 from tools.models.families import FAMILIES, SHAPES, make
 
 SAMPLE = Path(__file__).parents[2] / "osrerank" / "data" / "squad"
@@ -88,19 +86,11 @@ def documents() -> Mapping[str, str]:
     return {line["id"]: line["text"] for _, line in numbered_objects(SAMPLE / "corpus.jsonl.gz")}
 
 
-def bi_encoder(dtype: str) -> BiEncoderScorer:
+def bi_encoder(dtype: str) -> BiEncoder:
     """Return the package's bi-encoder; it encodes in torch if a dtype is given, else in ONNX Runtime."""
-    scorer = load_scorer(BI_ENCODER, backend="torch" if dtype else "onnx", dtype=dtype or "auto")
-    assert isinstance(scorer, BiEncoderScorer)
-    return scorer
-
-
-def vectors(scorer: BiEncoderScorer, texts: Sequence[str]) -> Scores:
-    """Return the vectors of documents, float32 ``(n, dimension)``."""
-    store = MemoryStore(1 << 30)
-    scorer.remember(texts, store)
-    kept = scorer.records.read(store.read(scorer.keys_of(texts)))
-    return np.stack([record.vector for key in scorer.keys_of(texts) if isinstance(record := kept[key], Record)])
+    encoder = load_model(BI_ENCODER, backend="torch" if dtype else "onnx", dtype=dtype or "auto")
+    assert isinstance(encoder, BiEncoder)
+    return encoder
 
 
 def transformers_scores(folder: Path, lists: Sequence[Asked]) -> Scores:

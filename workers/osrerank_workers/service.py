@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from itertools import accumulate
 from typing import NamedTuple
 
 from celery.worker import state
@@ -17,16 +16,16 @@ from redis import RedisError
 from osrerank.errors import InferenceError, OsrerankError, PayloadError
 from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WORKER_SECONDS, serve_metrics
 from osrerank.scoring.card import Kind
-from osrerank.scoring.local import LocalScorer
-from osrerank.scoring.registry import load
+from osrerank.scoring.encoder_scorer import EncoderScorer
+from osrerank.scoring.local import LocalModel
+from osrerank.scoring.registry import as_scorer, load
 from osrerank.scoring.remote.breaker import pause_s
 from osrerank.scoring.remote.broker import connect
-from osrerank.scoring.remote.messages import MOST_RECORD_BYTES, Heartbeat, Reply, Request
+from osrerank.scoring.remote.messages import SCORE, Heartbeat, Reply, Request
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer, count_refusal
 from osrerank.scoring.remote.worker_registry import BEAT_S, DEAD_AFTER_S, WorkerRegistry, queue_of
-from osrerank.scoring.vectors.request import FetchedVectors
 from osrerank.settings import Settings
-from osrerank.types import NEVER, Deadline, RequestVectors, Scorer, Scores
+from osrerank.types import NEVER, Deadline, Scorer, Scores, is_encoder
 from osrerank_workers.probes import Status
 from osrerank_workers.queue_metrics import QueueCollector
 from osrerank_workers.replays import Replays
@@ -157,18 +156,21 @@ class Service:
         with self._lock:
             self._held.add(chunk)
 
-    def handle(self, chunk: str, message: object, *, headers: Mapping[str, object] | None = None) -> None:
-        """Score a chunk and reply; a chunk past its deadline is dropped unscored.
+    def handle(
+        self, chunk: str, message: object, *, task: str = SCORE, headers: Mapping[str, object] | None = None
+    ) -> None:
+        """Score or encode a chunk and reply; a chunk past its deadline is dropped.
 
         Args:
             chunk: its id.
             message: its request.
+            task: the name of the task that brings it.
             headers: of the task; those of a trace are followed where the message holds.
         """
         self.hold(chunk)
         started = time.monotonic()
         try:
-            request = self._request(chunk, message)
+            request = self._request(chunk, message, task)
             with chunk_span(self.settings.tracing, self.queue, request, headers) as traced:
                 outcome = self._handle(request, started)
                 tell_chunk(traced, outcome)
@@ -186,6 +188,10 @@ class Service:
             OsrerankError: it could not be scored.
         """
         tried = self._tried or self.scorer
+        if isinstance(tried, EncoderScorer):
+            tried.encoder.encode(["is this worker ready"], "document")
+            self._probed_at = time.monotonic()
+            return
         scores = tried.score("is this worker ready", ["it is", "it is not"], [self._probe])
         if scores.failures:
             raise InferenceError(next(iter(scores.failures.values())), model=self.scorer.model)
@@ -228,15 +234,15 @@ class Service:
             sent_s=self.registry.now_s(),
         )
 
-    def _request(self, chunk: str, message: object) -> Request:
+    def _request(self, chunk: str, message: object, task: str) -> Request:
         """Return the request that a task brings.
 
         Raises:
             PayloadError: it brings none, another one than it names, one that is not to be trusted, or one again.
         """
         request = Request.decode(self._signer.open("request", message))
-        if request.chunk != chunk:
-            raise PayloadError("a request is in a task of another id", reason="misplaced")
+        if request.chunk != chunk or request.task != task:
+            raise PayloadError("a request is in another task than its own", reason="misplaced")
         self._replays.admit(request)
         return request
 
@@ -247,33 +253,43 @@ class Service:
         deadline = self._deadline(request)
         if deadline.passed:
             return "dropped"
-        vectors = FetchedVectors({})
-        scores, error = self._score(request, deadline, vectors)
+        scores, vectors, error = self._compute(request, deadline)
         spent_s = time.monotonic() - started
-        records = _fitting(vectors.new)
-        reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, waited_s, spent_s, records)
+        reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, waited_s, spent_s, vectors)
         if not self._answer(request.reply_queue, reply, deadline):
             return "unanswered"
-        if scores is None:
+        if error:
             return "failed"
-        self._account(scores, spent_s)
+        self._account(len(request.documents) if scores is None else scores.inferences, spent_s)
         return "scored"
 
-    def _score(self, request: Request, deadline: Deadline, vectors: RequestVectors) -> tuple[Scores | None, str]:
-        """Return the scores, or why there are none; ``vectors`` gets the records that the request wants."""
+    def _compute(self, request: Request, deadline: Deadline) -> tuple[Scores | None, list[bytes | str] | None, str]:
+        """Return a request's scores, or its vectors, or why there are none."""
         if request.identity != self.scorer.identity:
-            return None, "the worker has another model than the chunk asks for"
-        asked = request.query, request.documents, request.tuples
+            return None, None, "the worker has another model than the chunk asks for"
         try:
-            if request.wants_records and self._tried is not None:  # cached scores have no records
-                return self._tried.score(*asked, deadline=deadline, vectors=vectors), ""
-            return self.scorer.score(*asked, deadline=deadline), ""
+            if request.vector_bits:
+                return None, self._encode(request, deadline), ""
+            return self.scorer.score(request.query, request.documents, request.tuples, deadline=deadline), None, ""
         except OsrerankError as error:
             logger.warning("[chunk-failed] a chunk could not be scored: %s", type(error).__name__)
-            return None, str(error)
+            return None, None, str(error)
         except Exception as error:  # noqa: BLE001 - the client must not wait, whatever happened
             logger.warning("[chunk-failed] a chunk could not be scored: %s", type(error).__name__)
-            return None, f"{type(error).__name__}: {error}"
+            return None, None, f"{type(error).__name__}: {error}"
+
+    def _encode(self, request: Request, deadline: Deadline) -> list[bytes | str]:
+        """Return each document's record, or why it has none; empty bytes where it was not reached.
+
+        Raises:
+            InferenceError: the model is no encoder, or the client wants vectors of another precision.
+        """
+        scorer = self.scorer
+        if not isinstance(scorer, EncoderScorer) or scorer.vectors.records.bits != request.vector_bits:
+            fix = "give client and worker one model and one OSRERANK_VECTORS_PROFILE"
+            raise InferenceError(f"this worker has no vectors of {request.vector_bits} bits: {fix}")
+        found = scorer.vectors.of(request.documents, deadline).documents
+        return [one.records[0].body() if one.records else one.failures.get(0, b"") for one in found]
 
     def _deadline(self, request: Request) -> Deadline:
         if request.deadline_s is None:
@@ -298,9 +314,9 @@ class Service:
             else:
                 return True
 
-    def _account(self, scores: Scores, spent_s: float) -> None:
-        """Count the scores; chunks that are scored together share the time."""
-        WORKER_PAIRS.inc(scores.inferences)
+    def _account(self, computed: int, spent_s: float) -> None:
+        """Count what was computed; chunks that are computed together share the time."""
+        WORKER_PAIRS.inc(computed)
         WORKER_SECONDS.observe(spent_s)
         with self._lock:
             newest = spent_s / max(1, min(len(self._held), self.tasks))
@@ -345,18 +361,14 @@ class Service:
             self.probe()
 
 
-def _fitting(records: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return as many records as a reply may bring."""
-    taken = accumulate(len(key) + len(record) for key, record in records.items())
-    return {key: records[key] for key, size in zip(records, taken, strict=True) if size <= MOST_RECORD_BYTES}
-
-
 def _load(settings: Settings) -> Loaded:
-    """Return the scorer, behind the score cache where one is configured."""
+    """Return the model as a scorer, behind the score cache where one is configured; an encoder stores its vectors."""
     from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only when a worker starts
 
     model = load(settings, in_worker=True)
-    scorer = model if settings.redis_url is None else behind_cache(model, settings)
-    if not isinstance(model, LocalScorer):  # a rerank server, which takes many requests at once
-        return Loaded(scorer, model, MERGING_TASKS, "cross-encoder")
-    return Loaded(scorer, model, MERGING_TASKS if model.merges_calls else SINGLE_TASKS, model.card.kind)
+    tried = as_scorer(model, settings)
+    is_cached = settings.redis_url is not None and not is_encoder(model)
+    scorer = behind_cache(tried, settings) if is_cached else tried
+    if not isinstance(model, LocalModel):  # a rerank server, which takes many requests at once
+        return Loaded(scorer, tried, MERGING_TASKS, "cross-encoder")
+    return Loaded(scorer, tried, MERGING_TASKS if model.merges_calls else SINGLE_TASKS, model.card.kind)

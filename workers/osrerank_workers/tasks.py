@@ -1,17 +1,25 @@
-"""The worker's only task: score a chunk and put the scores into its client's reply queue."""
+"""The worker's two tasks: score a chunk, or encode its documents, and put the answer into its client's reply queue."""
 
 from celery import Celery
 
-from osrerank.scoring.remote.broker import TASK
+from osrerank.scoring.remote.messages import ENCODE, SCORE
 from osrerank_workers.service import Service
 
 
 def register(app: Celery, service: Service) -> None:
-    """Add the task to an application."""
+    """Add the tasks to an application."""
 
-    @app.task(name=TASK, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]
+    @app.task(name=SCORE, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]
     def score(task: object, *arguments: object) -> None:
         """Score one chunk; refuse anything but exactly one message."""
+        _handle(SCORE, task, arguments)
+
+    @app.task(name=ENCODE, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]
+    def encode(task: object, *arguments: object) -> None:
+        """Encode the documents of one chunk; refuse anything but exactly one message."""
+        _handle(ENCODE, task, arguments)
+
+    def _handle(name: str, task: object, arguments: tuple[object, ...]) -> None:
         request = task.request  # type: ignore[attr-defined]
         message = arguments[0] if len(arguments) == 1 else None
-        service.handle(str(request.id), message, headers=request.headers)
+        service.handle(str(request.id), message, task=name, headers=request.headers)

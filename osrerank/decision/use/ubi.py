@@ -15,8 +15,8 @@ from opensearchpy import NotFoundError
 from osrerank.client import Client
 from osrerank.decision.use.clicks import ShownPage
 from osrerank.errors import EvaluationError
+from osrerank.indexing.side_index import every_hit
 from osrerank.retrieval.requests import is_embedded
-from osrerank.scoring.vectors.index import every_hit
 from osrerank.search.ubi import EXPERIMENT, FIRST_RANK, SESSION, TEAMS
 
 CLICKS = ("click", "click_through")

@@ -16,19 +16,9 @@ from prometheus_client import Counter as Count
 
 from osrerank.scoring.cache.in_flight import InFlight
 from osrerank.scoring.cache.local import Kept, LocalStore, NoStore, Store
-from osrerank.scoring.wrapper import Wrapper
+from osrerank.scoring.passages import chunks_of
 from osrerank.settings import Settings, keys_of
-from osrerank.types import (
-    NEVER,
-    Counts,
-    Deadline,
-    LongText,
-    PassageScores,
-    RequestVectors,
-    Scorer,
-    Scores,
-    ScoresPassages,
-)
+from osrerank.types import NEVER, Advice, Counts, Deadline, Scorer, Scores
 from osrerank.types.scores import QUERY_CUT
 
 MEGABYTE = 1_000_000
@@ -49,7 +39,7 @@ def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
     return CachedScorer(scorer, store, LocalStore(settings.cache_local_mb * MEGABYTE))
 
 
-class CachedScorer(Wrapper):
+class CachedScorer:
     """Looks scores up in this process' memory, then in Redis, and stores new ones in both.
 
     A cached score is returned even after the deadline.
@@ -61,10 +51,28 @@ class CachedScorer(Wrapper):
     """
 
     def __init__(self, scorer: Scorer, remote: Store, local: LocalStore | None = None) -> None:
-        super().__init__(scorer)
+        self._scorer = scorer
         self._remote = remote
         self._local = LocalStore(0) if local is None else local
         self._in_flight = InFlight()
+
+    @property
+    def model(self) -> str:
+        return self._scorer.model
+
+    @property
+    def identity(self) -> str:
+        return self._scorer.identity
+
+    @property
+    def advice(self) -> Advice:
+        return self._scorer.advice
+
+    def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        return self._scorer.probabilities(logits)
+
+    def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        return chunks_of(self._scorer, query, texts)
 
     def score(
         self,
@@ -73,12 +81,7 @@ class CachedScorer(Wrapper):
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        vectors: RequestVectors | None = None,
     ) -> Scores:
-        # An application's own scorer need not know of vectors.
-        given: dict[str, Any] = (
-            {"deadline": deadline} if vectors is None else {"deadline": deadline, "vectors": vectors}
-        )
         identity = self._scorer.identity
         keys = score_keys(identity, query, documents, tuples)
         known, fading = self._read(keys)
@@ -89,19 +92,19 @@ class CachedScorer(Wrapper):
         own, others = self._in_flight.claim(absent)
         fresh = _Fresh({})
         try:
-            fresh = self._compute(own, keys, query, documents, tuples, given)
+            fresh = self._compute(own, keys, query, documents, tuples, deadline)
         finally:
             self._in_flight.complete(own, fresh.scores if fresh.identity in ("", identity) else {})
         if fresh.identity not in ("", identity):  # the model has changed since, so cached scores are void
-            return self._scorer.score(query, documents, tuples, **given)
+            return self._scorer.score(query, documents, tuples, deadline=deadline)
         shared = {key: score for key, pending in others.items() if (score := pending.wait(deadline)) is not None}
         HITS.labels("computing").inc(len(shared))
         known |= shared
         left = [key for key in others if key not in shared]
         if left and not deadline.passed:
-            more = self._compute(left, keys, query, documents, tuples, given)
+            more = self._compute(left, keys, query, documents, tuples, deadline)
             if more.identity not in ("", identity):
-                return self._scorer.score(query, documents, tuples, **given)
+                return self._scorer.score(query, documents, tuples, deadline=deadline)
             fresh = fresh.plus(more)
         self._local.write({**shared, **fresh.scores})
         self._remote.write({**fading, **fresh.scores})
@@ -109,67 +112,9 @@ class CachedScorer(Wrapper):
         counts["cached"] += _spared(keys, known, fresh.scores)
         return _answer(keys, {**known, **fresh.scores}, fresh.failures, tuples, identity, counts)
 
-    def score_passages(
-        self,
-        query: str,
-        texts: Sequence[str | LongText],
-        *,
-        deadline: Deadline = NEVER,
-        vectors: RequestVectors | None = None,
-    ) -> PassageScores:
-        """Score documents as a scorer with vectors does; scores of long ones are not kept, but their vectors are."""
-        short = {at: text for at, text in enumerate(texts) if isinstance(text, str)}
-        if len(short) < len(texts):
-            return self._with_long(query, texts, short, deadline, vectors)
-        tuples = [(at,) for at in short]
-        scores = self.score(query, list(short.values()), tuples, deadline=deadline, vectors=vectors)
-        failures = {(at, 0): reason for at, reason in scores.failures.items()}
-        logits = np.split(scores.values, len(texts)) if texts else []
-        cut = frozenset(scores.cut_documents(tuples))
-        return PassageScores([[None]] * len(texts), logits, failures, scores.identity, cut=cut, **scores.counts())
-
     def close(self) -> None:
-        super().close()
+        self._scorer.close()
         self.disconnect()
-
-    def _with_long(
-        self,
-        query: str,
-        texts: Sequence[str | LongText],
-        short: Mapping[int, str],
-        deadline: Deadline,
-        vectors: RequestVectors | None,
-    ) -> PassageScores:
-        """Return the scores of texts, some of which are long; those of the short ones come from the cache, if there."""
-        assert isinstance(self._scorer, ScoresPassages)
-        identity = self.identity
-        tuples = [(place,) for place in range(len(short))]
-        keys = dict(zip(short, score_keys(identity, query, list(short.values()), tuples), strict=True))
-        known, fading = self._read(list(keys.values()))
-        left = [at for at in range(len(texts)) if keys.get(at) not in known]
-        found = self._scorer.score_passages(query, [texts[at] for at in left], deadline=deadline, vectors=vectors)
-        if found.identity not in ("", identity):  # the model has changed since, so cached scores are void
-            return self._scorer.score_passages(query, texts, deadline=deadline, vectors=vectors)
-        of_left = dict(zip(left, zip(found.places, found.logits, strict=True), strict=True))
-        query_cut = QUERY_CUT * found.query_truncated
-        new = {
-            keys[at]: _kept(float(logits[0]), float(logits[0]), (place in found.cut) | query_cut)
-            for place, (at, (_, logits)) in enumerate(of_left.items())
-            if at in keys and np.isfinite(logits[0])
-        }
-        self._local.write(new)
-        self._remote.write({**fading, **new})
-        every = range(len(texts))
-        cut_before = {at for at, key in keys.items() if key in known and _cuts([key], known)[0] % QUERY_CUT}
-        cut = frozenset(cut_before | {left[place] for place in found.cut})
-        return PassageScores(
-            [of_left[at][0] if at in of_left else [None] for at in every],
-            [of_left[at][1] if at in of_left else _values([keys[at]], known) for at in every],
-            {(left[at], turn): reason for (at, turn), reason in found.failures.items()},
-            identity,
-            cut=cut,
-            **{**found.counts(), "cached": found.cached + len(texts) - len(left), "truncated": len(cut)},
-        )
 
     def disconnect(self) -> None:
         """Close the connections to Redis, and leave the scorer as it is."""
@@ -193,15 +138,15 @@ class CachedScorer(Wrapper):
         query: str,
         documents: Sequence[str],
         tuples: Sequence[tuple[int, ...]],
-        given: Mapping[str, Any],
+        deadline: Deadline,
     ) -> "_Fresh":
-        """Score the first tuple of each key, with keyword arguments as given to `score`."""
+        """Score the first tuple of each key."""
         place_of = {key: place for place, key in reversed(list(enumerate(keys)))}
         ordered = sorted(wanted, key=place_of.__getitem__)
         if not ordered:
             return _Fresh({})
         asked = [tuples[place_of[key]] for key in ordered]
-        answer = self._scorer.score(query, documents, asked, **given)
+        answer = self._scorer.score(query, documents, asked, deadline=deadline)
         cuts = np.zeros(len(ordered), dtype=np.uint8) if answer.cuts is None else answer.cuts
         scores: dict[bytes, Kept] = {
             key: _kept(float(value), float(odds), int(cut))

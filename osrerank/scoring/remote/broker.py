@@ -15,7 +15,6 @@ from osrerank._redis import open_redis
 from osrerank.errors import WorkerError
 from osrerank.settings import ONE_REDIS
 
-TASK = "osrerank.score"
 CONNECT_S = 1.0
 ANSWER_S = 5.0
 """For Celery's connections: longer than any command that waits on purpose."""

@@ -18,8 +18,8 @@ from redis import RedisError
 from osrerank._threads import DaemonThreads
 from osrerank.errors import PayloadError, WorkerError
 from osrerank.metrics import CHUNKS_LATE, CHUNKS_RESENT, CHUNKS_SENT, ROUND_TRIP_SECONDS
-from osrerank.scoring.remote.broker import CONNECTIONS, TASK
-from osrerank.scoring.remote.messages import Heartbeat, Reply
+from osrerank.scoring.remote.broker import CONNECTIONS
+from osrerank.scoring.remote.messages import SCORE, Heartbeat, Reply
 from osrerank.scoring.remote.signing import Signer, count_refusal
 from osrerank.scoring.remote.worker_registry import BEAT_S, PREFIX, WorkerRegistry
 from osrerank.types import Deadline
@@ -56,6 +56,7 @@ class PendingChunk:
         is_held: whether a worker held it after it was sent last.
         losses: how many workers were lost while they held it.
         headers: what continues the search's trace.
+        task: the name of the task that it goes in.
     """
 
     chunk_id: str
@@ -70,6 +71,7 @@ class PendingChunk:
     is_held: bool = False
     losses: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
+    task: str = SCORE
     _call: "_Call | None" = field(default=None, repr=False)
 
     def settle(self, answer: Reply | str) -> None:
@@ -212,7 +214,7 @@ class Delivery:
         pending.unseen_since, pending.is_held = None, False
         try:
             self._app.send_task(
-                TASK,
+                pending.task,
                 args=(pending.message,),
                 task_id=pending.chunk_id,
                 queue=pending.queue,

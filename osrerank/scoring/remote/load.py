@@ -1,19 +1,47 @@
 """What ``backend="workers"`` means, as `osrerank.scoring.registry` asks for it."""
 
+import logging
+from pathlib import Path
+
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.bi_encoder import BiEncoder
+from osrerank.scoring.locate import locate_here
+from osrerank.scoring.model_files import read_card
+from osrerank.scoring.registry import load_backend, model_of
+from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
 from osrerank.settings import Settings
-from osrerank.types import Scorer
+from osrerank.types import Encoder, Scorer
+from osrerank.vectors.record import PROFILES
+
+logger = logging.getLogger(__name__)
 
 
-def load(settings: Settings, model: str) -> Scorer:
-    """Return the scorer of a model on workers.
-
-    Where vectors are on, and the model is here and has some, what they know is scored here.
-    """
+def load(settings: Settings, model: str) -> Scorer | Encoder:
+    """Return a model on workers: an encoder, where the model is one and is here; else a scorer."""
     workers = RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.of(settings))
-    if settings.vectors == "off" and not settings.vectors_index:
+    try:
+        encoder = _encoder_here(model, settings)
+    except ModelLoadError as error:
+        logger.warning("[vectors-unused] document vectors are not used, workers score everything: %s", error)
         return workers
-    from osrerank.scoring.remote.bi_encoder import with_vectors  # noqa: PLC0415 - ONNX Runtime
+    return workers if encoder is None else RemoteEncoder(encoder, workers, PROFILES[settings.vectors_profile])
 
-    return with_vectors(workers, settings, model)
+
+def _encoder_here(model: str, settings: Settings) -> BiEncoder | None:
+    """Return a bi-encoder whose graph is in this process' reach; None if there is none.
+
+    Raises:
+        ModelLoadError: its files cannot be read.
+    """
+    directory = locate_here(model)
+    if directory is None:
+        return None
+    card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
+    if not card.is_bi_encoder or not card.onnx:
+        return None
+    network = load_backend(directory, card, backend="onnx", threads=settings.threads)
+    encoder = model_of(directory, card, network)
+    assert isinstance(encoder, BiEncoder)
+    return encoder

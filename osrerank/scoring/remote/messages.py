@@ -7,21 +7,25 @@ and errors quote none of its texts.
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from osrerank._optional import require
 from osrerank.errors import PayloadError
+from osrerank.scoring.card import CHOICES
 from osrerank.types import Advice, Scores
 
-VERSION = 4
+VERSION = 5
 """Part of the names of queues and keys, so that versions live side by side on one broker."""
 MOST_BYTES = 8 << 20
 """Size limit of a message; a chunk of the longest texts that a model reads stays below it."""
-MOST_RECORD_BYTES = 4 << 20
-"""Of the records that a reply brings."""
+MOST_VECTOR_BYTES = 4 << 20
+"""Of the vectors that a reply brings."""
+SCORE, ENCODE = "osrerank.score", "osrerank.encode"
+"""The names of the two tasks."""
 MOST_TUPLES = 1_000
 MOST_TUPLE = 2
 """Documents of a tuple: a duo model compares two."""
@@ -32,18 +36,18 @@ FLOAT = struct.Struct("<f")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A chunk of a search that a worker is asked to score.
+    """A chunk of a search that a worker is asked to score, or texts that it is asked to encode.
 
     Attributes:
         chunk: its unique id; a chunk that is sent again keeps it.
         reply_queue: the Redis list that the reply goes to.
-        identity: identity of the model that must score it (`Scorer.identity`).
+        identity: identity of the model that must compute it (`Scorer.identity`, `Encoder.identity`).
         sent_s: when it was sent, by the broker's clock.
         deadline_s: when the client stops waiting, by the broker's clock; None for never.
-        query: the query's text.
+        query: the query's text; empty where documents are encoded.
         documents: the documents' texts.
-        tuples: indices into ``documents``.
-        wants_records: whether the reply is to bring the records of the document vectors.
+        tuples: indices into ``documents``; none where documents are encoded.
+        vector_bits: bits of each number of the vectors that are wanted; 0 where scores are.
     """
 
     chunk: str
@@ -54,16 +58,20 @@ class Request:
     query: str
     documents: Sequence[str]
     tuples: Sequence[tuple[int, ...]]
-    wants_records: bool = False
+    vector_bits: int = 0
+
+    @property
+    def task(self) -> str:
+        """The name of the task that it belongs in."""
+        return ENCODE if self.vector_bits else SCORE
 
     def encode(self) -> bytes:
-        """Return the message; workers of before, which know no records, understand one that wants none.
+        """Return the message.
 
         Raises:
             PayloadError: it is larger than workers take.
         """
-        content = {name: getattr(self, name) for name in Request.__slots__}
-        return _packed(_without(content, "wants_records"))
+        return _packed({name: getattr(self, name) for name in Request.__slots__})
 
     @classmethod
     def decode(cls, message: object) -> "Request":
@@ -72,7 +80,7 @@ class Request:
         Raises:
             PayloadError: it is not such a message, or larger than allowed; the error names the field.
         """
-        content = _unpacked(message, cls.__slots__, wants_records=False)
+        content = _unpacked(message, cls.__slots__)
         documents = _checked(content, "documents", _are_texts)
         tuples = _checked(content, "tuples", lambda value: _are_tuples(value, len(documents)))
         return cls(
@@ -84,7 +92,7 @@ class Request:
             query=_checked(content, "query", lambda value: isinstance(value, str)),
             documents=documents,
             tuples=[tuple(indices) for indices in tuples],
-            wants_records=_checked(content, "wants_records", _is_bool),
+            vector_bits=_checked(content, "vector_bits", _is_count),
         )
 
 
@@ -95,12 +103,13 @@ class Reply:
     Attributes:
         chunk: the request's id.
         worker: id of the worker.
-        identity: identity of the model that scored.
-        scores: scores in the order of the request's tuples; None when nothing could be scored.
-        error: why nothing could be scored; else empty.
-        waited_s: seconds between the client's sending and the start of scoring.
-        scoring_s: seconds from the start of scoring to its end.
-        records: of document vectors, by key, where the request wants them.
+        identity: identity of the model that computed it.
+        scores: scores in the order of the request's tuples; None when there are none.
+        error: why nothing could be computed; else empty.
+        waited_s: seconds between the client's sending and the start of computing.
+        scoring_s: seconds from there to its end.
+        vectors: of each document its record without a digest (`osrerank.vectors.record`), or why it has none; empty
+            bytes where it was not reached; None where scores are wanted.
     """
 
     chunk: str
@@ -110,13 +119,12 @@ class Reply:
     error: str = ""
     waited_s: float = 0.0
     scoring_s: float = 0.0
-    records: Mapping[bytes, bytes] = field(default_factory=dict)
+    vectors: Sequence[bytes | str] | None = None
 
     def encode(self) -> bytes:
         """Return the message."""
         content = {name: getattr(self, name) for name in Reply.__slots__}
-        content |= {"scores": None if self.scores is None else _plain(self.scores), "records": [*self.records.items()]}
-        return _packed(_without(content, "records"))
+        return _packed({**content, "scores": None if self.scores is None else _plain(self.scores)})
 
     @classmethod
     def decode(cls, message: object) -> "Reply":
@@ -125,7 +133,7 @@ class Reply:
         Raises:
             PayloadError: it is not such a message.
         """
-        content = _unpacked(message, cls.__slots__, records=[])
+        content = _unpacked(message, cls.__slots__)
         scores = content.get("scores")
         return cls(
             chunk=_checked(content, "chunk", _is_name),
@@ -135,7 +143,7 @@ class Reply:
             error=_checked(content, "error", lambda value: isinstance(value, str)),
             waited_s=_checked(content, "waited_s", _is_number),
             scoring_s=_checked(content, "scoring_s", _is_number),
-            records=dict(_checked(content, "records", _are_records)),
+            vectors=_checked(content, "vectors", _are_vectors),
         )
 
 
@@ -174,9 +182,7 @@ class Heartbeat:
     def encode(self) -> bytes:
         """Return the message."""
         content = {name: getattr(self, name) for name in Heartbeat.__slots__}
-        advice = _without(asdict(self.advice), "languages")
-        del advice["kind"]  # readers tell it by ``passages``, so that those of 0.2 understand the message
-        return _packed({**content, "advice": advice})
+        return _packed({**content, "advice": asdict(self.advice)})
 
     @classmethod
     def decode(cls, message: object) -> "Heartbeat":
@@ -204,15 +210,18 @@ class Heartbeat:
 
 def _advice(content: object) -> Advice:
     """Return a model's advice whose numbers are in range."""
-    fits = {"first_pass_weight": _is_number, "passages": _is_bool, "languages": _are_names}
-    if not isinstance(content, dict) or {"languages", *content} != set(fits):
+    fits = {
+        "first_pass_weight": _is_number,
+        "passages": _is_bool,
+        "languages": _are_names,
+        "kind": CHOICES["kind"].__contains__,
+    }
+    if not isinstance(content, dict) or set(content) != set(fits):
         raise PayloadError("field advice of a message has a value that cannot be used")
-    content = {"languages": [], **content}
     try:
         advice = {name: _checked(content, name, check) for name, check in fits.items()}
-        kind = "bi-encoder" if advice["passages"] else "cross-encoder"
-        return Advice(**{**advice, "languages": tuple(advice["languages"]), "kind": kind})
-    except ValueError as error:
+        return Advice(**{**advice, "languages": tuple(advice["languages"])})
+    except (TypeError, ValueError) as error:
         raise PayloadError(f"field advice of a message: {error}") from None
 
 
@@ -224,13 +233,8 @@ def _packed(content: Mapping[str, Any]) -> bytes:
     return message
 
 
-def _without(content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a message's fields, without one that says nothing."""
-    return {other: value for other, value in content.items() if other != name or value}
-
-
-def _unpacked(message: object, names: Sequence[str], **optional: Any) -> dict[str, Any]:
-    """Return a message's fields, all of them and no others; optional ones have a value where they are absent."""
+def _unpacked(message: object, names: Sequence[str]) -> dict[str, Any]:
+    """Return a message's fields, all of them and no others."""
     if not isinstance(message, bytes):
         raise PayloadError(f"a message is bytes, not {type(message).__name__}")
     if len(message) > MOST_BYTES:
@@ -246,7 +250,6 @@ def _unpacked(message: object, names: Sequence[str], **optional: Any) -> dict[st
     if version != VERSION:
         shown = version if isinstance(version, int) else type(version).__name__
         raise PayloadError(f"a message has version {shown}, this osrerank reads {VERSION}: upgrade the older side")
-    content = {**optional, **content}
     if set(content) != set(names):
         raise PayloadError(f"a message lacks fields or has others than {', '.join(names)}")
     return content
@@ -283,10 +286,8 @@ def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def _are_records(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, bytes) for part in pair) for pair in value
-    )
+def _are_vectors(value: object) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(one, bytes | str) for one in value))
 
 
 def _are_tuples(value: object, documents: int) -> bool:
@@ -300,43 +301,47 @@ def _are_tuples(value: object, documents: int) -> bool:
 
 
 def _plain(scores: Scores) -> dict[str, Any]:
-    content = {name: getattr(scores, name) for name in _PLAIN}
-    content |= {name: count for name in _OPTIONAL if (count := getattr(scores, name))}
-    content |= {} if scores.odds is None else {ODDS: scores.odds.astype("<f4").tobytes()}
-    content |= {CUTS: scores.cuts.tobytes()} if scores.cuts is not None and scores.cuts.any() else {}
-    return {**content, "values": scores.values.astype("<f4").tobytes(), "failures": list(scores.failures.items())}
+    odds, cuts = scores.odds, scores.cuts
+    return {
+        **scores.counts(),
+        "reached": scores.reached,
+        "values": scores.values.astype("<f4").tobytes(),
+        "failures": list(scores.failures.items()),
+        "odds": None if odds is None else odds.astype("<f4").tobytes(),
+        "cuts": None if cuts is None else cuts.tobytes(),
+    }
 
 
-_PLAIN = ("reached", "inferences", "cached", "truncated", "query_truncated")
-_OPTIONAL = ("encoded", "known")
-"""Of models with vectors alone, so that clients and workers of before understand all others."""
-ODDS = "odds"
-"""Likewise, of models with a next-sentence head alone."""
-CUTS = "cuts"
-"""Where something was cut; clients of before refuse such a reply."""
+_COUNTS = ("inferences", "cached", "encoded", "known", "truncated", "reached")
+_SCORES = {*_COUNTS, "query_truncated", "values", "failures", "odds", "cuts"}
 
 
 def _scores(content: object) -> Scores:
     """Return scores whose numbers agree with each other."""
-    if not isinstance(content, dict) or set(content) - {*_OPTIONAL, ODDS, CUTS} != {*_PLAIN, "values", "failures"}:
+    if not isinstance(content, dict) or set(content) != _SCORES:
         raise PayloadError("field scores of a message has a value that cannot be used")
     raw = _checked(content, "values", lambda value: isinstance(value, bytes) and len(value) % FLOAT.size == 0)
-    values = np.frombuffer(raw, dtype="<f4").astype(np.float32)
-    odds = None
-    if ODDS in content:
-        same = _checked(content, ODDS, lambda value: isinstance(value, bytes) and len(value) == len(raw))
-        odds = np.frombuffer(same, dtype="<f4").astype(np.float32)
-    cuts = None
-    if CUTS in content:
-        bits = _checked(content, CUTS, lambda value: isinstance(value, bytes) and len(value) == len(values))
-        cuts = np.frombuffer(bits, dtype=np.uint8)
-    failures = _checked(content, "failures", lambda value: _are_failures(value, len(values)))
-    named = (*_PLAIN[:-1], *(name for name in _OPTIONAL if name in content))
-    counts = {name: _checked(content, name, _is_count) for name in named}
-    if counts["reached"] > len(values):
+    size = len(raw) // FLOAT.size
+    odds = _checked(
+        content, "odds", lambda value: value is None or (isinstance(value, bytes) and len(value) == len(raw))
+    )
+    cuts = _checked(content, "cuts", lambda value: value is None or (isinstance(value, bytes) and len(value) == size))
+    failures = _checked(content, "failures", lambda value: _are_failures(value, size))
+    counts = {name: _checked(content, name, _is_count) for name in _COUNTS}
+    if counts["reached"] > size:
         raise PayloadError("field reached of a message has a value that cannot be used")
-    query_truncated = _checked(content, "query_truncated", _is_bool)
-    return Scores(values, dict(failures), **counts, query_truncated=query_truncated, odds=odds, cuts=cuts)
+    return Scores(
+        _floats(raw),
+        dict(failures),
+        **counts,
+        query_truncated=_checked(content, "query_truncated", _is_bool),
+        odds=None if odds is None else _floats(odds),
+        cuts=None if cuts is None else np.frombuffer(cuts, dtype=np.uint8),
+    )
+
+
+def _floats(content: bytes) -> npt.NDArray[np.float32]:
+    return np.frombuffer(content, dtype="<f4").astype(np.float32)
 
 
 def _are_failures(value: object, size: int) -> bool:

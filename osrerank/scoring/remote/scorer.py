@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,12 +22,13 @@ from osrerank.scoring.inputs import MOST_CHARACTERS
 from osrerank.scoring.remote.broker import celery_app, connect
 from osrerank.scoring.remote.chunks import MOST_PAIRS, Chunk, divide, gather
 from osrerank.scoring.remote.delivery import Delivery, PendingChunk
-from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
+from osrerank.scoring.remote.messages import MOST_VECTOR_BYTES, Heartbeat, Reply, Request
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer
 from osrerank.scoring.remote.worker_group import LiveWorkers, WorkerGroup
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.tracing.spans import headers
-from osrerank.types import NEVER, Advice, Deadline, RequestVectors, Scores
+from osrerank.types import NEVER, Advice, Deadline, Scores
+from osrerank.vectors.record import Bits, record_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -37,20 +38,16 @@ MOST_WAIT = 0.75
 """Share of the remaining time that a chunk may wait; the rest is for its scoring."""
 
 
-class WorkersRecords(NamedTuple):
-    """Records of document vectors that workers computed, of what came in time.
+class Encoded(NamedTuple):
+    """Documents' vectors that workers computed.
 
     Attributes:
         identity: of the workers' model.
-        contents: by key.
-        failures: tuple -> why it failed.
-        answered: the tuples that workers answered.
+        found: index of a text -> its record without a digest, or why it has none; only of what came in time.
     """
 
     identity: str
-    contents: dict[bytes, bytes]
-    failures: dict[int, str]
-    answered: set[int]
+    found: Mapping[int, bytes | str]
 
 
 @dataclass(slots=True)
@@ -117,7 +114,6 @@ class RemoteScorer:
         tuples: Sequence[tuple[int, ...]],
         *,
         deadline: Deadline = NEVER,
-        vectors: RequestVectors | None = None,  # noqa: ARG002 - has none
     ) -> Scores:
         """Score on workers.
 
@@ -133,31 +129,30 @@ class RemoteScorer:
         scores = [answer.scores if isinstance(answer, Reply) else answer for _, answer in answers]
         return gather(len(tuples), chunks, scores, identity)
 
-    def records(self, documents: Sequence[str], *, most: int, deadline: Deadline = NEVER) -> WorkersRecords:
-        """Let workers compute the records of document vectors.
+    def encode_documents(
+        self, texts: Sequence[str], *, bits: Bits, dimensions: int, deadline: Deadline = NEVER
+    ) -> Encoded:
+        """Let workers encode documents.
 
         Args:
-            documents: their texts.
-            most: documents of a chunk, so that its records fit into a reply.
+            texts: theirs.
+            bits: of each number of a vector.
+            dimensions: of a vector.
             deadline: as for `score`.
 
         Raises:
             Overloaded, TaskFailed, WorkerError: as `score`.
         """
-        tuples = [(at,) for at in range(len(documents))]
-        identity, answers = self._exchange("", documents, tuples, deadline, most=most, wants_records=True)
-        found: dict[bytes, bytes] = {}
-        failures: dict[int, str] = {}
-        answered: set[int] = set()
+        tuples = [(at,) for at in range(len(texts))]
+        most = max(1, min(MOST_PAIRS, MOST_VECTOR_BYTES // record_bytes(bits, dimensions)))
+        identity, answers = self._exchange("", texts, tuples, deadline, most=most, vector_bits=bits)
+        found: dict[int, bytes | str] = {}
         for chunk, answer in answers:
             if isinstance(answer, str):
-                failures |= dict.fromkeys(chunk.places, answer)
+                found |= dict.fromkeys(chunk.places, answer)
             elif answer is not None:
-                found |= answer.records
-                answered |= set(chunk.places)
-                lacking = answer.scores.failures if answer.scores else {}
-                failures |= {chunk.places[index]: reason for index, reason in lacking.items()}
-        return WorkersRecords(identity, found, failures, answered)
+                found |= zip(chunk.places, answer.vectors or (), strict=True)
+        return Encoded(identity, {at: one for at, one in found.items() if one})
 
     def _exchange(
         self,
@@ -167,11 +162,11 @@ class RemoteScorer:
         deadline: Deadline,
         *,
         most: int = MOST_PAIRS,
-        wants_records: bool = False,
+        vector_bits: int = 0,
     ) -> tuple[str, list[tuple[Chunk, Reply | str | None]]]:
         """Send tuples to workers, and return their model's identity and each chunk's answer.
 
-        An answer is a reply with scores, or why there is none, or None when none came in time.
+        An answer is a reply with scores or vectors, or why there is none, or None when none came in time.
 
         Raises:
             Overloaded, TaskFailed, WorkerError: as `score`.
@@ -184,7 +179,7 @@ class RemoteScorer:
             if not chunks:
                 return identity, []
             pending = [
-                self._pending(chunk, group.first, query, documents, tuples, deadline, wants_records=wants_records)
+                self._pending(chunk, group.first, query, documents, tuples, deadline, vector_bits=vector_bits)
                 for chunk in chunks
             ]
             place = _Place(len(chunks))
@@ -281,7 +276,7 @@ class RemoteScorer:
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
         *,
-        wants_records: bool,
+        vector_bits: int,
     ) -> PendingChunk:
         name = secrets.token_hex(12)
         clock = self._registry.clock
@@ -293,11 +288,11 @@ class RemoteScorer:
             deadline_s=None if deadline.at_s is None else clock.at(deadline.at_s - _margin_s(deadline)),
             query=query,
             documents=[documents[index] for index in chunk.documents],
-            tuples=chunk.tuples(tuples),
-            wants_records=wants_records,
+            tuples=[] if vector_bits else chunk.tuples(tuples),
+            vector_bits=vector_bits,
         )
         message = self._signer.seal("request", request.encode())
-        return PendingChunk(name, worker.queue, message, deadline, headers=headers())
+        return PendingChunk(name, worker.queue, message, deadline, headers=headers(), task=request.task)
 
     def _open(self) -> None:
         """Open the connections of this process; those inherited over a fork belong to the parent."""
@@ -327,14 +322,13 @@ def sent(text: str) -> str:
 
 
 def _answer(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
-    """Return a chunk's reply if it has its scores, why there are none, or None when no reply came."""
+    """Return a chunk's reply if it has its scores or vectors, why there are none, or None when no reply came."""
     reply = pending.answer
     if not isinstance(reply, Reply):
         return reply
-    if reply.scores is None:
+    content = reply.vectors if reply.scores is None else reply.scores.values
+    if content is None:
         return reply.error or "the worker gave no reason"
     if reply.identity != identity:
         return "a worker with another model answered"
-    if len(reply.scores.values) != size:
-        return f"a worker gave {len(reply.scores.values)} scores for {size} pairs"
-    return reply
+    return reply if len(content) == size else f"a worker gave {len(content)} scores or vectors for {size} texts"

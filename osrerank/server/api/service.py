@@ -18,7 +18,7 @@ from osrerank.server.api.numbers import separated
 from osrerank.server.api.queue import Task, TaskQueue
 from osrerank.service import RerankService
 from osrerank.tracing.spans import carried, span
-from osrerank.types import Counts, Deadline, NeedsWorkers, Scorer, Scores
+from osrerank.types import Counts, Deadline, Encoder, NeedsWorkers, Scorer, Scores
 from osrerank.types.values import BLANK
 from osrerank.types.vectors import NeedsServer
 
@@ -174,12 +174,12 @@ class Service:
     def _why_not(self) -> str:
         """Return why the model cannot be used; it is loaded if it was not."""
         try:
-            scorer = self.reranker.scorer(cached=False)
-            if isinstance(scorer, NeedsWorkers):
-                scorer.find_workers()
-            if isinstance(scorer, NeedsServer):
-                scorer.check_server(Deadline.after_ms(CHECK_MS))
-            found = scorer.identity
+            model = self.reranker.model
+            if isinstance(model, NeedsWorkers):
+                model.find_workers()
+            if isinstance(model, NeedsServer):
+                model.check_server(Deadline.after_ms(CHECK_MS))
+            found = model.identity
         except OsrerankError as error:
             return str(error)
         return "" if found else "the model has no identity"
@@ -212,8 +212,8 @@ class Service:
         if len(known) > 1 and not tokens:  # the model changed meanwhile; a question is scored by one
             terms.scored.clear()
             return await self._judged(questions, terms, tokens=1 << 62)
-        scorer = self.reranker.scorer()
-        return [judgement(scorer, _joined(some, part)) for some, part in zip(scores, parts, strict=True)]
+        model = self.reranker.model
+        return [judgement(model, _joined(some, part)) for some, part in zip(scores, parts, strict=True)]
 
     def _score(self, question: Question, terms: "_Terms") -> Scores | InferenceError:
         """Return a question's scores, or why none of its documents could be scored; count those that were tried."""
@@ -283,8 +283,8 @@ def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]
     return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(found))
 
 
-def judgement(scorer: Scorer, scores: Scores) -> Judgement:
-    """Return a scorer's scores as numbers for clients.
+def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
+    """Return a model's scores as numbers for clients.
 
     Raises:
         InferenceError: no document could be scored, and not because all are blank.
@@ -293,13 +293,13 @@ def judgement(scorer: Scorer, scores: Scores) -> Judgement:
     scored = [place for place in range(count) if place not in scores.failures]
     why = next((why for why in scores.failures.values() if why != BLANK), "")
     if why and not scored:
-        raise InferenceError(f"no document could be scored: {why}", model=scorer.model)
+        raise InferenceError(f"no document could be scored: {why}", model=model.model)
     unscored = [place for place in range(count) if place in scores.failures]
     logits = scores.log_odds[scored].astype(np.float64)
     ranks = np.argsort(-logits, kind="stable")
     order = (*(scored[rank] for rank in ranks), *unscored)
     ranked = [float(logit) for logit in logits[ranks]]
-    chances = [float(chance) for chance in scorer.probabilities(scores.log_odds[scored])[ranks]]
+    chances = [float(chance) for chance in model.probabilities(scores.log_odds[scored])[ranks]]
     keys = [*ranked, *(-math.inf for _ in unscored)]
     return Judgement(
         order=order,

@@ -181,7 +181,7 @@ class Comparison:
         """Return how the first pass counted beside the model."""
         if not any(stage["name"] == BLEND and stage["applied"] for stage in response["rerank"]["stages"]):
             return None
-        found = self.client.reranker.identity(self.client.options_of(index, rerank=options))["blend"]
+        found = self.client.searcher.service.identity(self.client.options_of(index, rerank=options))["blend"]
         return str(found[0]) if isinstance(found, list) else None
 
 
@@ -240,7 +240,7 @@ async def config(http: HttpRequest) -> PageConfig:
     judgments = comparison.judgments
     return PageConfig(
         version=http.app.version,
-        model=comparison.client.reranker.model_name,
+        model=comparison.client.searcher.service.model_name,
         pipelines=[PipelineEntry(name=name, reason=reason) for name, reason in comparison.pipelines.items()],
         default_depth=DEFAULT_DEPTH,
         most_depth=MOST_DEPTH,

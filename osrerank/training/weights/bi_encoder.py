@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from osrerank.scoring.networks.bi_encoder import BiEncoder
+from osrerank.scoring.backends.networks.bi_encoder import BiEncoder
 
 TEMPERATURE = 20.0
 """Factor of the cosines in a softmax over a list."""

@@ -16,6 +16,9 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import write_card
 from osrerank.export.third_segment import third_row
+from osrerank.scoring.backends.networks.bi_encoder import BiEncoder
+from osrerank.scoring.backends.networks.classifier import Classifier
+from osrerank.scoring.backends.torch import read_weights
 from osrerank.scoring.card import Kind, ModelCard
 from osrerank.scoring.checkpoints.convert import NOTICES
 from osrerank.scoring.checkpoints.pickled import OLD_NAMES
@@ -29,9 +32,6 @@ from osrerank.scoring.model_files import (
     read_config,
     tokenizer_file,
 )
-from osrerank.scoring.networks.bi_encoder import BiEncoder
-from osrerank.scoring.networks.classifier import Classifier
-from osrerank.scoring.torch_scorer import read_weights
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.networks.bi_encoder import BiEncoder
-from osrerank.scoring.networks.classifier import Classifier
+from osrerank.scoring.backends.networks.bi_encoder import BiEncoder
+from osrerank.scoring.backends.networks.classifier import Classifier
 from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 from osrerank.training.weights.models import Trainee, architecture_of, build_network, put_weights, weights_of
 

@@ -28,7 +28,7 @@ HEAVY = (
     "osrerank.training.fit",
     "osrerank.training.pretrain",
     "osrerank.training.distill",
-    "osrerank.scoring.torch_scorer",
+    "osrerank.scoring.backends.torch",
     "osrerank.scoring.checkpoints.convert",
     "osrerank_loaders.command",
 )

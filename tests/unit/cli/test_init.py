@@ -40,7 +40,7 @@ def test_the_file_is_written_and_read(url: str, tmp_path: Path, caplog: pytest.L
     assert tomllib.loads(text)["rerank"]["deadline_ms"] == 400
     with caplog.at_level(logging.INFO), connect(url, model=TINY) as client:
         assert str(tmp_path / "osrerank.toml") in caplog.text
-        found, base = client.defaults.of("articles"), client.defaults.base
+        found, base = client.searcher.defaults.of("articles"), client.searcher.defaults.base
     assert (found.query_fields, found.fields) == (("headline", "body"),) * 2
     assert (base.deadline_ms, base.query_fields) == (400, None)
     assert 10 <= base.depth <= 100
@@ -67,7 +67,7 @@ def test_argument_variable_working_directory_user_default(
 
     def depth(**options: object) -> int:
         with connect(url, **options) as client:  # type: ignore[arg-type]
-            return int(client.defaults.base.depth)
+            return int(client.searcher.defaults.base.depth)
 
     assert depth() == 100
     (configuration / "osrerank.toml").write_text("[rerank]\ndepth = 11\n")

@@ -180,7 +180,7 @@ def test_an_input_is_not_written_over(candidates: Path) -> None:
 def test_queries_without_a_deadline_wait_for_a_busy_rerank_server(
     candidates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("osrerank.scoring.endpoint.connection.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("osrerank.scoring.backends.http.connection.FIRST_WAIT_S", 0.0)
     busy = [Reply({"error": "busy"}, 429)] * 20
     with answering(lambda received: busy.pop() if busy else by_length(received)) as server:
         for name, value in (("URL", server.url), ("DIALECT", "tei")):

@@ -35,7 +35,7 @@ def fitted(collection: Collection) -> Fitted:
 
 @pytest.fixture
 def calibrated(client: Client, fitted: Fitted) -> Client:
-    write_calibration(client.calibrations.file, INDEX, fitted.calibration)
+    write_calibration(client.searcher.calibrations.file, INDEX, fitted.calibration)
     return client
 
 
@@ -108,9 +108,9 @@ def test_another_model_option_or_mapping_is_refused(
     if change == "options":
         asked |= {"blend": "replace"}
     if change == "mapping":
-        content = json.loads(calibrated.calibrations.file.read_text("utf-8"))
+        content = json.loads(calibrated.searcher.calibrations.file.read_text("utf-8"))
         content["indexes"][INDEX]["mapping"] = "0" * 16
-        calibrated.calibrations.file.write_text(json.dumps(content))
+        calibrated.searcher.calibrations.file.write_text(json.dumps(content))
     before = NOT_CALIBRATED._value.get()
     with connect(collection.url, scorer=scorer) as other:
         found = other.search(QUESTION, index=index, size=20, rerank=asked)
@@ -147,6 +147,6 @@ def test_an_index_that_is_not_reranked(collection: Collection) -> None:
 
 
 def test_a_damaged_file_is_named(calibrated: Client) -> None:
-    calibrated.calibrations.file.write_text("{")
+    calibrated.searcher.calibrations.file.write_text("{")
     found = calibrated.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
     assert "osrerank.calibration.json is not a file of calibrations" in found["rerank"]["cuts"][0]["reason"]

@@ -54,10 +54,10 @@ def test_what_is_judged_comes_from_both_files(tmp_path: Path) -> None:
     }
     file = tmp_path / "candidates.jsonl"
     file.write_text(json.dumps(line) + "\n")
-    (found,) = read_judged(scorer, file, Qrels({"1": {"b": 2, "a": 0}}))
+    (found,) = read_judged(scorer, scorer.encoder.card.calibration, file, Qrels({"1": {"b": 2, "a": 0}}))
     assert (found.doc_ids, found.is_relevant.tolist(), found.first_pass.tolist()) == (["a", "b"], [False, True], [1, 0])
     logits = scorer.score("low", ["The heat", "water"], [(0,), (1,)]).values
-    calibration = scorer.card.calibration
+    calibration = scorer.encoder.card.calibration
     np.testing.assert_allclose(found.raw, (logits - calibration.offset) / calibration.scale, rtol=1e-6)
 
 
@@ -68,7 +68,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "candidates.jsonl"
     file.write_text(f"{line}\n")
     with pytest.raises(FormatError, match=r"candidates\.jsonl, line 1"):
-        list(read_judged(load_scorer(MODEL, backend="onnx", threads=1), file, Qrels({})))
+        list(read_judged(load_scorer(MODEL, backend="onnx", threads=1), Calibration(), file, Qrels({})))
 
 
 def judged(raw: list[float], relevant: int) -> Judged:

@@ -3,13 +3,21 @@
 import pytest
 
 from osrerank import Rerank
-from osrerank.retrieval.first_pass import plan
+from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.first_pass import FirstPass, plan
+from osrerank.search.call import Refused, Reranking
+from osrerank.search.call import planned as planned_call
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer
+from osrerank.types import NEVER
 
 MATCH = {"query": {"match": {"text": "x"}}}
 
 
 def planned(body=None, params=None, depth=100, **options):
-    return plan({**MATCH, **(body or {})}, params or {}, Rerank(**{"fields": ("title", "text"), **options}), depth)
+    fields = Fields.of_names((), ("title", "text"))
+    return plan({**MATCH, **(body or {})}, params or {}, Rerank(**options), depth, fields)
 
 
 @pytest.mark.parametrize(
@@ -48,17 +56,18 @@ def test_window_holds_depth_and_page(body, params, window, page):
     ],
 )
 def test_refused_requests_are_sent_as_they_came(body, params, reason):
-    first_pass = planned(body, params)
-    assert reason in first_pass.refusal
-    assert first_pass.body == {**MATCH, **body}
-    assert first_pass.params == params
+    assert reason in planned(body, params)
+    by = Reranking(RerankService(Settings.load(), FunctionScorer()), Rerank(), "x", NEVER)
+    call = planned_call(by, {**MATCH, **body}, params)
+    assert isinstance(call, Refused)
+    assert (call.body, call.params) == ({**MATCH, **body}, params)
 
 
 @pytest.mark.parametrize(
     "sort", ["_score", ["_score", "date"], [{"_score": "desc"}], [{"_score": {"order": "desc"}}], "_score:desc"]
 )
 def test_sorts_led_by_score_are_reranked(sort):
-    assert planned({"sort": sort}).refusal == ""
+    assert isinstance(planned({"sort": sort}), FirstPass)
 
 
 def test_index_pipeline_is_kept_out_unless_asked_for():
@@ -106,5 +115,5 @@ def test_our_extension_is_not_sent_on():
 def test_callers_body_is_not_changed():
     body = {"query": {"match": {"text": "x"}}, "ext": {"rerank": {}}, "_source": False, "fields": ["date"], "size": 3}
     before = {**body, "fields": ["date"], "ext": {"rerank": {}}}
-    plan(body, {}, Rerank(), 100)
+    plan(body, {}, Rerank(), 100, Fields())
     assert body == before

@@ -195,6 +195,7 @@ def test_many_callers_get_their_own() -> None:
 
     with ThreadPoolExecutor(16) as threads:
         assert all(threads.map(work, range(16)))
+    batcher.close()  # its threads have ended after it
     assert batcher._busy == 0
 
 

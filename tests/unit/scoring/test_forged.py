@@ -17,10 +17,10 @@ from osrerank.scoring.cache.store import OLD, VALUE, YOUNG, connect
 from osrerank.scoring.remote.messages import Heartbeat, Reply
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import PREFIX, WorkerRegistry, queue_of
-from osrerank.scoring.vectors.record import ROUNDED, Record
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.types import Advice, Scores
+from osrerank.vectors.record import ROUNDED, Record
 
 OURS, OLDER, THEIRS = "the-key-of-our-deployment", "the-key-before-that-one!", "the-key-of-an-attacker!!"
 QUERY, DOCUMENTS, TUPLES = "low", ["low pressure", "wing"], [(0,), (1,)]

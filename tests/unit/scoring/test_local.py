@@ -13,8 +13,9 @@ import pytest
 from osrerank.errors import InferenceError
 from osrerank.scoring import registry
 from osrerank.scoring.card import Calibration, ModelCard
+from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
-from osrerank.scoring.local import CHUNK, LocalScorer
+from osrerank.scoring.local import CHUNK
 from osrerank.scoring.registry import load_scorer
 from osrerank.testing import ManualClock
 from osrerank.types import Deadline, Scorer
@@ -46,20 +47,20 @@ class Faulty:
         self.bad = -1
 
 
-def faulty(fault: str, pause_s: float = 0.0) -> LocalScorer:
+def faulty(fault: str, pause_s: float = 0.0) -> CrossEncoder:
     card = ModelCard("tiny", "logit1")
     builder = InputBuilder.load(DIRECTORY, card)
     bad = int(builder.query("wing").ids[0])
     backend = Faulty(bad, fault, pause_s)
-    return LocalScorer(DIRECTORY, card, builder, backend, backend.clock)
+    return CrossEncoder(DIRECTORY, card, builder, backend, backend.clock)
 
 
 @pytest.fixture(scope="module")
-def scorer() -> LocalScorer:
+def scorer() -> CrossEncoder:
     return load_scorer(str(DIRECTORY), backend="onnx", threads=1)
 
 
-def test_it_is_a_scorer(scorer: LocalScorer) -> None:
+def test_it_is_a_scorer(scorer: CrossEncoder) -> None:
     assert isinstance(scorer, Scorer)
     assert scorer.model == "tiny-bert-one-label"
 
@@ -104,12 +105,12 @@ def test_a_deadline_leaves_a_prefix() -> None:
     assert scores.inferences == scores.reached
 
 
-def test_a_deadline_that_has_passed_reaches_nothing(scorer: LocalScorer) -> None:
+def test_a_deadline_that_has_passed_reaches_nothing(scorer: CrossEncoder) -> None:
     scores = scorer.score("low", ["wing"], [(0,)], deadline=Deadline.after_ms(-1))
     assert (scores.reached, scores.inferences, len(scores.values)) == (0, 0, 1)
 
 
-def test_a_deadline_far_away_changes_no_score(scorer: LocalScorer) -> None:
+def test_a_deadline_far_away_changes_no_score(scorer: CrossEncoder) -> None:
     documents = ["wing " * (index % 23) for index in range(2 * CHUNK["cross-encoder"] + 3)]
     tuples = [(index,) for index in range(len(documents))]
     by_blocks = scorer.score("low", documents, tuples, deadline=Deadline.after_ms(60_000))
@@ -117,28 +118,28 @@ def test_a_deadline_far_away_changes_no_score(scorer: LocalScorer) -> None:
     np.testing.assert_array_equal(by_blocks.values, scorer.score("low", documents, tuples).values)
 
 
-def test_tuples_choose_and_order_the_documents(scorer: LocalScorer) -> None:
+def test_tuples_choose_and_order_the_documents(scorer: CrossEncoder) -> None:
     documents = ["wing", "low blood pressure", "heat"]
     straight = scorer.score("low", documents, [(0,), (1,), (2,)]).values
     turned = scorer.score("low", documents, [(2,), (0,), (2,)]).values
     np.testing.assert_array_equal(turned, straight[[2, 0, 2]])
 
 
-def test_no_tuples(scorer: LocalScorer) -> None:
+def test_no_tuples(scorer: CrossEncoder) -> None:
     scores = scorer.score("low", [], [])
     assert (len(scores.values), scores.reached, scores.inferences) == (0, 0, 0)
 
 
-def test_pairs_of_documents_are_refused(scorer: LocalScorer) -> None:
+def test_pairs_of_documents_are_refused(scorer: CrossEncoder) -> None:
     with pytest.raises(ValueError, match="duo"):
         scorer.score("low", ["a", "b"], [(0, 1)])
 
 
-def test_documents_cut_are_counted_once(scorer: LocalScorer) -> None:
+def test_documents_cut_are_counted_once(scorer: CrossEncoder) -> None:
     assert scorer.score("low", ["wing " * 600, "wing"], [(0,), (1,), (0,)]).truncated == 1
 
 
-def test_several_threads_get_the_same_scores(scorer: LocalScorer) -> None:
+def test_several_threads_get_the_same_scores(scorer: CrossEncoder) -> None:
     documents = ["wing " * (index % 9) for index in range(20)]
     tuples = [(index,) for index in range(20)]
     expected = scorer.score("low", documents, tuples).values
@@ -178,7 +179,7 @@ def test_a_closed_scorer_says_so() -> None:
         closed.score("low", ["wing"], [(0,)])
 
 
-def test_probabilities_never_decrease_and_stay_finite(scorer: LocalScorer) -> None:
+def test_probabilities_never_decrease_and_stay_finite(scorer: CrossEncoder) -> None:
     logits = np.array([-1e30, -50, -1, 0, 1, 12, 17, 1e30], dtype=np.float32)
     found = scorer.probabilities(logits)
     assert found.dtype == np.float64
@@ -187,8 +188,8 @@ def test_probabilities_never_decrease_and_stay_finite(scorer: LocalScorer) -> No
     assert found[5] < found[6] < 1
 
 
-def test_calibration_is_in_the_values(scorer: LocalScorer) -> None:
+def test_calibration_is_in_the_values(scorer: CrossEncoder) -> None:
     raw = scorer.score("low", ["wing"], [(0,)]).values[0]
     card = ModelCard("tiny", "logit1", calibration=Calibration(0.5, -2.0))
-    calibrated = LocalScorer(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), scorer._backend)
+    calibrated = CrossEncoder(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), scorer._backend)
     assert calibrated.score("low", ["wing"], [(0,)]).values[0] == pytest.approx(0.5 * raw - 2)

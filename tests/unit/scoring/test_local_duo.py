@@ -8,10 +8,10 @@ import pytest
 
 from osrerank import DuoStage
 from osrerank.errors import InferenceError, ModelLoadError
-from osrerank.scoring import local
+from osrerank.scoring import cross_encoder
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.duo import Duo
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.testing import ManualClock
 from osrerank.types import Deadline
@@ -51,8 +51,8 @@ class Counting(InputBuilder):
         return super().documents(texts, query)
 
 
-def scorer_of(backend) -> LocalScorer:
-    return LocalScorer(DUO, CARD, Counting.load(DUO, CARD), backend, backend.clock)
+def scorer_of(backend) -> Duo:
+    return Duo(DUO, CARD, Counting.load(DUO, CARD), backend, backend.clock)
 
 
 def test_each_document_is_tokenised_once_and_only_those_compared():
@@ -123,7 +123,7 @@ def test_more_pairs_than_are_held_at_once(monkeypatch):
     pairs = list(permutations(range(12), 2))
     texts = ["low " * (1 + n) for n in range(12)]
     whole = scorer_of(Differing()).score("low", texts, pairs)
-    monkeypatch.setattr(local, "WINDOW", 50)
+    monkeypatch.setattr(cross_encoder, "WINDOW", 50)
     windows = scorer_of(Differing()).score("low", texts, pairs)
     assert windows.values.tolist() == whole.values.tolist()
     assert windows.inferences == windows.reached == 132

@@ -12,8 +12,7 @@ from opensearchpy import TransportError
 
 from osrerank import Client, connect
 from osrerank.errors import ConfigError
-from osrerank.retrieval.found_fields import FoundFields
-from osrerank.retrieval.kept import KEPT_S
+from osrerank.retrieval.found_fields import KEPT_S, FoundFields
 from osrerank.retrieval.query_text import searched_fields
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.articles import ARTICLES, fill
@@ -27,7 +26,7 @@ FOUND = ["headline", "body"]
 def client(tmp_path: Path) -> Iterator[Client]:
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=SCORER) as made:
         fill(made, "articles", ARTICLES)
-        made.found_fields = FoundFields(itertools.count().__next__)  # each look at the clock is a second later
+        made.searcher.fields = FoundFields(itertools.count().__next__)  # each look at the clock is a second later
         yield made
 
 
@@ -127,14 +126,14 @@ def test_an_index_whose_fields_differ_is_searched_and_read_by_its_own(client: Cl
     fill(client, "codes", [{"body": f"B{place}", "story": "Nothing is low or blood here"} for place in range(9)])
     texts: list[str] = []
     scorer = FunctionScorer(lambda _query, text: float(texts.append(text) or len(text)))  # type: ignore[func-returns-value]
-    client.reranker.scorer = lambda *_, **__: scorer  # type: ignore[method-assign,assignment]
+    client.searcher.service.scorer = lambda *_, **__: scorer  # type: ignore[method-assign,assignment]
     marks = client.search("low blood pressure", index="articles,codes", rerank=True)["rerank"]
     assert marks["fields_by_index"] == {"articles": FOUND, "codes": ["story"]}
 
 
 def test_a_new_field_is_found_when_a_minute_is_over(client: Client) -> None:
     now = 0.0
-    client.found_fields = FoundFields(lambda: now)
+    client.searcher.fields = FoundFields(lambda: now)
     assert read(client)[1] == FOUND
     fill(client, "articles", [*ARTICLES, {"summary": "On low blood pressure, once more"}])
     assert read(client) == (2, FOUND)
@@ -152,7 +151,7 @@ def test_an_index_that_was_made_again_is_looked_at_again(client: Client) -> None
 
 def test_samples_are_taken_once_a_minute(client: Client) -> None:
     now = 0.0
-    client.found_fields = FoundFields(lambda: now)
+    client.searcher.fields = FoundFields(lambda: now)
     paths = requests_of(client)
     for now in (0.0, 30.0, 59.0, 61.0, 90.0):  # noqa: B007 - the clock's
         read(client)
@@ -187,7 +186,7 @@ def test_named_fields_that_give_no_text_are_named(
     client: Client, options: dict[str, Any], warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     client.indices.put_mapping(index="articles", body={"properties": {"note": {"type": "text"}}})
-    client.found_fields = FoundFields(lambda: 0.0)
+    client.searcher.fields = FoundFields(lambda: 0.0)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             marks = client.search("low blood pressure", index="articles", rerank=options)["rerank"]
@@ -200,7 +199,7 @@ def test_named_fields_that_give_no_text_are_named(
 
 
 def test_searches_that_find_nothing_read_the_mapping_now_and_then(client: Client) -> None:
-    client.found_fields = FoundFields(lambda: 0.0)
+    client.searcher.fields = FoundFields(lambda: 0.0)
     paths = requests_of(client)
     for options in ({}, {"query_fields": ["summary"]}):
         for _ in range(5):

@@ -221,7 +221,7 @@ def test_a_sessions_key_is_no_default_and_texts_have_no_pages(client: Client) ->
     assert options is not None
     with pytest.raises(ConfigError, match="cannot be a default"):
         Defaults(options)
-    with pytest.raises(ConfigError, match="pages of a search"):
+    with pytest.raises(ConfigError, match="interleave has no effect here"):
         client.rerank("q", ["a", "b"], options=options)
     assert options.rankings[1] == Rerank(pipeline="none")
     assert hash(options) == hash(Rerank.of(options, Rerank()))

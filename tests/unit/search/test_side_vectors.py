@@ -2,21 +2,34 @@
 
 import base64
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from opensearchpy import ConnectionTimeout, NotFoundError, RequestError
 
+from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
+from osrerank.retrieval.fields import Fields
 from osrerank.retrieval.requests import SideRequest
-from osrerank.scoring.vectors.index import EXISTS
-from osrerank.search.call import SearchCall
+from osrerank.scoring.bi_encoder import BiEncoder
+from osrerank.scoring.card import ModelCard
+from osrerank.scoring.inputs import InputBuilder
+from osrerank.search.call import Refused, Reranked, Reranking, planned
+from osrerank.search.searcher import Searcher
 from osrerank.search.step import Scoring
 from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.settings import Settings
-from osrerank.testing import FunctionScorer, ManualClock
+from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
+from osrerank.types import Deadline
+from osrerank.vectors.configured import VectorStorage
+from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.index import EXISTS
+from osrerank.vectors.record import ROUNDED
+from osrerank.vectors.records import FetchedVectors
+from tests.bi_encoders import TINY
 
 HITS = [
     {"_index": "i", "_id": "long", "_score": 2.0, "_source": {"text": "a long text about the wing of an aeroplane"}},
@@ -25,45 +38,36 @@ HITS = [
 RESPONSE = {"took": 1, "timed_out": False, "_shards": {}, "hits": {"total": {"value": 2}, "hits": HITS}}
 
 SIDE = "i-osrerank-vectors"
-KNOWN, NEW = b"the record of before", b"a new record"
 
 
-class Stateful(FunctionScorer):
-    """A scorer whose documents have vectors: what it reads decides, and what it lacks it makes."""
-
-    keeps_vectors = False
-
-    def keys_of(self, texts):
-        return [text[:16].ljust(16).encode() for text in texts]
-
-    def known(self, keys, vectors=None):
-        return set(vectors.read(keys)) if vectors else set()
-
-    def score_passages(self, query, texts, *, deadline=None, vectors=None):
-        raise NotImplementedError("its documents are not read by passages")
-
-    def score(self, query, documents, tuples, *, deadline=None, vectors=None):
-        if vectors is not None:
-            keys = self.keys_of(documents)
-            found = vectors.read(keys)
-            assert set(found.values()) <= {KNOWN}
-            vectors.write({key: NEW for key in keys if key not in found})
-        return super().score(query, documents, tuples)
+def encoder() -> BiEncoder:
+    """A bi-encoder whose vectors count the tokens of a text."""
+    card = ModelCard("tiny", "cosine", kind="bi-encoder", pooling="cls")
+    return BiEncoder(TINY, card, InputBuilder.load(TINY, card), ArithmeticEncoder())
 
 
-def call_of(rerank: Any = True, scorer: Any = None, clock: Any = time.monotonic, **options: Any) -> SearchCall:
-    reranker = RerankService(Settings.load(), scorer or Stateful(), clock=clock)
-    return SearchCall.plan(reranker, Rerank(query_fields="text", **options), "low", None, {}, rerank=rerank)
+def records_of(texts: Sequence[str]) -> dict[bytes, bytes]:
+    fetched = FetchedVectors({})
+    DocumentVectors(encoder(), VectorStorage(bits=ROUNDED)).with_fetched(fetched).of(texts)
+    return fetched.new
+
+
+def call_of(scorer: Any = None, clock: Any = time.monotonic, **options: Any) -> Reranked:
+    asked = Rerank(fields="text", **options)
+    service = RerankService(Settings.load(vectors="off"), scorer or encoder(), clock=clock)
+    by = Reranking(service, asked, "low", Deadline.after_ms(asked.deadline_ms, clock), Fields.named_by(asked))
+    call = planned(by, {"query": {"match": {"text": "low"}}}, {})
+    assert isinstance(call, Reranked)
+    return call
 
 
 def on(*, is_embedded: bool = False) -> SideVectors:
-    return SideVectors(is_on=True, is_embedded=is_embedded)
+    return SideVectors(is_embedded=is_embedded)
 
 
 def hits_with(*texts: str) -> dict[str, Any]:
-    keys = Stateful().keys_of(texts)
-    record = base64.b64encode(KNOWN).decode().rstrip("=")
-    return {"hits": {"hits": [{"_id": key.hex(), "fields": {"record": [record]}} for key in keys]}}
+    found = {key.hex(): base64.b64encode(record).decode().rstrip("=") for key, record in records_of(texts).items()}
+    return {"hits": {"hits": [{"_id": key, "fields": {"record": [record]}} for key, record in found.items()]}}
 
 
 def read_of(steps: Any) -> SideRequest:
@@ -94,18 +98,23 @@ def test_what_is_there_is_read_and_what_is_not_is_written():
     assert (make.method, make.path) == ("PUT", f"/{SIDE}")
     bulk = steps.throw(RequestError(400, EXISTS, {}))  # another search was faster
     assert (bulk.method, bulk.path) == ("POST", "/_bulk")
-    assert base64.b64encode(NEW).decode() in bulk.body
+    (new,) = records_of([HITS[0]["_source"]["text"]]).values()
+    assert base64.b64encode(new).decode() in bulk.body
     assert bulk.body.count('"_id"') == 1
     assert end_of(steps, {"errors": False, "items": []}) is answer
     assert answer["rerank"]["applied"] is True
+    (stage,) = answer["rerank"]["stages"]
+    assert (stage["known"], stage["encoded"]) == (1, 1)
 
 
-def test_nothing_is_asked_where_nothing_is_kept_or_needed():
-    refused = call_of(rerank=False)
-    for vectors, call in ((SideVectors(is_on=False, is_embedded=False), call_of()), (on(), refused)):
-        steps = vectors.around(call, RESPONSE)
-        scoring = next(steps)
-        end_of(steps, scoring.run())
+@pytest.mark.parametrize("vectors_index", [False, True])
+def test_nothing_is_asked_where_nothing_is_kept_or_needed(vectors_index):
+    searcher = Searcher(Settings.load(vectors_index=vectors_index), Defaults(), encoder())
+    refused = Refused({}, {}, "size is 0", call_of().by)
+    call = call_of() if searcher.vectors is None else refused
+    steps = searcher.finished(call, RESPONSE)
+    scoring = next(steps)
+    end_of(steps, scoring.run())
 
 
 @pytest.mark.parametrize("call", [call_of(scorer=FunctionScorer()), call_of(sentences=True)], ids=["model", "stage"])
@@ -165,7 +174,6 @@ def test_after_the_deadline_nothing_is_asked_or_written():
     clock.sleep(0.05)
     assert end_of(steps, answer) is answer
     late = next(on().around(call, RESPONSE))
-    assert late.run is not None
     assert late.run.func == call.finish
 
 

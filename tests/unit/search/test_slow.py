@@ -22,14 +22,13 @@ def due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow, "due", Seldom())
 
 
-def answer(first_pass_ms: float = 100, **stage: Any) -> dict[str, Any]:
-    marks = {"first_pass_took_ms": first_pass_ms, "stages": [{**STAGE, **stage}]}
-    return {"hits": {"hits": [{"_index": "notes"}]}, "rerank": marks}
+def answer(**stage: Any) -> dict[str, Any]:
+    return {"hits": {"hits": [{"_index": "notes"}]}, "rerank": {"stages": [{**STAGE, **stage}]}}
 
 
 def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
-        slow.advise_if_slow(answer(), Rerank(), 1.9)
+        slow.advise(answer(), Rerank(), 2.0)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
@@ -40,44 +39,36 @@ def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCapt
 
 
 def test_where_vectors_lack_the_remedy_is_to_build_them(caplog: pytest.LogCaptureFixture) -> None:
-    slow.advise_if_slow(answer(name="vectors", encoded=70, known=30), Rerank(), 1.9)
+    slow.advise(answer(name="vectors", encoded=70, known=30), Rerank(), 2.0)
     assert caplog.text.rstrip().endswith(
         "70 texts had no stored vectors: osrerank vectors build --index notes encodes them beforehand"
     )
 
 
 def test_pairs_and_a_deadline(caplog: pytest.LogCaptureFixture) -> None:
-    slow.advise_if_slow(answer(name="duo"), Rerank(deadline_ms=5000), 1.9)
+    slow.advise(answer(name="duo"), Rerank(deadline_ms=5000), 2.0)
     assert "a lower duo_depth than 20 is less work, workers" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("response", "rerank_s"),
-    [
-        (answer(took_ms=700.0), 0.8),
-        (answer(first_pass_ms=2500), 1.9),
-        ({"hits": {"hits": []}, "rerank": {"first_pass_took_ms": 9, "stages": []}}, 3),
-    ],
-)
-def test_fast_searches_and_slow_first_passes_say_nothing(
-    response: dict[str, Any], rerank_s: float, caplog: pytest.LogCaptureFixture
-) -> None:
-    slow.advise_if_slow(response, Rerank(), rerank_s)
+@pytest.mark.parametrize("stages", [[], [STAGE]])
+def test_a_slow_first_pass_says_nothing(stages: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    slow.advise({"hits": {"hits": []}, "rerank": {"stages": stages}}, Rerank(), 4.4)
     assert not caplog.records
 
 
-def test_a_search_logs_it(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("took_s", "is_slow"), [(1.9, True), (0.9, False)])
+def test_a_search_logs_it(took_s: float, is_slow: bool, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
 
     class Slow(MonoStage):
         def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-            clock.sleep(1.9)
+            clock.sleep(took_s)
             after = super().rerank(ranking, deadline=deadline)
-            return replace(after, reports=(replace(after.reports[0], took_ms=1_800.0),))
+            return replace(after, reports=(replace(after.reports[0], took_ms=1_000 * took_s),))
 
     client = connect("http://localhost:9", clock=clock, transport_class=CannedTransport, answer=response_of(["a", "b"]))
     client.search("low", index="i", rerank={"pipeline": Pipeline((Slow(FunctionScorer()),))})
-    assert "in the stage mono: 2 inferences for 2 candidates" in caplog.text
+    assert ("in the stage mono: 2 inferences for 2 candidates" in caplog.text) is is_slow
 
 
 def test_a_page_below_the_depth_runs_no_model() -> None:

@@ -1,6 +1,7 @@
 """A search as a trace: each client, each way in, and what a trace tells of a search that was not wholly reranked."""
 
 import asyncio
+import threading
 
 import pytest
 from opentelemetry import trace
@@ -119,7 +120,8 @@ def test_tracing_can_be_turned_off(traced, monkeypatch):
 
 
 def test_texts_from_anywhere_are_a_trace_in_whichever_thread_they_are_ranked(traced):
-    ranker = Reranker(scorer=FunctionScorer())
+    together = threading.Barrier(2, timeout=10)
+    ranker = Reranker(scorer=FunctionScorer(lambda _query, _text: float(together.wait() >= 0)))
     with trace.get_tracer("application").start_as_current_span("request"):
         ranker.rank_many(["salt", "water"], [TEXTS, TEXTS])
     assert tree(told(traced)) == [["request", [["osrerank.rerank", [["stage mono", []]]]] * 2]]

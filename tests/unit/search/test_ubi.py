@@ -7,7 +7,8 @@ from opensearchpy import RequestError, TransportError
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
-from osrerank.search.call import SearchCall
+from osrerank.retrieval.fields import Fields
+from osrerank.search.call import Reranking, planned
 from osrerank.search.ubi import EXISTS, REST_S, UbiRecords, index_body, record_of
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
@@ -28,10 +29,10 @@ def query(**given: Any) -> UbiQuery:
 
 def after(records: UbiRecords, answer: Any = ANSWER, deadline: Deadline = NEVER) -> Any:
     """Begin to record the answer of a search."""
-    reranker = RerankService(Settings.load(), FunctionScorer())
-    options = Rerank(fields=("text",))
-    call = SearchCall.plan(reranker, options, None, BODY, {}, rerank=True, deadline=deadline)
-    return records.after(call, answer)
+    service, options = RerankService(Settings.load(), FunctionScorer()), Rerank(fields=("text",))
+    call = planned(Reranking(service, options, "", deadline, Fields.named_by(options)), BODY, {})
+    assert call.by.ubi is not None
+    return records.after(call.by.ubi, call.by, answer)
 
 
 def outcome(steps: Any, result: Any) -> dict[str, Any]:

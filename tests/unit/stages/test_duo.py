@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from osrerank import DuoStage, MonoStage, Pipeline
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.explanation import explain, final_score
+from osrerank.explanation import explain
 from osrerank.options.pairs import PAIR_AGGREGATIONS, Pairs
 from osrerank.pipeline import applied
+from osrerank.response import final_score
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer

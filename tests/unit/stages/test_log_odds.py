@@ -15,8 +15,8 @@ from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.cache.signing import EntrySigner
 from osrerank.scoring.cache.store import _decoded, _packed
 from osrerank.scoring.card import ModelCard, logistic
+from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Tokens
-from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.remote.chunks import divide, gather
 from osrerank.scoring.remote.messages import Reply
 from osrerank.server.api.service import judgement
@@ -67,7 +67,7 @@ class Backend:
 
 def test_a_next_sentence_model_gives_its_second_logit_and_the_log_odds_of_both() -> None:
     card = ModelCard("birch", "next-sentence")
-    scorer = LocalScorer(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), Backend())
+    scorer = CrossEncoder(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), Backend())
     found = scorer.score("low", ["wing"], [(0,)])
     assert (found.values.tolist(), found.log_odds.tolist()) == ([1.25], [-0.75])
     scorer.close()

@@ -113,5 +113,5 @@ def test_texts_and_responses_are_cut_at_a_cliff_alone() -> None:
     answer = client.rerank_response(response_of(["-3", "2", "3"]), "q", options={"cutoff": "cliff"})
     assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["d2", "d1"]
     assert answer["rerank"]["cuts"][0]["hits"] == 1
-    with pytest.raises(ConfigError, match="are for searches of an index that was calibrated"):
+    with pytest.raises(ConfigError, match="min_probability has no effect here"):
         client.rerank("q", ["2"], options={"min_probability": 0.5})

@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from osrerank.evaluation.basic import ndcg
 from osrerank.evaluation.significance import paired_t_test
-from osrerank.scoring.local import LocalScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import Settings
+from osrerank.types import Scorer
 
 BINS = 15
 
@@ -92,13 +92,13 @@ def kept_logits(model: str, name: str, content: dict[str, Any], folder: Path) ->
     return np.concatenate([known[query_id] for query_id in content["queries"]]), scorer.advice.first_pass_weight
 
 
-def with_vectors(model: str, folder: Path) -> LocalScorer:
+def with_vectors(model: str, folder: Path) -> Scorer:
     """Return a model that keeps document vectors in a folder's ``vectors``."""
     settings = Settings(vectors="file", vectors_folder=folder / "vectors", vectors_mb=8192)
     return load_scorer(model, settings=settings)
 
 
-def scored(scorer: LocalScorer, content: dict[str, Any]) -> Floats:
+def scored(scorer: Scorer, content: dict[str, Any]) -> Floats:
     """Return the logits of a set's candidates, queries one after the other; of passages the best."""
     found: list[Floats] = [np.zeros(0)]
     for query_id, query in content["queries"].items():

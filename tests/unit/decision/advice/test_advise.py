@@ -108,7 +108,7 @@ def test_the_command_writes_what_connect_reads(command: Callable[..., Result], c
     assert f"{INDEX}: " in result.output
     content = tomllib.loads(Path("osrerank.toml").read_text("utf-8"))
     with connect(collection.url) as client:
-        options = client.defaults.of(INDEX)
+        options = client.searcher.defaults.of(INDEX)
     assert options.pipeline == content["index"][INDEX]["rerank"]["pipeline"]
     assert options.query_fields == ("title", "text")
     assert content["rerank"] == {"depth": 10}

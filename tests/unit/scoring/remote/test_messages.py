@@ -44,27 +44,25 @@ def test_a_reply_comes_back_as_it_was():
     assert Reply.decode(Reply("c", "w", "i", None, "no").encode()).error == "no"
 
 
-def test_records_travel_where_they_are_wanted():
-    request = replace(REQUEST, wants_records=True)
+def test_vectors_are_asked_for_by_a_task_of_their_own():
+    request = replace(REQUEST, tuples=[], vector_bits=8)
     assert Request.decode(request.encode()) == request
-    reply = replace(REPLY, records={b"key": b"record", b"\x00": b""})
-    assert Reply.decode(reply.encode()).records == reply.records
-    assert b"records" not in REQUEST.encode()  # understood by workers that know nothing of them
-    assert b"records" not in REPLY.encode()
+    assert (request.task, REQUEST.task) == ("osrerank.encode", "osrerank.score")
+    reply = replace(REPLY, scores=None, vectors=[b"record", "cannot be encoded", b""])
+    assert Reply.decode(reply.encode()).vectors == reply.vectors
 
 
-@pytest.mark.parametrize("records", ["text", [["key", b"record"]], [[b"key"]], {b"key": b"record"}, [b"kr"], None])
-def test_what_is_no_record_is_refused(records):
-    content = msgpack.unpackb(replace(REPLY, records={b"key": b"record"}).encode())
-    with pytest.raises(PayloadError, match="records"):
-        Reply.decode(msgpack.packb({**content, "records": records}))
+@pytest.mark.parametrize("vectors", ["text", [5], [[b"record"]], {b"key": b"record"}, [None]])
+def test_what_is_no_vector_is_refused(vectors):
+    content = msgpack.unpackb(REPLY.encode())
+    with pytest.raises(PayloadError, match="vectors"):
+        Reply.decode(msgpack.packb({**content, "vectors": vectors}))
 
 
 def test_a_heartbeat_comes_back_as_it_was():
     assert Heartbeat.decode(HEARTBEAT.encode()) == HEARTBEAT
     reads = replace(HEARTBEAT, advice=Advice(languages=("en", "de")))
     assert Heartbeat.decode(reads.encode()) == reads
-    assert not any(name in HEARTBEAT.encode() for name in (b"languages", b"kind"))  # which clients of 0.2 do not know
 
 
 @pytest.mark.parametrize(
@@ -86,6 +84,7 @@ def test_a_heartbeat_comes_back_as_it_was():
         ("tuples", [[]]),
         ("tuples", [[0, 1, 0]]),
         ("tuples", [[0]] * 1_001),
+        ("vector_bits", -8),
     ],
 )
 def test_a_field_that_cannot_be_used_is_named(field, value):
@@ -102,12 +101,13 @@ def test_a_field_that_cannot_be_used_is_named(field, value):
         {"first_pass_weight": 1.0},
         {"first_pass_weight": "1", "passages": False},
         {"first_pass_weight": -1.0, "passages": False},
-        {"first_pass_weight": 1.0, "passages": False, "prior_share": 0.0},
+        {"first_pass_weight": 1.0, "passages": False, "languages": [], "kind": "monoBERT"},
+        {"first_pass_weight": -1.0, "passages": False, "languages": [], "kind": "duo"},
     ],
 )
 def test_advice_that_cannot_be_used_is_refused(advice):
     content = {name: getattr(HEARTBEAT, name) for name in Heartbeat.__slots__}
-    with pytest.raises(PayloadError, match=r"advice|first_pass_weight"):
+    with pytest.raises(PayloadError, match=r"advice|first_pass_weight|kind"):
         Heartbeat.decode(messages._packed({**content, "advice": advice}))
 
 

@@ -19,7 +19,7 @@ def test_a_reply_of_another_size_is_no_answer():
     reply = Reply("c1", "w1", "model", Scores(np.ones(1, dtype=np.float32)))
     chunk = PendingChunk("c1", "queue", b"", NEVER, reply)
     assert _answer(chunk, 1, "model") is reply
-    assert _answer(chunk, 3, "model") == "a worker gave 1 scores for 3 pairs"
+    assert _answer(chunk, 3, "model") == "a worker gave 1 scores or vectors for 3 texts"
 
 
 @pytest.mark.long

@@ -5,8 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from osrerank.scoring.cross_encoder import CrossEncoder  # noqa: E402
 from osrerank.scoring.inputs import InputBuilder, padded  # noqa: E402 - with their twins
-from osrerank.scoring.local import LocalScorer  # noqa: E402
 from osrerank.scoring.model_files import read_card  # noqa: E402
 from osrerank.training.examples.batches import MonoAssembly, Steps, parts, plan, prefetched  # noqa: E402
 from osrerank.training.examples.lists import Example  # noqa: E402
@@ -36,7 +36,7 @@ def test_training_reads_what_scoring_reads() -> None:
     card = read_card(MODEL)
     builder = InputBuilder.load(MODEL, card)
     backend = Spy()
-    scorer = LocalScorer(MODEL, card, builder, backend)
+    scorer = CrossEncoder(MODEL, card, builder, backend)
     scorer.score(EXAMPLE.query, EXAMPLE.documents, [(place,) for place in range(3)])
     scorer.close()
     made = MonoAssembly(builder).sequences(EXAMPLE)

@@ -1,0 +1,1 @@
+"""Document vectors of whole indices: built beforehand, counted, and pruned."""

@@ -1,0 +1,78 @@
+"""An index's documents, as a model reads them."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from osrerank.client import Client
+from osrerank.indexing.side_index import every_hit
+from osrerank.response import parse
+from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.requests import is_embedded
+from osrerank.service import no_vectors
+from osrerank.types import LongText, Query
+from osrerank.vectors.documents import DocumentVectors
+
+BATCH = 64
+"""Documents encoded at a time."""
+PAGE = 2000
+"""Documents per request to the embedded engine, which scans the whole index for each request."""
+
+
+class Batch(NamedTuple):
+    """Some documents of an index, as the model reads them.
+
+    Attributes:
+        texts: index -> a text for each document; long ones may be read by passages.
+        documents: how many there are.
+        empty: of those, how many have no text.
+    """
+
+    texts: Mapping[str, list[str | LongText]]
+    documents: int
+    empty: int
+
+    @property
+    def every(self) -> list[str | LongText]:
+        """The texts of all indices."""
+        return [text for texts in self.texts.values() for text in texts]
+
+
+def batches_of(client: Client, index: str) -> Iterator[Batch]:
+    """Yield an index's documents as a model reads them; the index may be an alias or a pattern."""
+    options, fields = client.options_of(index), client.fields_of(index)
+    documents = documents_of(client, index, fields)
+    while hits := list(islice(documents, BATCH)):
+        query, own = Query("build", "build"), fields.by_index(options.fields)
+        ranking = parse({"hits": {"hits": hits}}, query, fields.read, options.separator, own)
+        texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
+        text_of, empty = client.searcher.service.text_of(options), 0
+        for candidate, hit in zip(ranking.candidates, hits, strict=True):
+            if candidate.text is None:
+                empty += 1
+            else:
+                texts[hit["_index"]].append(text_of(candidate))
+        yield Batch(texts, len(hits), empty)
+
+
+def vectors_of(client: Client) -> DocumentVectors:
+    """Return the source of the vectors of a client's model.
+
+    Raises:
+        ConfigError: it has none.
+        ModelLoadError, MissingDependencyError, WorkerError: it cannot be loaded.
+    """
+    service = client.searcher.service
+    if service.vectors is None:
+        raise no_vectors(service.model.model)
+    return service.vectors
+
+
+def documents_of(client: Client, index: str, fields: Fields) -> Iterator[Mapping[str, Any]]:
+    """Yield all documents that an index has at the start, as hits in arbitrary order."""
+    size = PAGE if is_embedded(client) else BATCH
+    fetched = [name for name in fields.read if name in fields.fetched]
+    body = {"size": size, "query": {"match_all": {}}, "_source": list(fields.read)}
+    body |= {"fields": fetched} if fetched else {}
+    return every_hit(client, index, body, is_embedded=is_embedded(client))

@@ -1,0 +1,182 @@
+"""The side index of an index, as it is built, counted and pruned."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from opensearchpy import NotFoundError, OpenSearch, RequestError
+
+from osrerank.client import Client
+from osrerank.errors import OsrerankError
+from osrerank.retrieval.requests import is_embedded
+from osrerank.vectors.index import EXISTS, OLDER_SUFFIX, READ_AT_ONCE, SUFFIX, Form, refusal, side_index, writing
+from osrerank.vectors.store import REST_S, Guard, Size
+
+KEEP_ALIVE = "5m"
+
+logger = logging.getLogger(__name__)
+
+
+def every_hit(
+    client: OpenSearch, index: str, body: Mapping[str, Any], *, is_embedded: bool
+) -> Iterator[Mapping[str, Any]]:
+    """Yield all hits that a search has at its start, in arbitrary order.
+
+    Args:
+        client: of the engine.
+        index: its name.
+        body: of the search; its ``size`` is that of a page.
+        is_embedded: whether it is the embedded engine, which does not scroll.
+    """
+    body = {**body, "sort": ["_doc"]}
+    if is_embedded:
+        page = client.search(body=body, index=index)["hits"]["hits"]
+        while page:
+            yield from page
+            page = client.search(body={**body, "search_after": page[-1]["sort"]}, index=index)["hits"]["hits"]
+        return
+    params = {"scroll": KEEP_ALIVE, "search_pipeline": "_none"}  # an index may have a pipeline of its own
+    answer = client.search(body=body, index=index, params=params)
+    try:
+        while page := answer["hits"]["hits"]:
+            yield from page
+            answer = client.scroll(body={"scroll_id": answer["_scroll_id"], "scroll": KEEP_ALIVE})
+    finally:
+        client.clear_scroll(body={"scroll_id": [answer["_scroll_id"]]})
+
+
+class IndexStore:
+    """The side index of one index, for building, counting and deleting records; searches read it by themselves.
+
+    Args:
+        client: a client of the engine; the caller closes it.
+        index: the application's index, by its own name.
+        is_embedded: whether it is the embedded engine.
+        rest_s: pause after a failure of reading, or of writing, in seconds.
+
+    Attributes:
+        beside: the application's index.
+        index: the side index.
+    """
+
+    name = "index"
+
+    def __init__(self, client: OpenSearch, index: str, *, is_embedded: bool, rest_s: float = REST_S) -> None:
+        self.beside, self.index, self._older = index, side_index(index), f"{index}{OLDER_SUFFIX}"
+        self._client = client
+        self._form = Form(is_embedded)
+        self._guard = Guard(self.name, self.index, rest_s)
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        return self._guard.read.attempt(lambda: self._read(keys), {}) if keys else {}
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        return self._guard.write.attempt(lambda: self._write(records), 0) if records else 0
+
+    def close(self) -> None:
+        pass
+
+    def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
+        for start in range(0, len(keys), READ_AT_ONCE):
+            path, params, body = self._form.reading([self.index], keys[start : start + READ_AT_ONCE])
+            found |= self._form.found(self._client.transport.perform_request("POST", path, params=params, body=body))
+        return found
+
+    def _write(self, records: Mapping[bytes, bytes]) -> int:
+        self._make()
+        for lines in writing(self.index, records):
+            if reason := refusal(self._client.bulk(body=lines)):
+                raise OSError(reason)
+        return len(records)
+
+    def _make(self) -> None:
+        if self._client.indices.exists(index=self.index):
+            return
+        try:
+            self._client.indices.create(index=self.index, body=self._form.settings())
+        except RequestError as error:  # another process was faster
+            if error.error != EXISTS:
+                raise
+
+    def size(self) -> Size:
+        if not self._client.indices.exists(index=self.index):
+            return Size(0, 0, 0)
+        self._client.indices.refresh(index=self.index)
+        count = int(self._client.count(index=self.index)["count"])
+        if self._form.is_embedded:
+            return Size(count, 0, 0)
+        stored = self._client.indices.stats(index=self.index)["_all"]["primaries"]["store"]
+        return Size(count, int(stored["size_in_bytes"]), 0)
+
+    def take_over(self) -> int:
+        """Move the records of 0.2's side index into this one; return how many there were."""
+        if not self._client.indices.exists(index=self._older):
+            return 0
+        self._client.indices.refresh(index=self._older)
+        form = self._form
+        body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, **form.wanted()}
+        every = every_hit(self._client, self._older, body, is_embedded=form.is_embedded)
+        count = 0
+        while some := list(islice(every, READ_AT_ONCE)):
+            count += self._write(form.records(some))
+        self._client.indices.refresh(index=self.index)
+        self._client.indices.delete(index=self._older)
+        logger.warning(
+            "[vectors-taken-over] %d document vectors were moved from %s to %s", count, self._older, self.index
+        )
+        return count
+
+    def older(self) -> int:
+        if not self._client.indices.exists(index=self._older):
+            return 0
+        return int(self._client.count(index=self._older)["count"])
+
+    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
+        wanted = {key.hex() for keys in kept for key in keys}
+        if not self._client.indices.exists(index=self.index):
+            return 0
+        self._client.indices.refresh(index=self.index)
+        body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, "_source": False}
+        every = every_hit(self._client, self.index, body, is_embedded=self._form.is_embedded)
+        others = (hit["_id"] for hit in every if hit["_id"] not in wanted)
+        while some := list(islice(others, READ_AT_ONCE)):
+            answer = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": one}} for one in some])
+            if reason := refusal(answer, "delete"):
+                raise OsrerankError(f"{self.index} was pruned only in part: {reason}")
+        return self.size().records
+
+    def drop(self) -> int:
+        count = self.size().records + self.older()
+        for name in (self.index, self._older):
+            with suppress(NotFoundError):
+                self._client.indices.delete(index=name)
+        return count
+
+
+def side_stores(client: Client, names: Sequence[str]) -> list[IndexStore]:
+    """Return the side index of each index that names, aliases and patterns stand for.
+
+    Raises:
+        NotFoundError: there is no such index.
+    """
+    found = {name for one in names for name in client.indices.get_mapping(index=one)}
+    real = sorted(name for name in found if not name.endswith((SUFFIX, OLDER_SUFFIX)))
+    return [IndexStore(client, name, is_embedded=is_embedded(client)) for name in real]
+
+
+class SideStores:
+    """The side indices of a client's indices, if the settings ask for them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._is_on = client.searcher.service.settings.vectors_index
+        self._stores: dict[str, IndexStore] = {}
+
+    def of(self, index: str) -> IndexStore | None:
+        """Return an index's side index; None if the settings ask for none."""
+        if self._is_on and index not in self._stores:
+            self._stores[index] = IndexStore(self._client, index, is_embedded=is_embedded(self._client))
+        return self._stores.get(index)

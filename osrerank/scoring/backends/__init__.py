@@ -1,0 +1,1 @@
+"""What computes a model: ONNX Runtime and torch in this process, or a rerank server over HTTP."""

@@ -1,0 +1,45 @@
+"""What ``backend="http"`` means, as `osrerank.scoring.registry` asks for it."""
+
+import logging
+from ipaddress import ip_address
+
+from urllib3.util import parse_url
+
+from osrerank.scoring.backends.http.scorer import EndpointScorer
+from osrerank.scoring.backends.http.target import Target
+from osrerank.settings import Settings
+from osrerank.types import Scorer
+
+logger = logging.getLogger(__name__)
+
+
+def load(settings: Settings, model: str) -> Scorer:
+    """Return the scorer of a model on the settings' rerank server; nothing is sent yet.
+
+    Raises:
+        ConfigError: as `check`.
+    """
+    target = Target.of(settings, model)
+    key = settings.rerank_key.get_secret_value() if settings.rerank_key else ""
+    if key and not _is_private(target.url):
+        logger.warning("[key-in-clear] the key for %s is sent unencrypted: use https", target.host)
+    return EndpointScorer(target, key)
+
+
+def check(settings: Settings) -> None:
+    """Check that the settings describe a server.
+
+    Raises:
+        ConfigError: there is no address, or the dialect needs a model's name and there is none.
+    """
+    Target.of(settings, settings.model)
+
+
+def _is_private(url: str) -> bool:
+    """Return whether nobody on the way can read what is sent: by TLS, or because it stays on this machine."""
+    parts = parse_url(url)
+    host = (parts.host or "").strip("[]")
+    try:
+        return parts.scheme == "https" or host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

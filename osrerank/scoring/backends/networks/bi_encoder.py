@@ -1,0 +1,124 @@
+"""A BERT bi-encoder on padded batches in PyTorch: the reference implementation.
+
+Query and document go through the layers separately, each as ``[CLS] text [SEP]`` with positions from 0 and segment 0.
+The score is the cosine of their vectors (Reimers, Gurevych 2019, arXiv 1908.10084). The graph
+(`osrerank.export.bi_encoder_graph`) and the packed network (`osrerank.scoring.backends.networks.packed_bi_encoder`) are
+tested against it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from osrerank.scoring.backends.networks.bert_weights import bert_names, encoder_weights, plain_names
+from osrerank.scoring.card import Pooling
+
+BLOCKED = -1e4
+"""Added to attention logits of padding: its exp is 0 in float32 and float16, and it overflows in neither."""
+
+
+class BiEncoder(nn.Module):
+    """A BERT encoder that queries and documents share.
+
+    Args:
+        config: ``config.json``.
+        pooling: ``cls``: a text's vector is the hidden state of [CLS]; ``mean``: the mean of all its hidden states.
+    """
+
+    def __init__(self, config: Mapping[str, Any], pooling: Pooling) -> None:
+        super().__init__()
+        hidden = config["hidden_size"]
+        self.pooling = pooling
+        self.word = nn.Embedding(config["vocab_size"], hidden)
+        self.position = nn.Embedding(config["max_position_embeddings"], hidden)
+        self.segment = nn.Embedding(config["type_vocab_size"], hidden)
+        self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
+
+    def load_bert(self, weights: Mapping[str, Tensor]) -> Self:
+        """Load a ``BertModel``'s weights, and switch to evaluation mode.
+
+        Raises:
+            KeyError: a weight is missing.
+        """
+        self.load_state_dict(encoder_weights(plain_names(weights), len(self.layers)))
+        return self.eval()
+
+    def bert_weights(self) -> dict[str, Tensor]:
+        """Return all weights under the names that `load_bert` takes."""
+        return bert_names(dict(self.named_parameters()), len(self.layers))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return the cosines of queries and documents ``(n, 1)``.
+
+        Args:
+            input_ids: int64 ``(n, tokens)``: the query's tokens, then the document's.
+            attention_mask: int64 ``(n, tokens)``, 0 on padding.
+            token_type_ids: int64 ``(n, tokens)``: 0 for the query's tokens, 1 for the document's; ignored on padding.
+        """
+        inside = [(token_type_ids == part) & (attention_mask == 1) for part in range(2)]
+        queries, documents = (self.encode(*_apart(input_ids, part)) for part in inside)
+        return (documents * queries).sum(dim=1, keepdim=True)
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the vectors of texts ``(n, hidden)``, of norm 1.
+
+        Args:
+            input_ids: int64 ``(n, tokens)``.
+            attention_mask: int64 ``(n, tokens)``, 0 on padding.
+        """
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        states = self.norm(self.word(input_ids) + self.position(positions) + self.segment.weight[0])
+        padding = BLOCKED * (attention_mask == 0)
+        for layer in self.layers:
+            states = layer(states, padding[:, None, None, :])
+        pooled = states[:, 0] if self.pooling == "cls" else _mean(states, attention_mask)
+        return functional.normalize(pooled, dim=-1)
+
+
+class Layer(nn.Module):
+    """One BERT layer; query, key and value projections are one matrix."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        hidden, inner = config["hidden_size"], config["intermediate_size"]
+        self.heads = config["num_attention_heads"]
+        self.width = hidden // self.heads
+        self.projections = nn.Linear(hidden, 3 * hidden)
+        self.attended = nn.Linear(hidden, hidden)
+        self.attended_norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+        self.widen = nn.Linear(hidden, inner)
+        self.narrow = nn.Linear(inner, hidden)
+        self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
+
+    def forward(self, states: Tensor, attention_bias: Tensor) -> Tensor:
+        """Return the next states ``(n, tokens, hidden)``."""
+        states = self.attended_norm(states + self.attended(self.context(states, attention_bias)))
+        normed: Tensor = self.norm(states + self.narrow(functional.gelu(self.widen(states))))
+        return normed
+
+    def context(self, states: Tensor, attention_bias: Tensor) -> Tensor:
+        """Return the attention's output, heads concatenated ``(n, tokens, hidden)``."""
+        rows, tokens, hidden = states.shape
+        projected = self.projections(states).view(rows, tokens, 3, self.heads, self.width)
+        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each (n, heads, tokens, width)
+        logits = query @ key.transpose(2, 3) * self.width**-0.5 + attention_bias
+        context: Tensor = (logits.softmax(dim=3) @ value).transpose(1, 2).reshape(rows, tokens, hidden)
+        return context
+
+
+def _mean(states: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean ``(n, hidden)`` of the states where the mask ``(n, tokens)`` is 1."""
+    weights = mask.unsqueeze(2).to(states.dtype)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def _apart(input_ids: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the query's or document's tokens of each sequence, aligned left, and their mask ``(n, tokens)``."""
+    lengths = inside.sum(dim=1)
+    order = (~inside).long().argsort(dim=1, stable=True)[:, : int(lengths.max())]
+    mask = torch.arange(order.shape[1], device=input_ids.device) < lengths.unsqueeze(1)
+    return input_ids.gather(1, order) * mask, mask.long()

@@ -1,0 +1,112 @@
+"""Run a network on a device: copies to and from it, and its precision."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from osrerank.scoring.backends.networks.bert import Layer, PackedNetwork
+from osrerank.scoring.backends.networks.classifier import Classifier, ModularClassifier
+from osrerank.scoring.backends.networks.modern_bert.encoder import ModernBertLayer
+from osrerank.scoring.backends.networks.packing import Numbers
+from osrerank.scoring.inputs import Batch, Tokens, padded
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Engine(Protocol):
+    """A network on its device."""
+
+    packed: bool
+    """Whether a batch costs the sum of its lengths; otherwise its longest times their number."""
+
+    def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+        """Return the head's outputs ``(n, labels)``, or an encoder's vectors ``(n, hidden)``."""
+
+
+class PackedEngine:
+    """Our own forward pass.
+
+    A batch goes to the device in one copy and returns in one. Neither copy waits for other work of the device, so that
+    one thread prepares a batch while another's is being computed.
+
+    Args:
+        network: what computes; moved to the device.
+        device: where.
+    """
+
+    def __init__(self, network: PackedNetwork, device: torch.device) -> None:
+        self._network = network.to(device)
+        self._device = device
+        self.packed = network.attention.packed
+
+    def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+        arrays = self._network.pack(sequences)
+        with torch.inference_mode():
+            return on_host(self._network(on_device(arrays, self._device), arrays[-1]))
+
+
+class PaddedEngine:
+    """A network of transformers, for architectures that our own forward pass does not support.
+
+    Args:
+        network: what computes; moved to the device.
+        device: where.
+        pad_id: id of the padding token.
+    """
+
+    packed = False
+
+    def __init__(self, network: Classifier | ModularClassifier, device: torch.device, pad_id: int) -> None:
+        self._network = network.to(device).eval()
+        self._device = device
+        self._pad_id = pad_id
+
+    def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+        batch = padded(sequences, self._pad_id)
+        flat = on_device([getattr(batch, name).ravel() for name in Batch.__slots__], self._device)
+        shape = batch.input_ids.shape
+        inputs = {name: part.view(shape).long() for name, part in zip(Batch.__slots__, flat, strict=True)}
+        with torch.inference_mode():
+            return on_host(self._network(**inputs).float())
+
+
+def on_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+    """Return arrays of one dimension as int32 tensors on the device, which one copy takes there."""
+    sizes = [len(array) for array in arrays]
+    buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+    np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
+    return list(torch.split(buffer.to(device, non_blocking=True), sizes))
+
+
+def on_host(outputs: Tensor) -> npt.NDArray[np.float32]:
+    """Return fp32 outputs in host memory, once they are computed, without waiting for later work."""
+    if outputs.device.type != "cuda":
+        return np.asarray(outputs.numpy(), dtype=np.float32)
+    host = torch.empty(outputs.shape, dtype=outputs.dtype, pin_memory=True)
+    host.copy_(outputs, non_blocking=True)
+    event = torch.cuda.current_stream(outputs.device).record_event()
+    event.synchronize()
+    return np.array(host.numpy(), dtype=np.float32)
+
+
+def choose_precision(name: str, device: torch.device) -> str:
+    """Return the precision that ``auto`` means on a device: bf16 on GPUs that have it, else fp16; fp32 on the CPU.
+
+    bf16 has fp32's range, so that no checkpoint overflows in it; fp16 is eight times finer.
+    """
+    if name != "auto":
+        return name
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+
+def compile_layers(network: PackedNetwork) -> None:
+    """Let ``torch.compile`` fuse what each layer does around its attention; the first batches are slow."""
+    for layer in network.modules():
+        if isinstance(layer, Layer | ModernBertLayer):
+            layer.finish = torch.compile(layer.finish, dynamic=True)  # type: ignore[method-assign]

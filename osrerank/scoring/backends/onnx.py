@@ -1,0 +1,188 @@
+"""The ONNX backend: the default on CPU, and all that a base install needs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank._platform import usable_cores
+from osrerank._threads import NATIVE_CODE
+from osrerank.errors import InferenceError, ModelLoadError
+from osrerank.scoring.backends.base import Backend, Compute
+from osrerank.scoring.card import ModelCard
+from osrerank.scoring.inputs import Batch, Ids, Tokens, padded
+
+PREFERRED = ("int8", "fp32")
+VECTOR = "vector"
+"""Name of the output of a bi-encoder's graph."""
+
+
+def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
+    """Return the backend of a model directory; `osrerank.scoring.registry` calls this."""
+    kind = EncoderBackend if card.is_bi_encoder else OnnxBackend
+    return kind.load(directory, card, threads=compute.threads)
+
+
+class OnnxBackend:
+    """A cross-encoder's ONNX Runtime session on the CPU: each thread computes one sequence at a time.
+
+    So no layer computes padding, and a score never depends on what else is being scored. This is as fast as batches
+    that use all cores (docs/performance.md).
+
+    Args:
+        session: the ``onnxruntime.InferenceSession``, which uses one thread for each run.
+        threads: how many sequences are computed at once.
+        card: the model's card; errors name the model.
+        precision: the graph's.
+        file: the graph, relative to the model's directory.
+    """
+
+    name = "onnx"
+    packed = True
+    parallel = True
+    budget_tokens = 1
+
+    def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
+        self.threads = threads
+        self._session: Any = session
+        self._model = card.name
+        self._inputs = [entry.name for entry in session.get_inputs()]
+        self.precision = precision
+        self.files: Sequence[str] = (file,)
+
+    @classmethod
+    def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
+        """Open the int8 graph where the model has one, else the fp32 one.
+
+        Args:
+            directory: the model's.
+            card: names the graphs.
+            threads: how many sequences are computed at once; 0 means the physical cores that this process may use.
+
+        Raises:
+            ModelLoadError: there is no graph, it cannot be read, or it is not a reranking model's.
+        """
+        precision = _precision(directory, card)
+        file = card.onnx[precision]
+        session = _open(directory / file, card.name)
+        _check_signature(session, directory / file, card)
+        return cls(session, threads=threads or usable_cores(), card=card, precision=precision, file=file)
+
+    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+        try:
+            return np.concatenate([self._run(padded([tokens])) for tokens in sequences])
+        except Exception as error:
+            raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
+
+    def _run(self, batch: Batch) -> npt.NDArray[np.float32]:
+        logits: npt.NDArray[np.float32] = self._session.run(
+            None, {name: getattr(batch, name) for name in self._inputs}
+        )[0]
+        return logits
+
+    def close(self) -> None:
+        self._session = None
+
+
+class EncoderBackend:
+    """A bi-encoder's ONNX Runtime session on the CPU, which encodes each text by itself.
+
+    So a vector never depends on what else is being encoded.
+
+    Args:
+        session: the ``onnxruntime.InferenceSession`` of `osrerank.export.bi_encoder_graph.build_encoder`.
+        threads: how many texts are encoded at once.
+        card: the model's card; errors name the model.
+        precision: the graph's.
+        file: the graph, relative to the model's directory.
+    """
+
+    name = "onnx"
+    packed = True
+    parallel = True
+    budget_tokens = 1
+
+    def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
+        self.threads = threads
+        self.precision = precision
+        self.files: Sequence[str] = (file,)
+        self._model = card.name
+        self._session: Any = session
+
+    @classmethod
+    def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
+        """Open the int8 graph where the model has it, else the fp32 one.
+
+        Args:
+            directory: the model's.
+            card: names the graph.
+            threads: how many texts are encoded at once; 0 means the physical cores that this process may use.
+
+        Raises:
+            ModelLoadError: there is no graph, or it cannot be read.
+        """
+        precision = _precision(directory, card)
+        file = card.onnx[precision]
+        session = _open(directory / file, card.name)
+        return cls(session, threads=threads or usable_cores(), card=card, precision=precision, file=file)
+
+    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+        try:
+            return np.concatenate([self.encoded(tokens.ids) for tokens in sequences])
+        except Exception as error:
+            raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
+
+    def encoded(self, ids: Ids) -> npt.NDArray[np.float32]:
+        """Return a text's vector ``(1, hidden)``, of norm 1.
+
+        Args:
+            ids: the text's token ids, special tokens included.
+        """
+        with NATIVE_CODE:
+            vector: npt.NDArray[np.float32] = self._session.run([VECTOR], {"input_ids": ids[None]})[0]
+        return vector
+
+    def close(self) -> None:
+        self._session = None
+
+
+def _precision(directory: Path, card: ModelCard) -> str:
+    """Return the precision of the graph to open."""
+    precision = next((name for name in PREFERRED if name in card.onnx), None)
+    if precision is None:
+        reason = f"{directory} has no ONNX graph in {', '.join(PREFERRED)}; make one with osrerank export"
+        raise ModelLoadError(reason, model=card.name, path=str(directory))
+    return precision
+
+
+def _open(file: Path, model: str) -> Any:
+    import onnxruntime  # noqa: PLC0415 - heavy
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if not file.is_file():
+        raise ModelLoadError(f"{file} is missing; the model's card names it", model=model, path=str(file))
+    try:
+        with NATIVE_CODE:
+            return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        reason = f"{file} cannot be read as an ONNX graph; download or export it again ({error})"
+        raise ModelLoadError(reason, model=model, path=str(file)) from error
+
+
+def _check_signature(session: Any, file: Path, card: ModelCard) -> None:
+    """Refuse a graph whose inputs or output do not match the card."""
+    unknown = {entry.name for entry in session.get_inputs()} - set(Batch.__slots__)
+    if unknown:
+        raise ModelLoadError(
+            f"{file} has inputs that osrerank does not know: {', '.join(unknown)}", model=card.name, path=str(file)
+        )
+    labels = 2 if card.head in {"logits2", "next-sentence"} else 1
+    shape = session.get_outputs()[0].shape
+    if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != labels):
+        reason = f"{file} gives an output of shape {shape}; a head of the form {card.head} gives (n, {labels})"
+        raise ModelLoadError(reason, model=card.name, path=str(file))

@@ -1,0 +1,290 @@
+"""The torch backend: our own forward pass for BERT, RoBERTa and ModernBERT, transformers' for the others."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from prometheus_client import Counter
+
+from osrerank._optional import require
+from osrerank._threads import NATIVE_CODE
+from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
+from osrerank.scoring.backends.base import Compute
+from osrerank.scoring.card import ModelCard
+from osrerank.scoring.inputs import Tokens
+from osrerank.scoring.model_files import modular, padding_id, parameter_files, read_config
+from osrerank.scoring.modular.head import Head
+
+if TYPE_CHECKING:
+    from osrerank.scoring.backends.networks.engine import Engine  # imports torch
+
+BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
+THREADS = {"cpu": 1, "cuda": 2}
+"""On a GPU one thread prepares a batch while the GPU computes the other's."""
+
+OUT_OF_MEMORY = Counter(
+    "osrerank_torch_out_of_memory", "Batches that did not fit into the GPU's memory and were split."
+)
+
+logger = logging.getLogger(__name__)
+
+
+def load(directory: Path, card: ModelCard, compute: Compute) -> "TorchBackend":
+    """Return the backend, as `osrerank.scoring.registry` asks for it."""
+    return TorchBackend.load(directory, card, threads=compute.threads, dtype=compute.dtype, compiled=compute.compiled)
+
+
+class TorchBackend:
+    """A network in torch, on a CUDA device where there is one.
+
+    A batch that does not fit into the device's memory fails, so that the caller splits it, and later batches have at
+    most half its size.
+
+    Args:
+        engine: the network on its device.
+        device: ``cpu`` or ``cuda``.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
+        model: the model's name, for errors.
+        files: the weights, relative to the model's directory.
+        description: what runs where, for people.
+    """
+
+    name = "torch"
+
+    def __init__(
+        self, engine: "Engine", *, device: str, precision: str, model: str, files: Sequence[str], description: str = ""
+    ) -> None:
+        self._torch: Any = require("torch", extra="torch")
+        self._engine: Engine | None = engine
+        self._model = model
+        self.precision = precision
+        self.files = files
+        self.packed = engine.packed
+        self.device = device
+        self.threads = THREADS[device]
+        self.parallel = False  # one device computes for all
+        self.budget_tokens = BUDGET_TOKENS[device]
+        self.description = description
+
+    @classmethod
+    def load(
+        cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto", compiled: bool = False
+    ) -> Self:
+        """Read the directory's safetensors, or the weights in its ONNX graph where it has none.
+
+        Args:
+            directory: the model's.
+            card: what the network looks like.
+            threads: CPU threads for one batch; 0 leaves torch's own number.
+            dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the CPU.
+            compiled: whether ``torch.compile`` fuses what our own forward pass does around the attention.
+
+        Raises:
+            ModelLoadError: there are no weights, they cannot be read, or they are not the config's.
+            MissingDependencyError: the extra ``torch`` is not installed.
+        """
+        torch = require("torch", extra="torch")
+        from osrerank.scoring.backends.networks.engine import choose_precision  # noqa: PLC0415 - imports torch
+
+        files = parameter_files(directory)
+        if not files:
+            reason = f"{directory} has no *.safetensors, nor a graph with its weights; bring them"
+            raise ModelLoadError(reason, model=card.name, path=str(directory))
+        if threads:
+            torch.set_num_threads(threads)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        precision = choose_precision(dtype, device)
+        with NATIVE_CODE:
+            engine, how = _load_engine(directory, card, device, precision, compiled=compiled)
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        description = f"torch {torch.__version__} on {name}, {precision}, {how}"
+        logger.info("%s runs in %s", card.name, description)
+        return cls(
+            engine, device=device.type, precision=precision, model=card.name, files=files, description=description
+        )
+
+    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+        engine = self._engine
+        if engine is None:
+            raise InferenceError(f"{self._model} is closed; load the model again", model=self._model)
+        try:
+            return engine(sequences)
+        except self._torch.OutOfMemoryError as error:
+            raise self._shrink(sequences) from error.with_traceback(None)  # its frames hold memory of the GPU
+        except (RuntimeError, InferenceError) as error:
+            raise InferenceError(f"{self._model} failed in torch: {error}", model=self._model) from error
+
+    def close(self) -> None:
+        self._engine = None
+
+    def _shrink(self, sequences: Sequence[Tokens]) -> InferenceError:
+        """Halve the budget after a batch that did not fit, and return the error."""
+        longest = max(len(tokens.ids) for tokens in sequences)
+        total = sum(len(tokens.ids) for tokens in sequences)
+        tokens = total if self.packed else longest * len(sequences)
+        self.budget_tokens = max(1, min(self.budget_tokens, tokens // 2))
+        OUT_OF_MEMORY.inc()
+        if self._torch.cuda.is_available():
+            self._torch.cuda.empty_cache()
+        reason = f"{self._model}: {len(sequences)} sequences of {tokens} tokens do not fit into the GPU's memory"
+        logger.warning("[memory-short] %s; batches have at most %d from now on", reason, self.budget_tokens)
+        return InferenceError(f"{reason}; free some of it, or use a smaller model", model=self._model)
+
+
+def _load_engine(
+    directory: Path, card: ModelCard, device: Any, precision: str, *, compiled: bool
+) -> "tuple[Engine, str]":
+    """Return the network on its device, and which way it is computed, for people.
+
+    Raises:
+        ModelLoadError: the weights cannot be read or are not the config's.
+    """
+    from osrerank.scoring.backends.networks import attention, load  # noqa: PLC0415 - import torch
+    from osrerank.scoring.backends.networks.engine import (  # noqa: PLC0415 - likewise
+        DTYPES,
+        PackedEngine,
+        PaddedEngine,
+        compile_layers,
+    )
+
+    config = read_config(directory)
+    dtype, head = DTYPES[precision], head_of(directory)
+    obstacle = load.obstacle(config, card, head)
+    if obstacle and card.is_bi_encoder:
+        raise ModelLoadError(
+            f"{directory} cannot be computed in torch: {obstacle}", model=card.name, path=str(directory)
+        )
+    if obstacle:
+        network = load_network(directory, card).to(dtype)
+        return PaddedEngine(network, device, padding_id(directory)), f"transformers ({obstacle})"
+    width = config["hidden_size"] // config["num_attention_heads"]
+    attend, reason = attention.choose_attention(device, dtype, width, windowed=load.is_windowed(config))
+    try:
+        own = load.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype, head=head)
+    except KeyError as error:
+        raise _lacking(directory, card, str(error.args[0])) from error
+    except (ModelLoadError, MissingDependencyError):
+        raise
+    except Exception as error:
+        raise _unreadable(directory, card, error) from error
+    if compiled:
+        compile_layers(own)
+    how = f"{attend.name} attention" + (f" ({reason})" if reason else "")
+    return PackedEngine(own, device), how
+
+
+def load_network(directory: Path, card: ModelCard) -> Any:
+    """Return the model as a ``torch.nn.Module`` that takes `Batch`'s fields by name and gives logits ``(n, labels)``.
+
+    It is what is exported, and transformers' own forward pass of a cross-encoder.
+
+    Raises:
+        ModelLoadError: the weights cannot be read or are not the config's.
+    """
+    try:
+        if card.is_bi_encoder:
+            return _bi_encoder(directory, card)
+        head = head_of(directory)
+        return _standard(directory, card) if head is None else _modular(directory, card, head)
+    except (ModelLoadError, MissingDependencyError):
+        raise
+    except Exception as error:
+        raise _unreadable(directory, card, error) from error
+
+
+def head_of(directory: Path) -> Head | None:
+    """Return the head of a modular cross-encoder; None where the directory's config names the model's head."""
+    described = modular(directory)
+    return described.head if described else None
+
+
+def read_weights(directory: Path) -> Mapping[str, Any]:
+    """Return all tensors of the directory's safetensors, or of the graph that it has instead (`parameter_files`).
+
+    Those of a cross-encoder's modules have the module's folder before their names.
+
+    Raises:
+        ModelLoadError: there is only a graph, and osrerank did not export it.
+        MissingDependencyError: the extra ``torch`` is not installed.
+    """
+    files = parameter_files(directory)
+    if files and files[0].endswith(".onnx"):
+        return _read_graph(directory, files[0])
+    safetensors: Any = require("safetensors.torch", extra="torch")
+    return {
+        ".".join((*Path(file).parent.parts, name)): tensor
+        for file in files
+        for name, tensor in safetensors.load_file(directory / file).items()
+    }
+
+
+def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
+    from osrerank.scoring.backends.networks.onnx_weights import read_graph_weights  # noqa: PLC0415 - imports torch
+
+    file, config = directory / graph, read_config(directory)
+    if config.get("model_type") != "bert":
+        fix = "bring the safetensors, or export the model again with --keep-weights"
+        raise ModelLoadError(f"{file} is of a family whose weights are not read from a graph; {fix}", path=str(file))
+    try:
+        return read_graph_weights(file, config)
+    except KeyError as error:
+        reason = f"{file} has no weight {error}, because osrerank did not export that graph; bring the safetensors"
+        raise ModelLoadError(reason, path=str(file)) from error
+
+
+def _bi_encoder(directory: Path, card: ModelCard) -> Any:
+    from osrerank.scoring.backends.networks.bi_encoder import BiEncoder  # noqa: PLC0415 - imports torch
+
+    weights, config = read_weights(directory), read_config(directory)
+    return BiEncoder(config, card.pooling).load_bert(weights)
+
+
+def _standard(directory: Path, card: ModelCard) -> Any:
+    """Return a transformers classifier that gives its logits, all of its weights read from the files."""
+    from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: PLC0415 - imports torch
+
+    transformers: Any = require("transformers", extra="torch")
+    is_next_sentence = card.head == "next-sentence"
+    architecture = (
+        transformers.BertForNextSentencePrediction
+        if is_next_sentence
+        else transformers.AutoModelForSequenceClassification
+    )
+    network, loading = architecture.from_pretrained(
+        directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
+    )
+    if loading["missing_keys"]:
+        raise _lacking(directory, card, ", ".join(sorted(loading["missing_keys"])[:3]))
+    return Classifier(network)
+
+
+def _modular(directory: Path, card: ModelCard, head: Head) -> Any:
+    """Return a transformers encoder with a head of modules, all of their weights read from the files."""
+    from osrerank.scoring.backends.networks.classifier import ModularClassifier  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.backends.networks.heads import HeadNetwork  # noqa: PLC0415 - likewise
+
+    transformers: Any = require("transformers", extra="torch")
+    network, loading = transformers.AutoModel.from_pretrained(
+        directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
+    )
+    if missing := [name for name in loading["missing_keys"] if not name.startswith("pooler.")]:
+        raise _lacking(directory, card, ", ".join(sorted(missing)[:3]))
+    try:
+        return ModularClassifier(network, HeadNetwork(head, read_weights(directory))).eval()
+    except KeyError as error:
+        raise _lacking(directory, card, str(error.args[0])) from error
+
+
+def _lacking(directory: Path, card: ModelCard, names: str) -> ModelLoadError:
+    reason = (
+        f"{directory} lacks weights that its config.json asks for: {names}; perhaps it is not a fine-tuned reranker"
+    )
+    return ModelLoadError(reason, model=card.name, path=str(directory))
+
+
+def _unreadable(directory: Path, card: ModelCard, error: Exception) -> ModelLoadError:
+    reason = f"the weights in {directory} cannot be read as {card.name}: {type(error).__name__}: {error}"
+    return ModelLoadError(reason, model=card.name, path=str(directory))

@@ -1,0 +1,118 @@
+"""Bi-encoders: each text is read alone and becomes a vector; a document's is computed once, for every later query."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from osrerank.errors import InferenceError
+from osrerank.scoring.backends.base import Backend
+from osrerank.scoring.backends.onnx import PREFERRED
+from osrerank.scoring.card import ModelCard
+from osrerank.scoring.inputs import InputBuilder, Tokens
+from osrerank.scoring.local import LocalModel
+from osrerank.scoring.model_files import digest, read_config, tokenizer_file, weight_files
+from osrerank.types import NEVER, Deadline, Side, Vectors
+from osrerank.types.vectors import Floats
+
+QUERIES = 128
+"""How many query vectors are cached; one search may need the same vector several times."""
+NOT_FINITE = "its vector is not finite; in 16 bits another --dtype may help"
+
+
+class BiEncoder(LocalModel):
+    """Encodes queries and documents: ``[CLS] q [SEP]`` and ``[CLS] d [SEP]``, each with the card's prefix.
+
+    A similarity is the cosine of two vectors as a logit: ``scale * cosine + offset`` with the card's calibration.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        card: ModelCard,
+        builder: InputBuilder,
+        backend: Backend,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        super().__init__(directory, card, builder, backend, *([clock] if clock else []))
+        self.dimensions = int(read_config(directory)["hidden_size"])
+        self._no_query = builder.query("")
+        self._query = functools.lru_cache(QUERIES)(self._of_bytes)
+
+    @functools.cached_property
+    def key(self) -> str:
+        """All that a document's vector depends on except its text; not the backend, the device or the dtype.
+
+        So a client on a CPU reads what a worker on a GPU computed.
+        """
+        parts = (
+            weights_digest(self._directory, self.card),
+            _content(tokenizer_file(self._directory)),
+            "0",  # as 0.2 had it, so that its records stay valid
+            self.card.document_prefix,
+            str(self.card.max_tokens),
+        )
+        return "\0".join(parts)
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """All that a similarity depends on except the texts; not the backend, the device or the dtype."""
+        key = hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
+        return f"{self._digest(())}/{key}/bi-encoder/{self._policy}"
+
+    def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
+        """Encode texts as `osrerank.types.Encoder.encode`; queries one by one, whatever the deadline, and cached.
+
+        Raises:
+            InferenceError: no text could be encoded.
+        """
+        if side == "query":
+            read = [self._builder.query(text) for text in texts]
+            rows = [self._query(self._builder.alone(one).ids.tobytes()) for one in read]
+            return Vectors(np.concatenate(rows), cut=frozenset(at for at, one in enumerate(read) if one.cut))
+        cut: list[int] = []
+        with self._batcher.call(deadline) as call:
+            for start in range(0, len(texts), self.at_once):
+                if deadline.passed:
+                    break
+                some = self._builder.documents(texts[start : start + self.at_once], self._no_query)
+                cut += [start + at for at, one in enumerate(some) if one.cut]
+                call.add([self._builder.alone(one) for one in some])
+            outcome = call.result()
+        vectors = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
+        for at, row in outcome.outputs.items():
+            vectors[at] = row
+        infinite = [at for at, row in outcome.outputs.items() if not np.isfinite(row).all()]
+        if infinite and len(infinite) == len(outcome.outputs):
+            raise InferenceError(f"no text could be encoded: {NOT_FINITE}", model=self.model)
+        return Vectors(vectors, {**outcome.failures, **dict.fromkeys(infinite, NOT_FINITE)}, frozenset(cut))
+
+    def similarity(self, query: Floats, vectors: Floats) -> Floats:
+        """Return the calibrated cosines of a query's vector ``(hidden,)`` and documents' ``(n, hidden)``."""
+        products: Floats = (vectors * query).sum(axis=1)
+        return self.card.calibration.scale * products + self.card.calibration.offset
+
+    def _of_bytes(self, ids: bytes) -> Floats:
+        """Return the vector ``(1, hidden)`` of a query's token ids, int64 as bytes."""
+        read = np.frombuffer(ids, dtype=np.int64)
+        return self.backend.run([Tokens(read, np.zeros_like(read))])
+
+
+def weights_digest(directory: Path, card: ModelCard) -> str:
+    """Return the digest of a bi-encoder's weights: the card's, else of its graph, else of its safetensors.
+
+    A graph includes the pooling; to the digest of safetensors it is appended.
+    """
+    if card.weights:
+        return card.weights
+    for precision in PREFERRED:
+        if precision in card.onnx:
+            return _content(directory / card.onnx[precision])
+    return f"{digest(directory, weight_files(directory))}/{card.pooling}"
+
+
+def _content(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

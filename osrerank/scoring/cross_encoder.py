@@ -1,0 +1,130 @@
+"""Cross-encoders: query and document are read together, and give one logit (monoBERT).
+
+Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.scoring.batcher import Outcome, Row
+from osrerank.scoring.inputs import Pieces, Tokens
+from osrerank.scoring.local import LocalModel
+from osrerank.types import NEVER, Deadline, Scores
+from osrerank.types.scores import QUERY_CUT
+
+WINDOW, WINDOW_TOKENS = 4096, 512
+"""Most sequences held at once: 32 MiB at so many tokens each, and fewer of longer ones."""
+
+
+class CrossEncoder(LocalModel):
+    """Scores pairs of query and document: ``[CLS] q [SEP] d [SEP]``.
+
+    ``Scores.values`` are logits in float32, ``scale * raw + offset`` with the card's calibration (1 and 0 unless it has
+    one), where raw is the logit of a one-logit head, z1 - z0 of two logits (the log-odds, in the order of log-
+    softmax[1]), or logit 1 of a next-sentence head. ``Scores.log_odds`` are the same, but of a next-sentence head
+    z1 - z0. ``Scores.inferences`` counts tuples.
+    """
+
+    documents_each = 1
+    """How many documents are read beside the query."""
+    misuse = "a cross-encoder scores single documents; pairs of documents need a duo model"
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """All that a score depends on except its texts: model digest, precision and input policy."""
+        policy = f"standard/{self._policy}" + "/log-odds" * self._has_odds  # part of what is cached
+        return f"{self._digest(self.backend.files)}/{self.backend.precision}/{policy}"
+
+    def score(
+        self,
+        query: str,
+        documents: Sequence[str],
+        tuples: Sequence[tuple[int, ...]],
+        *,
+        deadline: Deadline = NEVER,
+    ) -> Scores:
+        if any(len(indices) != self.documents_each for indices in tuples):
+            raise ValueError(self.misuse)
+        read = self._builder.query(query)
+        pieces: dict[int, Pieces] = {}
+        held = max(1, WINDOW * WINDOW_TOKENS // max(WINDOW_TOKENS, self.card.max_tokens))
+        values = np.full(len(tuples), np.nan, dtype=np.float32)
+        odds = values.copy() if self._has_odds else None
+        failures: dict[int, str] = {}
+        reached = 0
+        while reached < len(tuples):
+            window = tuples[reached : reached + held]
+            outcome = self._compute(read, documents, pieces, window, deadline)
+            done = outcome.reached(len(window))
+            for at in range(done):
+                row = outcome.outputs.get(at)
+                logit = math.nan if row is None else self._logit(row)
+                if row is not None and math.isfinite(logit):
+                    values[reached + at] = logit
+                    if odds is not None:
+                        odds[reached + at] = self._calibrated(_log_odds(row))
+                else:
+                    reason = f"the score {logit} of {self.model} is not a finite number"
+                    failures[reached + at] = outcome.failures.get(at, reason)
+            reached += done
+            if done < len(window):
+                break
+        cuts = _cuts(read, pieces, tuples[:reached], len(tuples))
+        scores = Scores(values, failures, reached, odds=odds, cuts=cuts, inferences=reached, query_truncated=read.cut)
+        return replace(scores, truncated=len(scores.cut_documents(tuples)))
+
+    def _compute(
+        self,
+        query: Pieces,
+        documents: Sequence[str],
+        pieces: dict[int, Pieces],
+        tuples: Sequence[tuple[int, ...]],
+        deadline: Deadline,
+    ) -> Outcome:
+        """Return the head's outputs for tuples; a document is tokenised once, when a tuple first needs it."""
+        with self._batcher.call(deadline) as call:
+            for start in range(0, len(tuples), self.at_once):
+                if deadline.passed:
+                    break
+                some = tuples[start : start + self.at_once]
+                new = list(dict.fromkeys(at for indices in some for at in indices if at not in pieces))
+                read = self._builder.documents([documents[at] for at in new], query)
+                pieces |= zip(new, read, strict=True)
+                call.add([self._sequence(query, *(pieces[at] for at in indices)) for indices in some])
+            return call.result()
+
+    def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
+        """Return the token ids of a query and one document."""
+        return self._builder.mono(query, *documents)
+
+    def _logit(self, row: Row) -> float:
+        """Return the calibrated logit of a head's outputs ``(labels,)``."""
+        return self._calibrated(_log_odds(row) if self.card.head == "logits2" else row[-1])
+
+    @property
+    def _has_odds(self) -> bool:
+        return self.card.head == "next-sentence"
+
+    def _calibrated(self, raw: float) -> float:
+        return float(self.card.calibration.scale * raw + self.card.calibration.offset)
+
+
+def _log_odds(row: Row) -> float:
+    """Return z1 - z0 of two logits."""
+    return float(row[1] - row[0])
+
+
+def _cuts(
+    query: Pieces, pieces: dict[int, Pieces], tuples: Sequence[tuple[int, ...]], size: int
+) -> npt.NDArray[np.uint8]:
+    """Return `Scores.cuts` of the leading tuples of so many ``(size,)``."""
+    found = np.zeros(size, dtype=np.uint8)
+    for at, indices in enumerate(tuples):
+        found[at] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))
+    found[: len(tuples)] |= QUERY_CUT * query.cut
+    return found

@@ -1,0 +1,21 @@
+"""Duo models: query and two documents are read together, and give the logit of p_ij (duoBERT).
+
+Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
+"""
+
+from osrerank.scoring.cross_encoder import CrossEncoder
+from osrerank.scoring.inputs import Pieces, Tokens
+
+
+class Duo(CrossEncoder):
+    """Scores tuples ``(i, j)``: ``[CLS] q [SEP] d_i [SEP] d_j [SEP]`` gives the logit that i is more relevant than j.
+
+    All else is a cross-encoder's: batches, heads, calibration.
+    """
+
+    documents_each = 2
+    misuse = "a duo model scores pairs of documents; single documents need another kind"
+
+    def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
+        """Return the token ids of a query and two documents."""
+        return self._builder.duo(query, *documents)

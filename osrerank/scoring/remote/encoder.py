@@ -1,0 +1,90 @@
+"""An encoder whose documents are encoded by workers: texts go there, and vectors come back."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.errors import InferenceError
+from osrerank.scoring.bi_encoder import BiEncoder
+from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
+from osrerank.types.vectors import Floats
+from osrerank.vectors.record import Bits, Record, rows_of
+
+ANOTHER = "workers have another {model} than this process: install the same version on both, or give both one model"
+
+
+class RemoteEncoder:
+    """Encodes queries here, with a model of this process, and documents on workers that have the same model.
+
+    Args:
+        encoder: encodes queries, and compares.
+        workers: encode documents.
+        bits: of each number of a vector that workers send.
+    """
+
+    def __init__(self, encoder: BiEncoder, workers: RemoteScorer, bits: Bits) -> None:
+        self._encoder, self._workers, self._bits = encoder, workers, bits
+
+    @property
+    def model(self) -> str:
+        return self._encoder.model
+
+    @property
+    def identity(self) -> str:
+        return self._encoder.identity
+
+    @property
+    def key(self) -> str:
+        return self._encoder.key
+
+    @property
+    def dimensions(self) -> int:
+        return self._encoder.dimensions
+
+    @property
+    def advice(self) -> Advice:
+        return self._encoder.advice
+
+    def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
+        """Encode texts as `osrerank.types.Encoder.encode`.
+
+        Raises:
+            InferenceError: the workers have another model.
+            Overloaded, TaskFailed, WorkerError: as `RemoteScorer.score`.
+        """
+        if side == "query":
+            return self._encoder.encode(texts, side, deadline=deadline)
+        answer = self._workers.encode_documents(texts, bits=self._bits, dimensions=self.dimensions, deadline=deadline)
+        if answer.identity != self.identity:
+            raise InferenceError(ANOTHER.format(model=self.model), model=self.model)
+        rows = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
+        failures = {at: one for at, one in answer.found.items() if isinstance(one, str)}
+        records: dict[int, Record] = {}
+        for at, content in answer.found.items():
+            record = Record.parsed(memoryview(content))[0] if isinstance(content, bytes) else None
+            if record is not None and record.fits(self.dimensions, self._bits):
+                records[at] = record
+            else:
+                failures.setdefault(at, "the worker sent no vector of it")
+        if records:
+            rows[list(records)] = rows_of(list(records.values()))
+        return Vectors(rows, failures, frozenset(at for at, record in records.items() if record.cut))
+
+    def similarity(self, query: Floats, vectors: Floats) -> Floats:
+        return self._encoder.similarity(query, vectors)
+
+    def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        return self._encoder.probabilities(logits)
+
+    def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        return self._encoder.chunks(query, texts)
+
+    def find_workers(self, deadline: Deadline = NEVER) -> None:
+        """As of `osrerank.types.NeedsWorkers`."""
+        self._workers.find_workers(deadline)
+
+    def close(self) -> None:
+        self._workers.close()
+        self._encoder.close()

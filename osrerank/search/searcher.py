@@ -1,0 +1,250 @@
+"""What a client's searches need, and their steps, without input and output.
+
+`Searcher.search` yields each step - send a request, score - and is sent its result. The synchronous and the
+asynchronous client perform the steps and know nothing else of a search.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from opensearchpy import TransportError
+
+from osrerank.errors import ConfigError
+from osrerank.options.defaults import Defaults
+from osrerank.options.rerank import Rerank
+from osrerank.options.rm3 import Rm3
+from osrerank.retrieval.fields import CheckedNames, Fields, Wanted, named
+from osrerank.retrieval.found_fields import FoundFields
+from osrerank.retrieval.mapping import Leaf, leaves_of
+from osrerank.retrieval.query_text import build_query, searched_fields
+from osrerank.retrieval.requests import SideRequest
+from osrerank.retrieval.rm3 import expand
+from osrerank.search.calibrated import Calibrations
+from osrerank.search.call import (
+    NO_HITS,
+    Plain,
+    Refused,
+    RerankArgument,
+    Reranked,
+    Reranking,
+    decoded,
+    planned,
+)
+from osrerank.search.step import Scoring, SearchRequest, Step
+from osrerank.search.ubi import UbiRecords
+from osrerank.search.vectors import SideVectors
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from osrerank.stages.ordering import NO_TEXT
+from osrerank.types import Deadline, Encoder, Scorer
+
+NO_BODY: Mapping[str, Any] = {}
+Query = str | Mapping[str, Any] | None
+"""A text, a query-DSL clause, or None for the body's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a caller asks of a search.
+
+    Attributes:
+        query: text, a clause, or None for the body's.
+        body: the search body, decoded.
+        params: URL parameters.
+        index: the index or indices.
+        options: how it is reranked; None for not at all.
+        deadline: of the whole search.
+    """
+
+    query: Query
+    body: Mapping[str, Any]
+    params: Mapping[str, Any]
+    index: Any
+    options: Rerank | None
+    deadline: Deadline
+
+
+class Searcher:
+    """The models, defaults, fields, vectors, calibrations and records of a client's searches.
+
+    Safe to use from many threads.
+
+    Args:
+        settings: models, backend, threads, Redis.
+        defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
+        scorer: a scorer or an encoder of your own, used in place of the settings' model; the caller closes it.
+        duo_scorer: likewise, in place of the model that compares pairs.
+        clock: returns the seconds that deadlines are counted in.
+        is_embedded: whether the engine is the embedded one.
+
+    Attributes:
+        service: the models.
+        defaults: as given or read.
+        fields: finds the fields to search and to read.
+        calibrations: of the indices' probabilities.
+        records: what users were shown, for UBI.
+        vectors: side indices of document vectors; None where there are none.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        defaults: Defaults | None = None,
+        scorer: Scorer | Encoder | None = None,
+        duo_scorer: Scorer | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        is_embedded: bool = False,
+    ) -> None:
+        self.service = RerankService(settings, scorer, duo_scorer, clock)
+        self.defaults = defaults or Defaults.load(settings)
+        self.fields = FoundFields()
+        self.calibrations = Calibrations(settings)
+        self.records = UbiRecords(is_embedded=is_embedded)
+        self.vectors = SideVectors(is_embedded=is_embedded) if settings.vectors_index else None
+
+    def search(
+        self, query: Query, body: Any, params: Mapping[str, Any], *, index: Any, rerank: RerankArgument
+    ) -> Generator[Step, Any, Any]:
+        """Yield the steps of a search, each to be answered with its result, and return the response.
+
+        A step's ``TransportError`` is thrown into the generator. If OpenSearch refuses the first pass's request, or
+        answers it incompletely, the caller's own request is sent, too, and its response is marked.
+
+        Args:
+            query: text, a query-DSL clause, or None for the body's.
+            body: the caller's search body.
+            params: the caller's URL parameters.
+            index: the caller's index or indices.
+            rerank: the caller's options.
+
+        Raises:
+            ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to
+                raise.
+            ValueError: both a query and a body with a query are given.
+            ScoringError: reranking failed and ``on_failure`` is ``"raise"``.
+        """
+        defaults = self.defaults.of(index)
+        options = Rerank.of(rerank, defaults)
+        if options is None and query is None:
+            return (yield SearchRequest(Plain(body, dict(params))))
+        content = {} if body is None else decoded(body)
+        if options is None and not isinstance(query, str):
+            return (yield SearchRequest(Plain(_with_query(query, content, Fields()), dict(params))))
+        deadline = Deadline.after_ms(options.deadline_ms if options else None, self.service.clock)
+        asked = Asked(query, content, params, index, options, deadline)
+        fields = yield from self.fields_of(options or defaults, index, query=query, body=content)
+        answer = yield from self._searched(asked, fields)
+        if _reads_nothing(answer) or self.fields.is_outdated(index, answer):
+            again = yield from self.fields_of(options or defaults, index, query=query, body=content, anew=True)
+            if again != fields:  # the mapping has changed
+                fields = again
+                answer = yield from self._searched(asked, fields)
+        if said := answer["rerank"]["warnings"] if "rerank" in answer else fields.complaints(None):
+            self.fields.warn(index, [sentence for sentence in said if sentence not in fields.warnings])
+        return answer
+
+    def _searched(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Any]:
+        """Yield the steps of a search whose fields are known, and return the response."""
+        call = yield from self.planned(asked, fields)
+        response: Any
+        try:
+            response = yield SearchRequest(call)
+        except TransportError as error:
+            if not call.loss(error):
+                raise
+            response = error
+        # not in the handler, so that an error of this request has no second traceback
+        if isinstance(call, Reranked) and (reason := call.loss(response)):
+            own = call.fall_back(reason)
+            call, response = call.choose(response, own, (yield SearchRequest(own)))
+        return (yield from self.finished(call, response))
+
+    def planned(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Plain]:
+        """Yield the steps that a search needs before its request, usually none, and return its call."""
+        query, options = asked.query, asked.options
+        if options is not None and options.rm3 is not None:
+            query, options = yield from _expanded(asked, options, options.rm3, fields)
+        body = _with_query(query, asked.body, fields)
+        if options is None or options.is_first_pass:
+            return Plain(body, dict(asked.params))
+        thresholds = None
+        if options.cutoff is not None or options.min_probability is not None:
+            thresholds = yield from self.calibrations.of(fields.written_into(options), asked.index, self.service)
+        text = asked.query if isinstance(asked.query, str) else ""
+        by = Reranking(self.service, options, text, asked.deadline, fields)
+        return planned(by, body, asked.params, thresholds)
+
+    def finished(self, call: Plain, response: Any) -> Generator[Step, Any, Any]:
+        """Yield the steps that rerank and record a response, and return what becomes of it."""
+        if not isinstance(call, Refused | Reranked):
+            return response
+        if self.vectors is not None and isinstance(call, Reranked):
+            answer = yield from self.vectors.around(call, response)
+        else:
+            answer = yield Scoring(partial(call.finish, response))
+        return (yield from self.records.after(call.by.ubi, call.by, answer)) if call.by.ubi else answer
+
+    def fields_of(
+        self, options: Rerank, index: Any, *, query: Query = "", body: Mapping[str, Any] = NO_BODY, anew: bool = False
+    ) -> Generator[SideRequest, Any, Fields]:
+        """Yield the requests that are needed, usually none, and return what a search searches and reads.
+
+        Args:
+            options: of the search.
+            index: the caller's.
+            query: the caller's: a text that searches fields, a clause, or None for the body's.
+            body: the caller's, decoded.
+            anew: whether to look again.
+        """
+        own = None if isinstance(query, str) else searched_fields(body.get("query") if query is None else query)
+        teams = [one.fields for one in options.rankings[1:] if one.fields != options.fields]
+        others = tuple(name for names in teams for name in named(names))
+        defined: tuple[Leaf, ...] = ()
+        if "derived" in body or "runtime_mappings" in body:
+            leaves = leaves_of({"derived": body.get("derived"), "runtime": body.get("runtime_mappings")})
+            defined = tuple(leaves.values())
+        is_checked = isinstance(options.fields, CheckedNames)
+        wanted = Wanted(named(options.query_fields), named(options.fields), own, others, defined, is_checked)
+        return (yield from self.fields.of(index, wanted, anew=anew))
+
+
+def _expanded(
+    asked: Asked, options: Rerank, rm3: Rm3, fields: Fields
+) -> Generator[SideRequest, Any, tuple[Mapping[str, Any], Rerank]]:
+    """Yield the requests of query expansion, and return query and options after it.
+
+    Raises:
+        ConfigError: the query is not text.
+    """
+    if not isinstance(asked.query, str):
+        raise ConfigError(
+            "rm3 expands a query given as text: client.search(text, ...); for a query of your own leave rm3 out",
+            setting="rerank.rm3",
+            source="argument",
+        )
+    clause = yield from expand(asked.query, asked.index, rm3, asked.params, fields.searched)
+    return clause, replace(options, query=asked.query if options.query is None else options.query)
+
+
+def _with_query(query: Any, body: Mapping[str, Any], fields: Fields) -> Mapping[str, Any]:
+    """Return the body with the query in it: a text over the fields, or a clause, perhaps a query builder's object."""
+    if query is None:
+        return body
+    if "query" in body:
+        raise ValueError("search got a query and a body that has one too: give one of them")
+    if isinstance(query, str):
+        return {**body, "query": build_query(query, fields)}
+    return {**body, "query": dict(query.to_dict() if hasattr(query, "to_dict") else query)}
+
+
+def _reads_nothing(answer: Any) -> bool:
+    """Return whether a search found nothing, or nothing to read."""
+    marks = answer.get("rerank")
+    if marks is not None:
+        return marks["applied"] is False and str(marks["reason"]).startswith((NO_HITS, NO_TEXT))
+    total = (answer.get("hits") or {}).get("total")
+    return (total.get("value") if isinstance(total, Mapping) else total) == 0

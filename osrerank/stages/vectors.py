@@ -1,0 +1,154 @@
+"""Reranking by stored vectors: the query is encoded and compared with the documents', whatever their number."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.errors import DeadlineExceeded
+from osrerank.options.passages import Passages
+from osrerank.scoring.encoder_scorer import NOT_FINITE
+from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block
+from osrerank.stages.passages import judged_by_passages, lacks_words, text_of
+from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Span, Vectors
+from osrerank.types.vectors import Floats
+from osrerank.vectors.documents import DocumentRecords, DocumentVectors, Found
+from osrerank.vectors.record import rows_of
+
+WHOLE = Passages()
+"""How a document that is not cut is scored: by its only passage."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStage:
+    """Orders the top ``depth`` candidates by the similarity of query and document, of long ones by their passages'.
+
+    Documents without vectors are encoded, first passages of all before second ones. When the deadline cuts the stage
+    short, candidates without a vector stay below.
+
+    Attributes:
+        vectors: the source of the documents' vectors.
+        passages: how long documents are cut and their passages' scores aggregated; None for no cutting.
+        depth: how many candidates are compared (k0).
+        separator: between the title and a passage.
+        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
+        name: how the stage is called in traces and reports.
+    """
+
+    vectors: DocumentVectors
+    passages: Passages | None = None
+    depth: int = 100
+    separator: str = " "
+    budget_ms: float | None = None
+    name: str = "vectors"
+
+    @property
+    def encoder(self) -> Encoder:
+        """The model."""
+        return self.vectors.encoder
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
+        """Return the ranking with its top ``depth`` in the order of their similarities.
+
+        Raises:
+            DeadlineExceeded: no document has a vector in time.
+            InferenceError: no candidate has a vector at all.
+        """
+        deadline = deadline.within_ms(self.budget_ms)
+        if deadline.passed:
+            raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
+        compare = partial(self._compare, ranking.query.text, deadline)
+        return rank_block(self.encoder, ranking, compare, stage=self.name, depth=self.depth)
+
+    def text_of(self, candidate: Candidate) -> str | LongText:
+        """Return what is encoded of a candidate."""
+        if self.passages is None:
+            return candidate.text or ""
+        return text_of(candidate, self.passages, self.separator)
+
+    def _compare(
+        self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
+    ) -> Outcome:
+        encoding = self.vectors.encoded_query(query)
+        found = self.vectors.of([self.text_of(candidate) for candidate in readable], deadline)
+        encoded = encoding.result()
+        judged = self._judge(readable, found.documents, encoded)
+        if not judged:
+            failures = {at: why for at, one in enumerate(found.documents) for why in one.failures.values()}
+            raise nothing_scored(self.encoder, failures, stage=self.name)
+        return self._outcome(block, readable, found, judged, encoded)
+
+    def _judge(
+        self, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Vectors
+    ) -> list[Judged]:
+        """Return the candidates that have a vector, with their scores."""
+        there = [(at, turn) for at, document in enumerate(documents) for turn in sorted(document.records)]
+        if not there:
+            return []
+        rows = rows_of([documents[at].records[turn] for at, turn in there])
+        logits = self.encoder.similarity(query.rows[0], rows)
+        probabilities = self.encoder.probabilities(logits)
+        by_document: dict[int, list[int]] = {}
+        for number, (at, turn) in enumerate(there):
+            if np.isfinite(logits[number]):
+                by_document.setdefault(at, []).append(number)
+            else:
+                documents[at].failures[turn] = NOT_FINITE.format(model=self.encoder.model)
+        judged = []
+        for at, numbers in by_document.items():
+            spans = [documents[at].places[there[number][1]] for number in numbers]
+            judged.append(self._judged(readable[at], spans, logits[numbers], probabilities[numbers], documents[at]))
+        return judged
+
+    def _judged(
+        self,
+        candidate: Candidate,
+        spans: Sequence[Span | None],
+        logits: Floats,
+        probabilities: npt.NDArray[np.float64],
+        document: DocumentRecords,
+    ) -> Judged:
+        judged = judged_by_passages(candidate, spans, logits, probabilities, self.passages or WHOLE)
+        is_cut = any(record.cut for record in document.records.values())
+        if is_cut or (self.passages is not None and lacks_words(candidate, document.places, self.passages)):
+            return replace(judged, cut=True)
+        return judged
+
+    def _outcome(
+        self,
+        block: Sequence[Candidate],
+        readable: Sequence[Candidate],
+        found: Found,
+        judged: Sequence[Judged],
+        query: Vectors,
+    ) -> Outcome:
+        scored = {one.candidate.doc_id for one in judged}
+        failures = {
+            candidate.doc_id: next(iter(document.failures.values()))
+            for candidate, document in zip(readable, found.documents, strict=True)
+            if document.failures and candidate.doc_id not in scored
+        }
+        dealt_with = scored | failures.keys()
+        reached = next((at for at, one in enumerate(readable) if one.doc_id not in dealt_with), len(readable))
+        counts = {
+            "inferences": sum(len(document.records) for document in found.documents),
+            "encoded": found.encoded,
+            "known": found.known,
+            "truncated": sum(one.cut for one in judged),
+            "query_truncated": bool(query.cut),
+        }
+        attempt = Attempt(block, readable, judged, reached, failures)
+        return Outcome(attempt, counts, self._reasons(found.documents))
+
+    def _reasons(self, documents: Sequence[DocumentRecords]) -> list[str]:
+        """Return why not all documents, or not all of their passages, were compared."""
+        unit = "candidates" if self.passages is None else "passages"
+        asked = sum(len(document.places) for document in documents)
+        failed = sum(len(document.failures) for document in documents)
+        attempted = len({(at, turn) for at, one in enumerate(documents) for turn in (*one.records, *one.failures)})
+        reasons = [f"the deadline passed after {attempted} of {asked} {unit}"] if attempted < asked else []
+        if failed and self.passages is not None:
+            reasons.append(f"{failed} of {asked} passages could not be scored")
+        return reasons

@@ -1,0 +1,66 @@
+"""Turn settings into the store of document vectors, its precision and its secret."""
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import urlsplit
+
+from osrerank.errors import ConfigError
+from osrerank.settings import Settings
+from osrerank.vectors.file import file_store
+from osrerank.vectors.record import EXACT, PROFILES, Bits
+from osrerank.vectors.store import VectorStore
+
+MEGABYTE = 1_000_000
+SECRET_BYTES = 32
+LOCAL = frozenset({None, "localhost", "127.0.0.1", "::1"})
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStorage:
+    """How a bi-encoder's document vectors are stored; by default they are neither rounded nor stored.
+
+    Attributes:
+        store: where records are kept; None for nowhere.
+        bits: bits of each stored number.
+        secret: key of the records' digests; nobody can forge a record without it.
+    """
+
+    store: VectorStore | None = None
+    bits: Bits = EXACT
+    secret: bytes = b""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the storage that the settings describe; nothing is opened or created yet.
+
+        Raises:
+            ConfigError: the setting ``vectors`` is ``redis``, and no Redis is named.
+        """
+        store: VectorStore | None = None
+        most_bytes = int(settings.vectors_mb * MEGABYTE)
+        if settings.vectors == "file":
+            store = file_store(settings.vectors_folder, most_bytes=most_bytes, ttl_s=settings.vectors_ttl_s)
+        elif settings.vectors == "redis":
+            store = _redis(settings, most_bytes)
+        key = settings.vectors_key.get_secret_value().encode() if settings.vectors_key else b""
+        secret = hashlib.blake2b(key, digest_size=SECRET_BYTES).digest() if key else b""
+        return cls(store, PROFILES[settings.vectors_profile], secret)
+
+
+def _redis(settings: Settings, most_bytes: int) -> VectorStore:
+    from osrerank.vectors.redis import RedisStore  # noqa: PLC0415 - imports redis
+
+    if settings.vectors_redis_url is None:
+        reason = "OSRERANK_VECTORS is redis, and no Redis is named: set OSRERANK_VECTORS_REDIS_URL"
+        raise ConfigError(reason, setting="vectors_redis_url", source="OSRERANK_VECTORS_REDIS_URL")
+    url = settings.vectors_redis_url.get_secret_value()
+    host = urlsplit(url).hostname
+    if url.startswith("redis:") and host not in LOCAL:
+        logger.warning(
+            "[vectors-in-clear] vectors go to %s without TLS, and they reveal the documents: use rediss://", host
+        )
+    return RedisStore(url, most_bytes=most_bytes, ttl_s=settings.vectors_ttl_s)

@@ -1,0 +1,289 @@
+"""The vectors of documents: read where they are stored, and computed for the documents that have none.
+
+A similarity is always computed from the stored form, the record: a document without one is encoded and rounded first.
+So the first and the second search give bitwise equal scores.
+"""
+
+import copy
+import functools
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import numpy as np
+
+from osrerank._platform import renew_after_fork, usable_cores
+from osrerank._threads import DaemonThreads
+from osrerank.errors import InferenceError, OsrerankError
+from osrerank.types import NEVER, Deadline, Encoder, LongText, Span, Vectors
+from osrerank.types.vectors import Part, in_turns
+from osrerank.vectors.background import Background
+from osrerank.vectors.configured import VectorStorage
+from osrerank.vectors.long_record import LongRecord
+from osrerank.vectors.record import Record
+from osrerank.vectors.records import FetchedVectors, Kept, Records
+from osrerank.vectors.store import VECTORS_OFF, VectorStore
+
+MOST_LATE, MOST_LATE_CALLS = 256, 4
+"""How many documents of a call may be encoded after its deadline, and how many such calls may be queued."""
+
+logger = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """The vectors of some documents.
+
+    Attributes:
+        documents: of each text its vectors, or why it has none.
+        known: how many texts, or passages of texts, had a record.
+        encoded: how many were encoded now.
+    """
+
+    documents: "list[DocumentRecords]"
+    known: int
+    encoded: int
+
+
+class Remembered(NamedTuple):
+    """What `DocumentVectors.remember` did.
+
+    Attributes:
+        texts: how many documents, or passages of documents, were given.
+        encoded: how many of these had no record and were encoded.
+    """
+
+    texts: int
+    encoded: int
+
+
+class DocumentVectors:
+    """The source of one model's document vectors. Safe to use from many threads.
+
+    Args:
+        encoder: encodes queries, and documents without a record; the caller closes it.
+        storage: where records are kept, and the bits of each number; without it nothing is kept or rounded.
+    """
+
+    def __init__(self, encoder: Encoder, storage: VectorStorage | None = None) -> None:
+        self.encoder = encoder
+        self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage())
+        self._late = Background(MOST_LATE_CALLS)
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Start new threads in a forked child, because the old ones stay with the parent."""
+        self._threads = DaemonThreads(usable_cores(), "osrerank-query")
+        self._closed = threading.Event()
+
+    @property
+    def store(self) -> VectorStore | None:
+        """Where records are kept; None if they are not kept."""
+        return self.records.store
+
+    def with_fetched(self, fetched: FetchedVectors) -> "DocumentVectors":
+        """Return this source for one search, which has fetched records and gets those that it lacked."""
+        bound = copy.copy(self)
+        bound.records = self.records.with_fetched(fetched)
+        return bound
+
+    def encoded_query(self, query: str) -> Future[Vectors]:
+        """Start to encode a query in another thread, so that records can be read meanwhile.
+
+        Raises:
+            InferenceError: the source is closed.
+        """
+        try:
+            return self._threads.submit(self.encoder.encode, [query], "query")
+        except RuntimeError as error:
+            raise InferenceError(f"{self.encoder.model} is closed", model=self.encoder.model) from error
+
+    def of(self, texts: Sequence[str | LongText], deadline: Deadline = NEVER) -> Found:
+        """Return the vectors of texts. Those that had no record are encoded until the deadline, and stored.
+
+        What the deadline cut off is encoded afterwards, in the background.
+
+        Raises:
+            ScoringError, WorkerError: no text has vectors.
+        """
+        keys = self.records.keys_of(texts)
+        kept = self.records.known(keys)
+        documents = [DocumentRecords(text, kept.get(key)) for text, key in zip(texts, keys, strict=True)]
+        known = sum(len(document.records) for document in documents)
+        lacking = {key: document for key, document in zip(keys, documents, strict=True) if document.parts}
+        if not lacking:
+            return Found(documents, known, 0)
+        encoded = self._fill([document for document in documents if document.parts], deadline, alone=not known)
+        new = {key: record for key, document in lacking.items() if (record := document.kept) is not None}
+        if new:
+            self.records.keep(new)
+        if not deadline.is_withdrawn:
+            self._catch_up([document.text for document in documents if document.is_cut_off])
+        return Found(documents, known, encoded)
+
+    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
+        """Return the keys of texts' records."""
+        return self.records.keys_of(texts)
+
+    def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Return those keys whose records the search brought or the store has."""
+        return set(self.records.known(keys))
+
+    def cost_of(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
+        """Return the seconds that it takes to compute texts' records, and their bytes; the records are not kept.
+
+        Raises:
+            InferenceError: a text could not be encoded.
+        """
+        began = time.perf_counter()
+        made, _ = self._made(dict(zip(self.keys_of(texts), texts, strict=True)), NEVER)
+        took_s = time.perf_counter() - began
+        return took_s, sum(map(len, self.records.contents(made).values()))
+
+    def remember(
+        self, texts: Sequence[str | LongText], second: VectorStore | None = None, deadline: Deadline = NEVER
+    ) -> Remembered:
+        """Compute and store the missing records of texts.
+
+        Args:
+            texts: as the model reads them.
+            second: another store, which also gets the records that are not missing.
+            deadline: until when they are computed.
+
+        Raises:
+            InferenceError: a text could not be encoded.
+            OsrerankError: a store accepts no records, or there is none.
+        """
+        if self.store is None and second is None:
+            raise OsrerankError(VECTORS_OFF)
+        wanted = dict(zip(self.keys_of(texts), texts, strict=True))
+        brought = {} if second is None else self.records.read_from(second, list(wanted))
+        stored = self.records.known([key for key in wanted if key not in brought])
+        known = {**brought, **stored}
+        records, encoded = self._made({key: text for key, text in wanted.items() if key not in known}, deadline)
+        for store, lacking in ((self.store, records), (second, {**stored, **records})):
+            if store is not None and lacking and not self.records.write(store, lacking):
+                raise OsrerankError(f"the {store.name} of document vectors accepted nothing; the log says why")
+        return Remembered(sum(map(_passages, {**known, **records}.values())), encoded)
+
+    def close(self) -> None:
+        """Wait for what is being written, and release the store; what a deadline cut off is encoded no more."""
+        self._closed.set()
+        self._late.close()
+        self._threads.close()
+        self.records.close()
+
+    def _fill(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
+        """Compute the records that documents lack, equal passages only once; return how many were computed.
+
+        The documents take turns, so that a deadline leaves each some passages.
+        """
+        places: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for at, turn in in_turns([len(document.parts) for document in documents]):
+            places[documents[at].parts[turn][0]].append((at, turn))
+        vectors = self._encode(list(places), deadline, alone=alone)
+        is_there = [bool(np.isfinite(row).all()) for row in vectors.rows]
+        for number, same in enumerate(places.values()):
+            if is_there[number]:
+                record = Record.of(vectors.rows[number], self.records.bits, cut=number in vectors.cut)
+                for at, turn in same:
+                    documents[at].records[turn] = record
+            elif number in vectors.failures:
+                for at, turn in same:
+                    documents[at].failures[turn] = vectors.failures[number]
+        return sum(is_there)
+
+    def _encode(self, texts: Sequence[str], deadline: Deadline, *, alone: bool) -> Vectors:
+        """Return the vectors of texts; if none can be computed, every text has failed.
+
+        Args:
+            texts: texts without records.
+            deadline: of the call.
+            alone: whether no other text has a record; then the error is raised.
+        """
+        try:
+            return self.encoder.encode(texts, "document", deadline=deadline)
+        except OsrerankError as error:
+            if alone:
+                raise
+            nothing = np.full((len(texts), self.encoder.dimensions), np.nan, dtype=np.float32)
+            return Vectors(nothing, dict.fromkeys(range(len(texts)), str(error)))
+
+    def _made(self, texts: Mapping[bytes, str | LongText], deadline: Deadline) -> tuple[dict[bytes, Kept], int]:
+        """Compute the records of texts; return them, and how many texts or passages were encoded.
+
+        Raises:
+            InferenceError: a text could not be encoded.
+        """
+        documents = {key: DocumentRecords(text, None) for key, text in texts.items()}
+        made = self._fill(list(documents.values()), deadline, alone=True) if documents else 0
+        for document in documents.values():
+            if document.failures:
+                raise InferenceError(next(iter(document.failures.values())), model=self.encoder.model)
+        return {key: kept for key, document in documents.items() if (kept := document.kept) is not None}, made
+
+    def _catch_up(self, texts: Sequence[str | LongText]) -> None:
+        """Compute in the background the records that a deadline cut off."""
+        if texts and self.store is not None:
+            self._late.submit(functools.partial(self._remember_late, texts[:MOST_LATE]))
+
+    def _remember_late(self, texts: Sequence[str | LongText]) -> None:
+        try:
+            self.remember(texts, deadline=Deadline(withdrawn=self._closed.is_set))
+        except OsrerankError as error:
+            logger.info("the vectors of %d documents were not computed after a deadline: %s", len(texts), error)
+
+
+class DocumentRecords:
+    """A text with the records of its passages, by their number; without a record it is split into passages.
+
+    Args:
+        text: as given.
+        kept: its record, if it is known.
+
+    Attributes:
+        records: of its passages, by number.
+        failures: number of a passage -> why it could not be encoded.
+        parts: its passages as the model reads them, where it had no record.
+        places: the span of each passage; None for the whole text.
+    """
+
+    __slots__ = ("failures", "parts", "places", "records", "text")
+
+    def __init__(self, text: str | LongText, kept: Kept | None) -> None:
+        self.text = text
+        self.records: dict[int, Record] = {}
+        self.failures: dict[int, str] = {}
+        self.parts: Sequence[Part] = ()
+        self.places: Sequence[Span | None] = [None]
+        if isinstance(text, LongText) and isinstance(kept, LongRecord):
+            self.records, self.places = dict(enumerate(kept.passages)), kept.places
+        elif isinstance(text, LongText):
+            self.parts = text.cut()
+            self.places = [place for _, place in self.parts]
+        elif isinstance(kept, Record):
+            self.records = {0: kept}
+        else:
+            self.parts = [(text, None)]
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether a deadline left a passage without a record or a failure."""
+        return len(self.records) + len(self.failures) < len(self.places)
+
+    @property
+    def kept(self) -> Kept | None:
+        """Its record; None while a passage lacks one."""
+        if len(self.records) < len(self.places):
+            return None
+        if not isinstance(self.text, LongText):
+            return self.records[0]
+        return LongRecord([self.records[turn] for turn in range(len(self.places))], self.places)
+
+
+def _passages(kept: Kept) -> int:
+    return len(kept.passages) if isinstance(kept, LongRecord) else 1

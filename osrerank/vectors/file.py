@@ -1,0 +1,365 @@
+"""Store records in LMDB files that a machine's processes share, with many readers and one writer at a time.
+
+The files are generations. Records are written to the youngest; when that has half of the bytes allowed, or is half as
+old as records may get, a new one is begun and all but two are deleted. So reading writes nothing, and the bound holds.
+"""
+
+import logging
+import os
+import shutil
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osrerank._pause import Answer
+from osrerank._platform import renew_after_fork
+from osrerank.vectors.store import REST_S, Guard, Size
+
+NAME, PATTERN = "vectors-{:06d}.lmdb", "vectors-*.lmdb"
+OLDER, OLDER_FOLDER = "states-", "states"
+"""Prefix of 0.2's files, and their folder's name; the records in them are the same."""
+PRUNED = "pruned-{}"
+"""Folder for the records that a process keeps while it prunes."""
+GENERATIONS = 2
+CREATED = b"created"
+"""Key of the time at which a generation was begun, in seconds; records have longer keys."""
+MOST_READERS = 1024
+"""Threads of all processes that may read at once."""
+MOUNTS = Path("/proc/self/mounts")
+REMOTE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs"})
+"""Network file systems: LMDB does not support files that several machines map."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Generation:
+    """An open LMDB file.
+
+    Attributes:
+        number: the number in its name.
+        inode: tells the file from a later one of the same name.
+        created_s: when it was begun, in seconds of the wall clock.
+        environment: LMDB's. It is closed when nothing refers to it any more, so not while another thread reads.
+    """
+
+    number: int
+    inode: int
+    created_s: float
+    environment: Any
+
+
+class FileStore:
+    """Records in a folder, used by all processes of one user. Safe to use from many threads, and after a fork.
+
+    A process may have only one for each folder: `file_store` returns it.
+
+    Args:
+        folder: created if missing, for this user only.
+        most_bytes: what all files together may take.
+        ttl_s: most seconds that a record is kept.
+        rest_s: pause after a failure of reading, or of writing, in seconds.
+        clock: returns seconds of the wall clock, which processes share.
+    """
+
+    name = "file"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        most_bytes: int,
+        ttl_s: float,
+        rest_s: float = REST_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.folder = folder
+        self._clock = clock
+        self._most = most_bytes
+        self._ttl_s = ttl_s
+        self._guard = Guard(self.name, str(folder), rest_s)
+        self._generations: tuple[_Generation, ...] = ()
+        self._changed_ns = -1
+        self._opening, self._writing = threading.RLock(), threading.Lock()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child, close what the parent opened; the first use reopens it."""
+        self._opening, self._writing = threading.RLock(), threading.Lock()
+        for generation in self._generations:
+            generation.environment.close()
+        self._generations, self._changed_ns = (), -1
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        return self._guard.read.attempt(lambda: self._at_its_size(lambda: self._read(keys)), {})
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        if not records:
+            return 0
+        return self._guard.write.attempt(lambda: self._at_its_size(lambda: self._write(records)), 0)
+
+    def size(self) -> Size:
+        with self._asked():
+            return self._size()
+
+    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
+        with self._asked():
+            return self._prune(kept)
+
+    def drop(self) -> int:
+        with self._asked():
+            return self._drop()
+
+    def _asked(self) -> AbstractContextManager[None]:
+        import lmdb  # noqa: PLC0415 - only for those who use vectors
+
+        return self._guard.asked(OSError, lmdb.Error)
+
+    def close(self) -> None:
+        with self._opening:
+            self._generations, self._changed_ns = (), -1
+
+    def _at_its_size(self, call: Callable[[], Answer]) -> Answer:
+        """Return the call's result, retrying once if a process with a larger bound has grown a file meanwhile."""
+        import lmdb  # noqa: PLC0415 - only for those who use vectors
+
+        try:
+            return call()
+        except lmdb.MapResizedError:
+            self.close()
+        return call()  # outside the handler: the exception refers to what was open
+
+    def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        return self._found(self._open(), keys)
+
+    def _found(self, generations: Iterable[_Generation], keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
+        for generation in generations:
+            if self._clock() - generation.created_s > self._ttl_s:
+                continue
+            with generation.environment.begin() as reading:
+                records = ((key, reading.get(key)) for key in keys if key not in found)
+                found |= {key: record for key, record in records if record is not None}
+        return found
+
+    def _write(self, records: Mapping[bytes, bytes]) -> int:
+        import lmdb  # noqa: PLC0415 - only for those who use vectors
+
+        with self._writing:
+            generations = self._open(make=True)
+            if not generations or self._clock() - generations[0].created_s > self._ttl_s / 2:
+                generations = self._begin()
+            try:
+                _put(generations[0].environment, records)
+            except lmdb.MapFullError:
+                _put(self._begin()[0].environment, records)
+        return len(records)
+
+    def _size(self) -> Size:
+        records = sum(one.environment.stat()["entries"] - 1 for one in self._open())
+        return Size(records, sum(file.stat().st_size for file in self.folder.glob(PATTERN)), self._most)
+
+    def _prune(self, kept: Iterable[Sequence[bytes]]) -> int:
+        """Copy the kept records to a new folder, dated as the oldest generation, and replace the old files by it.
+
+        Nothing changes before that, so a failure leaves everything as it was.
+        """
+        with self._writing:
+            before = self._open()
+            if not before:
+                return 0
+            copy = FileStore(
+                self.folder / PRUNED.format(os.getpid()), most_bytes=self._most, ttl_s=self._ttl_s, clock=self._clock
+            )
+            try:
+                for keys in kept:
+                    if records := self._found(before, keys):
+                        copy._write(records)
+                count = copy._size().records
+                files = copy._finished(min(one.created_s for one in before))
+                self._replace(files, before[0].number + 1)
+                return count
+            finally:
+                shutil.rmtree(copy.folder, ignore_errors=True)
+
+    def _finished(self, created_s: float) -> list[Path]:
+        """Date all generations to a time of the wall clock, close them, and return their files, the oldest first."""
+        generations = self._open()
+        for one in generations:
+            _put(one.environment, {CREATED: str(created_s).encode()})
+            one.environment.close()
+        self._generations = ()
+        return [self.folder / NAME.format(one.number) for one in reversed(generations)]
+
+    def _replace(self, files: Sequence[Path], number: int) -> None:
+        """Move files here as the generations from ``number`` on, and delete all others."""
+        with self._opening:
+            names = [NAME.format(number + place) for place in range(len(files))]
+            for file, name in zip(files, names, strict=True):
+                file.rename(self.folder / name)
+            for file in self.folder.glob(PATTERN):
+                if file.name not in names:
+                    _delete(file)
+            self._generations, self._changed_ns = (), -1
+
+    def _drop(self) -> int:
+        with self._writing:
+            count = self._size().records + self.older()
+            self._begin(keep=1)
+            for file in older_folder(self.folder).glob(f"{OLDER}*.lmdb"):
+                _delete(file)
+        return count
+
+    def older(self) -> int:
+        older = older_folder(self.folder)
+        if older == self.folder or not any(older.glob(f"{OLDER}*.lmdb")):
+            return 0
+        with self._asked():
+            return sum(_records_in(file) for file in older.glob(f"{OLDER}*.lmdb"))
+
+    def _open(self, *, make: bool = False) -> tuple[_Generation, ...]:
+        """Return the generations, the youngest first, reopened if the folder has changed."""
+        if make and not self.folder.is_dir() and not _take_over_folder(self.folder):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._opening:
+            try:
+                changed_ns = self.folder.stat().st_mtime_ns
+            except FileNotFoundError:
+                if not _take_over_folder(self.folder):
+                    self._generations, self._changed_ns = (), -1
+                    return ()
+                changed_ns = self.folder.stat().st_mtime_ns
+            if changed_ns != self._changed_ns:
+                _refuse_remote(self.folder)
+                _take_over_files(self.folder)
+                files = sorted(self.folder.glob(PATTERN), reverse=True)[:GENERATIONS]
+                self._generations = tuple(self._opened(file) for file in files)
+                self._changed_ns = self.folder.stat().st_mtime_ns  # opening may make a file for locks
+            return self._generations
+
+    def _opened(self, file: Path) -> _Generation:
+        """Return a file's generation, opened unless it is open: LMDB does not allow opening a file twice."""
+        number = int(file.stem.rpartition("-")[2])
+        if file.exists():
+            for one in self._generations:
+                if (one.number, one.inode) == (number, file.stat().st_ino):
+                    return one
+        import lmdb  # noqa: PLC0415 - only for those who use vectors
+
+        environment = lmdb.open(
+            str(file),
+            subdir=False,
+            map_size=max(self._most // GENERATIONS, file.stat().st_size if file.exists() else 0),
+            max_readers=MOST_READERS,
+            mode=0o600,
+            metasync=False,
+            readahead=False,
+        )
+        environment.reader_check()  # frees the reader slots of killed processes
+        with environment.begin() as reading:
+            created = reading.get(CREATED)
+        if created is None:
+            with environment.begin(write=True) as writing:
+                writing.put(CREATED, str(self._clock()).encode(), overwrite=False)
+                created = writing.get(CREATED, b"0")
+        return _Generation(number, file.stat().st_ino, float(created), environment)
+
+    def _begin(self, keep: int = GENERATIONS) -> tuple[_Generation, ...]:
+        """Begin a generation, and delete all but the ``keep`` youngest."""
+        with self._opening:
+            before = self._open(make=True)
+            young = self._opened(self.folder / NAME.format(before[0].number + 1 if before else 1))
+            self._generations = (young, *before)[:keep]
+            self._delete_others()
+            return self._generations
+
+    def _delete_others(self) -> None:
+        """Delete the generations that are not used any more."""
+        kept = {NAME.format(one.number) for one in self._generations}
+        for file in self.folder.glob(PATTERN):
+            if file.name not in kept:
+                _delete(file)
+        self._changed_ns = self.folder.stat().st_mtime_ns
+
+
+_stores: "weakref.WeakValueDictionary[Path, FileStore]" = weakref.WeakValueDictionary()
+_making = threading.Lock()
+
+
+def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
+    """Return this process's one store of a folder; the first call sets its bounds."""
+    with _making:
+        place = folder.expanduser().resolve()
+        store = _stores.get(place)
+        if store is None:
+            store = _stores[place] = FileStore(place, most_bytes=most_bytes, ttl_s=ttl_s)
+        return store
+
+
+def older_folder(folder: Path) -> Path:
+    """Return the folder in which 0.2 kept what this folder has now."""
+    return folder.with_name(OLDER_FOLDER)
+
+
+def _take_over_folder(folder: Path) -> bool:
+    """Rename 0.2's folder to this one, which does not exist yet; return whether there was one."""
+    older = older_folder(folder)
+    if folder == older or not any(older.glob(f"{OLDER}*.lmdb")):
+        return False
+    with suppress(FileNotFoundError):  # another process was faster
+        older.rename(folder)
+        logger.warning("[vectors-taken-over] 0.2's document vectors were moved from %s to %s", older, folder)
+    return folder.is_dir()
+
+
+def _take_over_files(folder: Path) -> None:
+    """Give files that 0.2 wrote today's names, unless these are taken."""
+    for file in sorted(folder.glob(f"{OLDER}*")):
+        wanted = file.with_name(file.name.replace(OLDER, "vectors-", 1))
+        if not wanted.exists():
+            with suppress(FileNotFoundError):
+                file.rename(wanted)
+
+
+def _records_in(file: Path) -> int:
+    import lmdb  # noqa: PLC0415 - only for those who use vectors
+
+    with lmdb.open(str(file), subdir=False, readonly=True, lock=False) as environment:
+        return int(environment.stat()["entries"]) - 1
+
+
+def _put(environment: Any, records: Mapping[bytes, bytes]) -> None:
+    with environment.begin(write=True) as writing:
+        for key, record in records.items():
+            writing.put(key, record)
+
+
+def _delete(file: Path) -> None:
+    """Delete a generation; if the system refuses because it is open, a later call does."""
+    for one in (file, file.with_name(f"{file.name}-lock")):
+        with suppress(OSError):
+            one.unlink(missing_ok=True)
+
+
+def _refuse_remote(folder: Path) -> None:
+    """Refuse a folder that other machines may use, too.
+
+    Raises:
+        OSError: it is on a network file system.
+    """
+    if (kind := _file_system(folder)) in REMOTE_SYSTEMS:
+        raise OSError(f"it is on a network file system ({kind}); name a local folder with OSRERANK_VECTORS_FOLDER")
+
+
+def _file_system(folder: Path) -> str:
+    """Return the kind of a folder's file system, empty if unknown."""
+    if not MOUNTS.exists():
+        return ""
+    lines = (line.split() for line in MOUNTS.read_text("utf-8", "replace").splitlines())
+    mounts = {Path(fields[1].replace("\\040", " ")): fields[2] for fields in lines}
+    return next((mounts[place] for place in (folder, *folder.parents) if place in mounts), "")

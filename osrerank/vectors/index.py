@@ -1,0 +1,116 @@
+"""Store records in a side index, ``NAME-osrerank-vectors``, beside the index NAME on the same engine.
+
+So the cluster shards and replicates the vectors, and every machine that searches finds them. The application's
+documents are never written, so no right to write them is needed. A document's id is the record's key, and its only
+field is the record: on OpenSearch a binary doc value, neither in ``_source`` nor indexed; on the embedded engine in
+``_source``. The index is hidden, so the application's patterns do not match it.
+"""
+
+import base64
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+SUFFIX, OLDER_SUFFIX = "-osrerank-vectors", "-osrerank-states"
+"""Suffixes of side indices: today's, and that of 0.2, whose records are the same."""
+FIELD = "record"
+READ_AT_ONCE = 250
+"""Records per read request: some 100 KB in the profile ``standard``."""
+BULK_BYTES = 4 << 20
+"""Approximate bytes of records per bulk request."""
+KEEP_ALIVE = "5m"
+EXISTS = "resource_already_exists_exception"
+
+logger = logging.getLogger(__name__)
+
+
+def side_index(index: str) -> str:
+    """Return the name of an index's side index."""
+    return f"{index}{SUFFIX}"
+
+
+class Form(NamedTuple):
+    """The requests that an engine understands, and how to read its answers.
+
+    Attributes:
+        is_embedded: whether it is the embedded engine.
+    """
+
+    is_embedded: bool
+
+    def settings(self) -> dict[str, Any]:
+        """Return the body that creates a side index."""
+        if self.is_embedded:
+            return {"settings": {"index": {"hidden": True}}, "mappings": {"dynamic": False, "properties": {}}}
+        binary = {"type": "binary", "doc_values": True}
+        mapping = {"dynamic": False, "_source": {"enabled": False}, "properties": {FIELD: binary}}
+        return {"settings": {"index": {"hidden": True, "auto_expand_replicas": "0-1"}}, "mappings": mapping}
+
+    def reading(self, indices: Iterable[str], keys: Sequence[bytes]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """Return the path, URL parameters and body of a POST that reads records of side indices."""
+        names, ids = sorted(indices), [key.hex() for key in keys]
+        if self.is_embedded:
+            return "/_mget", {}, {"docs": [{"_index": name, "_id": one} for name in names for one in ids]}
+        body = {
+            "size": len(ids),
+            "query": {"ids": {"values": ids}},
+            **self.wanted(),
+            "track_total_hits": False,
+            "sort": ["_doc"],
+        }
+        return f"/{','.join(names)}/_search", {"ignore_unavailable": "true", "search_pipeline": "_none"}, body
+
+    def found(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
+        """Return the records in an answer to `reading`, by key; anything else is left out."""
+        return self.records(answer["docs"] if self.is_embedded else answer["hits"]["hits"])
+
+    def wanted(self) -> dict[str, Any]:
+        """Return the part of a search's body that asks for records."""
+        return {} if self.is_embedded else {"docvalue_fields": [FIELD], "_source": False}
+
+    def records(self, entries: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
+        """Return the records in hits, by key; anything else is left out."""
+        read = (self._entry(entry) for entry in entries)
+        return {key: record for key, record in read if record}
+
+    def _entry(self, entry: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        place = entry.get("_source") if self.is_embedded else entry.get("fields")
+        content = (place or {}).get(FIELD, "")
+        try:
+            encoded: str = content[0] if isinstance(content, list) else content
+            whole = encoded + "=" * (-len(encoded) % 4)  # OpenSearch gives doc values without the padding
+            return bytes.fromhex(entry["_id"]), base64.b64decode(whole, validate=True)
+        except (AttributeError, IndexError, TypeError, ValueError):  # somebody else wrote it
+            return b"", b""
+
+
+def writing(index: str, records: Mapping[bytes, bytes]) -> Iterator[str]:
+    """Yield the bodies of bulk requests that write records to a side index."""
+    lines: list[str] = []
+    size = 0
+    for key, record in records.items():
+        action, document = {"index": {"_index": index, "_id": key.hex()}}, {FIELD: base64.b64encode(record).decode()}
+        lines.append(f"{json.dumps(action)}\n{json.dumps(document)}\n")
+        size += len(record)
+        if size >= BULK_BYTES:
+            yield "".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield "".join(lines)
+
+
+def refusal(answer: Mapping[str, Any], action: str = "index") -> str:
+    """Return why a bulk request refused records, without quoting them; empty if it accepted all.
+
+    Args:
+        answer: to the request.
+        action: what it asked for; what is deleted may be gone already.
+    """
+    accepted = (404,) if action == "delete" else ()
+    lines = [line[action] for line in answer["items"]]
+    refused = [line for line in lines if line["status"] >= 300 and line["status"] not in accepted]
+    if not refused:
+        return ""
+    kind = (refused[0].get("error") or {}).get("type", "unknown")
+    return f"{len(refused)} of {len(answer['items'])} records were refused: {kind}"

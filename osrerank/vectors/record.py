@@ -1,0 +1,162 @@
+"""A document's record: its vector in a few hundred bytes.
+
+The bytes of a record in order, all numbers little-endian:
+
+| bytes | content |
+|---|---|
+| 4 | ``ORS1`` |
+| 1 | bits of each number of the vector: 32 or 8 |
+| 1 | 0 |
+| 1 | 1 if the text was cut to the model's length, else 0 |
+| 1 | 0 |
+| 2 | hidden size |
+| 2 | 0 |
+| 2 | scale of the vector, fp16; absent with 32 bits |
+| hidden or 4 * hidden | the vector, in 8 or 32 bits |
+| 16 | BLAKE2b of the record's key and all bytes before; keyed if there is a secret |
+"""
+
+import hashlib
+import hmac
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+MAGIC = b"ORS1"
+HEADER = struct.Struct("<4sBBBxHH")
+DIGEST_BYTES = 16
+LARGEST = 127
+"""The largest integer in an 8-bit vector; the smallest is its negative."""
+PERSON = b"osrerank-vectors"
+"""BLAKE2b's personalisation: other programs that use the same secret get other digests."""
+
+FLOAT16, FLOAT32, INT8 = (np.dtype(name) for name in ("<f2", "<f4", "i1"))
+
+Bits = Literal[32, 8]
+Floats = npt.NDArray[np.float32]
+
+EXACT: Bits = 32
+ROUNDED: Bits = 8
+PROFILES: dict[str, Bits] = {"exact": EXACT, "standard": ROUNDED}
+"""Value of the setting ``vectors_profile`` -> bits of each stored number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A text's vector in the form in which it is stored.
+
+    Attributes:
+        vector: ``(hidden,)``, float32 or int8.
+        scale: what an int8 vector is multiplied by; 1 for float32.
+        cut: whether the text was longer than the model reads.
+    """
+
+    vector: npt.NDArray[np.float32] | npt.NDArray[np.int8]
+    scale: float
+    cut: bool
+
+    @property
+    def bits(self) -> Bits:
+        """Bits of each number of the vector."""
+        return EXACT if self.vector.dtype == FLOAT32 else ROUNDED
+
+    @classmethod
+    def of(cls, vector: Floats, bits: Bits, *, cut: bool) -> Self:
+        """Return the record of a text's vector, float32 ``(hidden,)`` of norm 1."""
+        if bits == EXACT:
+            return cls(vector, 1.0, cut)
+        largest = np.abs(vector).max(initial=0)
+        scale = np.maximum(largest / LARGEST, np.finfo(np.float16).tiny).astype(np.float16)
+        integers = np.rint(vector / scale.astype(np.float32))
+        return cls(np.clip(integers, -LARGEST, LARGEST).astype(np.int8), float(scale), cut)
+
+    @classmethod
+    def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
+        """Return the record that `write` made with this key and this secret; None for any other bytes.
+
+        Without a secret anybody can compute a digest, so all values are checked.
+        """
+        body = unsealed(content, key, secret)
+        record, length = cls.parsed(body) if body is not None else (None, 0)
+        return record if body is not None and length == len(body) else None
+
+    @classmethod
+    def parsed(cls, body: memoryview) -> tuple[Self | None, int]:
+        """Return the record, without digest, at the start of some bytes, and its length; None if there is no record."""
+        nothing = None, 0
+        if len(body) < HEADER.size:
+            return nothing
+        magic, bits, layers, cut, hidden, rows = HEADER.unpack_from(body)
+        if magic != MAGIC or bits not in PROFILES.values() or layers or rows:
+            return nothing
+        length = _body_bytes(bits, hidden)
+        if len(body) < length:
+            return nothing
+        vector: npt.NDArray[Any]
+        if bits == EXACT:
+            vector, scale = np.frombuffer(body, FLOAT32, hidden, HEADER.size), 1.0
+        else:
+            scale = float(np.frombuffer(body, FLOAT16, 1, HEADER.size)[0])
+            vector = np.frombuffer(body, INT8, hidden, HEADER.size + FLOAT16.itemsize)
+        if not math.isfinite(scale) or not vector.any() or not np.isfinite(vector).all():
+            return nothing
+        return cls(vector, scale, bool(cut)), length
+
+    def fits(self, hidden: int, bits: Bits) -> bool:
+        """Return whether the record's vector has this size and this many bits for each number."""
+        return self.bits == bits and len(self.vector) == hidden
+
+    def write(self, key: bytes, secret: bytes = b"") -> bytes:
+        """Return the record as bytes with a digest, for `read`.
+
+        Args:
+            key: the record's key; `read` refuses the bytes under any other.
+            secret: key of the digest, so that only its owner can make a record; at most 64 bytes.
+        """
+        return sealed(self.body(), key, secret)
+
+    def body(self) -> bytes:
+        """Return the record as bytes without a digest, for `parsed`."""
+        header = HEADER.pack(MAGIC, self.bits, 0, self.cut, len(self.vector), 0)
+        scale = b"" if self.bits == EXACT else np.float16(self.scale).tobytes()
+        return header + scale + self.vector.tobytes()
+
+
+def rows_of(records: Sequence[Record]) -> Floats:
+    """Return the vectors of records ``(n, hidden)``, of norm 1; at least one record."""
+    rows: Floats = np.stack([record.vector for record in records]).astype(np.float32)
+    if records[0].bits != EXACT:  # rounding changed their norms
+        rows /= np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+    return rows
+
+
+def sealed(body: bytes, key: bytes, secret: bytes) -> bytes:
+    """Return bytes followed by a digest of them and their key."""
+    return body + _digest(body, key, secret)
+
+
+def unsealed(content: bytes, key: bytes, secret: bytes) -> memoryview | None:
+    """Return the bytes before the digest; None if the digest is not that of this key and this secret."""
+    body = memoryview(content)[:-DIGEST_BYTES]
+    return body if hmac.compare_digest(_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
+
+
+def record_bytes(bits: Bits, hidden: int) -> int:
+    """Return how many bytes a record takes, by the bits of each number and the model's hidden size."""
+    return _body_bytes(bits, hidden) + DIGEST_BYTES
+
+
+def _digest(body: bytes | memoryview, key: bytes, secret: bytes) -> bytes:
+    total = hashlib.blake2b(len(key).to_bytes(1, "little") + key, digest_size=DIGEST_BYTES, key=secret, person=PERSON)
+    total.update(body)
+    return total.digest()
+
+
+def _body_bytes(bits: int, hidden: int) -> int:
+    """Return how many bytes a record takes without its digest."""
+    return HEADER.size + (hidden * FLOAT32.itemsize if bits == EXACT else FLOAT16.itemsize + hidden)

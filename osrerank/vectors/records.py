@@ -1,0 +1,143 @@
+"""Read and write a model's records: in a store, and among those that a search has fetched from a side index.
+
+A record's key is a digest of the raw text and everything else that its vector depends on. A changed text has another
+key, so no score comes from an old text. A text with a record is neither tokenised nor encoded. A model's calibration
+and BM25's weight are not part of the key, so records stay valid when these change.
+"""
+
+import copy
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from osrerank.types import LongText
+from osrerank.vectors.background import Background
+from osrerank.vectors.configured import VectorStorage
+from osrerank.vectors.long_record import MAGIC, LongRecord
+from osrerank.vectors.record import EXACT, ROUNDED, Bits, Record
+from osrerank.vectors.store import BYTES, HITS, MISSES, VectorStore
+
+KEY_BYTES = 16
+LONG = b"by passages"
+PRECISIONS: dict[Bits, str] = {EXACT: "1.0/32", ROUNDED: "4.0/8"}
+"""Bits of each number -> what stands for them in a record's key."""
+
+Kept = Record | LongRecord
+"""The record of a text, or of a long text with its passages."""
+
+
+class Records:
+    """Reads and writes the records of documents for one model.
+
+    Args:
+        key: the model's (`osrerank.types.Encoder.key`).
+        dimensions: numbers of a vector.
+        storage: where records are kept, and the bits of each number.
+
+    Attributes:
+        fetched: records that a search brought (`with_fetched`); they are read first, and get what is new.
+    """
+
+    def __init__(self, key: str, dimensions: int, storage: VectorStorage) -> None:
+        self.store, self.bits, self._secret = storage.store, storage.bits, storage.secret
+        self.fetched: FetchedVectors | None = None
+        self._dimensions = dimensions
+        self._model_key = _hash(f"{key}\0{PRECISIONS[self.bits]}".encode())
+        self._writes = Background()
+
+    def with_fetched(self, fetched: "FetchedVectors") -> "Records":
+        """Return the records of the same model for one search."""
+        bound = copy.copy(self)
+        bound.fetched = fetched
+        return bound
+
+    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
+        """Return the key of each text's record, 16 bytes each; a long text's also depends on how it is split."""
+        return [_hash(self._model_key + _content(text)) for text in texts]
+
+    def known(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
+        """Return the records that the search brought or the store has, and give the search those from the store."""
+        wanted = list(dict.fromkeys(keys))
+        brought = {} if self.fetched is None else self.read_from(self.fetched, wanted)
+        left = [key for key in wanted if key not in brought]
+        stored = {} if self.store is None else self.read_from(self.store, left)
+        if stored and self.fetched is not None:
+            self.fetched.write(self.contents(stored))
+        return {**brought, **stored}
+
+    def keep(self, records: Mapping[bytes, Kept]) -> None:
+        """Give new records to the search, and write them to the store in the background."""
+        if self.fetched is not None:
+            self.fetched.write(self.contents(records))
+        if self.store is not None:
+            self._writes.submit(functools.partial(self.write, self.store, records))
+
+    def write(self, store: VectorStore, records: Mapping[bytes, Kept]) -> int:
+        """Write records to a store, and return how many it took."""
+        contents = self.contents(records)
+        written = store.write(contents)
+        if written:
+            BYTES.labels(store.name, "written").inc(sum(map(len, contents.values())))
+        return written
+
+    def contents(self, records: Mapping[bytes, Kept]) -> dict[bytes, bytes]:
+        """Return records as the bytes to be stored."""
+        return {key: record.write(key, self._secret) for key, record in records.items()}
+
+    def read(self, contents: Mapping[bytes, bytes]) -> dict[bytes, Kept]:
+        """Return the valid records of this model among stored bytes, by key."""
+        kinds = {key: LongRecord if content[: len(MAGIC)] == MAGIC else Record for key, content in contents.items()}
+        read = {key: kinds[key].read(content, key, self._secret) for key, content in contents.items()}
+        return {key: record for key, record in read.items() if record and record.fits(self._dimensions, self.bits)}
+
+    def read_from(self, store: "VectorStore | FetchedVectors", keys: Sequence[bytes]) -> dict[bytes, Kept]:
+        """Return the records that a store has, by key."""
+        found = store.read(keys) if keys else {}
+        records = self.read(found)
+        HITS.labels(store.name).inc(len(records))
+        MISSES.labels(store.name).inc(len(keys) - len(records))
+        BYTES.labels(store.name, "read").inc(sum(map(len, found.values())))
+        return records
+
+    def flush(self) -> None:
+        """Wait until all records are written."""
+        self._writes.close()
+
+    def close(self) -> None:
+        self.flush()
+        if self.store is not None and self.store.name != "file":  # the file is shared by the whole process
+            self.store.close()
+
+
+def _content(text: str | LongText) -> bytes:
+    if isinstance(text, LongText):
+        return LONG + text.content
+    return _hash(text.encode("utf-8", "surrogatepass"))
+
+
+def _hash(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=KEY_BYTES).digest()
+
+
+class FetchedVectors:
+    """The records that a search found in its side indices; it collects new ones.
+
+    Args:
+        records: by key.
+    """
+
+    name = "index"
+
+    def __init__(self, records: Mapping[bytes, bytes]) -> None:
+        self._records = dict(records)
+        self.new: dict[bytes, bytes] = {}
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the records that there are, by key."""
+        return {key: self._records[key] for key in keys if key in self._records}
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        """Add new records; return how many were added."""
+        self._records |= records
+        self.new = {**self.new, **records}  # not in place: a search may be writing them while late ones come
+        return len(records)

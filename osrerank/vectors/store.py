@@ -1,0 +1,165 @@
+"""The interface of stores for records, how their failures are handled, and a store in memory."""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from prometheus_client import Counter
+
+from osrerank._pause import Pause
+from osrerank.errors import OsrerankError
+
+REST_S = 10.0
+"""Pause after a failure of a store."""
+VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file or redis, or OSRERANK_VECTORS_INDEX=true"
+
+HITS = Counter("osrerank_vectors_hits", "Documents whose vectors were found, by store.", ["store"])
+MISSES = Counter("osrerank_vectors_misses", "Documents whose vectors a store was asked for and lacked.", ["store"])
+BYTES = Counter("osrerank_vectors_bytes", "Bytes of records, by store and direction: read, written.", ["store", "way"])
+ERRORS = Counter("osrerank_vectors_errors", "Failed calls of a store; each only costs time.", ["store"])
+
+
+logger = logging.getLogger(__name__)
+
+
+class Size(NamedTuple):
+    """How much a store holds.
+
+    Attributes:
+        records: how many.
+        stored: bytes that they take, with what the store adds.
+        most: bytes that they may take; 0 where there is no bound.
+    """
+
+    records: int
+    stored: int
+    most: int
+
+
+class VectorStore(Protocol):
+    """A store of records by key. An absent, full or slow one only costs time: `read` and `write` never fail.
+
+    `size`, `prune` and `drop` raise `OsrerankError` if the store cannot do it.
+
+    The caller checks that bytes are a record of their key (`osrerank.vectors.record.Record.read`).
+    """
+
+    @property
+    def name(self) -> str:
+        """The store's name in metrics and reports."""
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the records that there are, by key."""
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        """Keep records; return how many are kept."""
+
+    def size(self) -> Size:
+        """Return how much the store holds."""
+
+    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
+        """Delete all records except those of these keys, which come in batches; return how many are left."""
+
+    def drop(self) -> int:
+        """Delete all records; return how many there were."""
+
+    def older(self) -> int:
+        """Return how many unread records of 0.2 are left; `drop` deletes them, too."""
+
+    def close(self) -> None:
+        """Release what is open."""
+
+
+class Guard:
+    """Counts and logs the failures of a store, and pauses after each.
+
+    Args:
+        store: name of the store, for metrics.
+        place: where it is, for log lines.
+        rest_s: length of the pause, in seconds.
+
+    Attributes:
+        read: pause of reading.
+        write: pause of writing; a separate one, so that a full store is still read.
+    """
+
+    def __init__(self, store: str, place: str, rest_s: float = REST_S) -> None:
+        self._store, self._place, self._rest_s = store, place, rest_s
+        self.read, self.write = (Pause(rest_s, partial(self._report, way)) for way in ("read", "write"))
+
+    @contextmanager
+    def asked(self, *errors: type[Exception]) -> Iterator[None]:
+        """Raise a store's own errors as `OsrerankError`, for calls that people make (`size`, `prune`, `drop`)."""
+        try:
+            yield
+        except errors as error:
+            ERRORS.labels(self._store).inc()
+            raise OsrerankError(f"the document vectors in {self._place} cannot be used: {error}") from error
+
+    def _report(self, way: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - as `Pause` gives it
+        ERRORS.labels(self._store).inc()
+        if is_first:
+            reason = f"{type(error).__name__}: {error}"
+            logger.warning(
+                "[vectors-away] %s: no %s of document vectors for %g s: %s", self._place, way, self._rest_s, reason
+            )
+
+
+class MemoryStore:
+    """An LRU store of records in this process.
+
+    Args:
+        most_bytes: memory that records may take, without what Python adds to each.
+    """
+
+    name = "memory"
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._stored = 0
+        self._records: OrderedDict[bytes, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        with self._lock:
+            found = {key: self._records[key] for key in keys if key in self._records}
+            for key in found:
+                self._records.move_to_end(key)
+        return found
+
+    def write(self, records: Mapping[bytes, bytes]) -> int:
+        with self._lock:
+            for key, record in records.items():
+                self._stored += len(record) - len(self._records.get(key, b""))
+                self._records[key] = record
+                self._records.move_to_end(key)
+            while self._stored > self._most:
+                self._stored -= len(self._records.popitem(last=False)[1])
+            return sum(key in self._records for key in records)
+
+    def size(self) -> Size:
+        with self._lock:
+            return Size(len(self._records), self._stored, self._most)
+
+    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
+        wanted = {key for keys in kept for key in keys}
+        with self._lock:
+            self._records = OrderedDict((key, record) for key, record in self._records.items() if key in wanted)
+            self._stored = sum(map(len, self._records.values()))
+            return len(self._records)
+
+    def drop(self) -> int:
+        with self._lock:
+            count, self._stored = len(self._records), 0
+            self._records.clear()
+        return count
+
+    def older(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass

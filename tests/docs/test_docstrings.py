@@ -1,0 +1,20 @@
+"""The examples in docstrings run as they stand."""
+
+import inspect
+import re
+
+import pytest
+
+import osrerank
+from osrerank.pipeline import Pipeline
+from osrerank.types import Encoder, Scorer, Stage
+
+EXAMPLES = (Encoder, Scorer, Stage, Pipeline, osrerank.Client.search, osrerank.Reranker)
+
+
+@pytest.mark.parametrize("documented", EXAMPLES, ids=lambda one: one.__qualname__)
+def test_an_example_runs(documented, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = re.search(r"```python\n(.*?)```", inspect.getdoc(documented) or "", re.DOTALL)
+    assert found, "it has no example"
+    exec(compile(found[1], documented.__qualname__, "exec"), {})

@@ -1,0 +1,267 @@
+"""Retries, waiting, deadlines, and secrets that no message, log line or representation has."""
+
+import logging
+import socket
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from prometheus_client import REGISTRY
+
+from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
+from osrerank.scoring.backends.http.connection import PATIENCE_S, Connection, retry_after_s
+from osrerank.types import NEVER, Deadline
+from tests.rerank_server import Reply, answering, by_length
+from tests.servers import free_port
+
+KEY = "k3y-that-nobody-may-see"
+
+
+def then(*replies):
+    """Answer with the replies in turn, then as by_length does."""
+    left = list(replies)
+    return lambda received: left.pop(0) if left else by_length(received)
+
+
+def refused(status, *headers, content=None):
+    return Reply({"error": "busy"} if content is None else content, status, headers)
+
+
+def retries():
+    return REGISTRY.get_sample_value("osrerank_endpoint_requests_total", {"outcome": "retried"}) or 0.0
+
+
+def score(scorer, texts=("four",), deadline=NEVER):
+    return scorer.score("q", texts, [(at,) for at in range(len(texts))], deadline=deadline)
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+def test_a_busy_server_is_asked_again(scorer_of, no_waiting, status):
+    before = retries()
+    with answering(then(refused(status), refused(status), Reply())) as server:
+        assert score(scorer_of(server.url)).values.tolist() == [4.0]
+    assert len(server.received) == 4
+    assert retries() == before + 3
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, Overloaded), (502, EndpointError), (503, EndpointError)])
+def test_four_attempts_are_enough(scorer_of, no_waiting, status, kind):
+    with answering(lambda _received: refused(status)) as server, pytest.raises(kind, match=f"answered {status}: busy"):
+        score(scorer_of(server.url))
+    assert len(server.received) == 4
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_the_server_says_how_long_to_wait(scorer_of, form):
+    later = datetime.now(UTC) + timedelta(seconds=2)
+    dates = (("Retry-After", format_datetime(later, usegmt=True)), ("Date", format_datetime(datetime.now(UTC), True)))
+    with answering(then(refused(429, *([("Retry-After", "1")] if form == "seconds" else dates)))) as server:
+        began = time.monotonic()
+        assert score(scorer_of(server.url)).values.tolist() == [4.0]
+        assert 0.9 <= time.monotonic() - began < 10
+
+
+def test_a_wait_beyond_the_deadline_is_not_begun(scorer_of):
+    with answering(lambda _received: refused(429, ("Retry-After", "5"))) as server:
+        began = time.monotonic()
+        with pytest.raises(Overloaded, match=r"answered 429: busy; the next attempt would come too late, in 5\.\d s"):
+            score(scorer_of(server.url), deadline=Deadline.after_ms(1500))
+        assert time.monotonic() - began < 1.4
+    assert len(server.received) == 1
+    with answering(lambda _received: refused(503, ("Retry-After", "3600"))) as server, pytest.raises(EndpointError):
+        score(scorer_of(server.url))  # without a deadline there is a longest wait
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:10 GMT", "Date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 10.0),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:10 GMT"}, 0.0),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "-3"}, None),
+        ({"Retry-After": "²"}, None),
+        ({"Retry-After": "9" * 400}, 86_400.0),
+        ({"Retry-After": "Wed, 21 Oct 9999 07:28:10 GMT"}, 86_400.0),
+        ({}, None),
+    ],
+)
+def test_seconds_and_dates(headers, seconds):
+    assert retry_after_s(headers) == seconds
+
+
+@pytest.mark.parametrize("status", [500, 501, 504, 404, 401, 302])
+def test_other_refusals_are_final(scorer_of, status):
+    answer = refused(status, ("Location", "http://127.0.0.1:9/"))
+    expected = pytest.raises(EndpointError, match=rf"the rerank server 127\.0\.0\.1:\d+ answered {status}")
+    with answering(lambda _received: answer) as server, expected as caught:
+        score(scorer_of(server.url))
+    assert caught.value.status == status
+    assert len(server.received) == 1
+
+
+def test_a_connection_that_breaks_is_made_again(scorer_of, no_waiting):
+    with answering(then(Reply(None), Reply(None))) as server:
+        assert score(scorer_of(server.url)).values.tolist() == [4.0]
+    with pytest.raises(EndpointError, match="cannot be reached"):  # it has ended
+        score(scorer_of(server.url))
+
+
+def test_connections_are_kept(scorer_of):
+    with answering(by_length) as server:
+        scorer = scorer_of(server.url)
+        for _ in range(20):
+            score(scorer)
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b'{"a"', b"\xff\xfe", b"[" * 100_000, b"null"],
+    ids=["nothing", "html", "cut off", "no text", "deep", "null"],
+)
+def test_what_is_not_an_answer(scorer_of, body):
+    with answering(lambda _received: Reply(body)) as server, pytest.raises(EndpointError, match="answer"):
+        score(scorer_of(server.url))
+
+
+def test_a_slow_server_is_given_up_at_the_deadline(scorer_of):
+    answered = threading.Event()
+    with answering(lambda received: answered.wait(30) and by_length(received)) as server:
+        scores = score(scorer_of(server.url), ("a", "b"), Deadline.after_ms(200))
+        answered.set()  # after the scores are there
+    assert (scores.reached, scores.failures, scores.attempted) == (0, {}, [])
+
+
+def test_a_server_that_takes_a_request_and_never_answers(scorer_of):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        scorer = scorer_of(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        began = time.monotonic()
+        assert score(scorer, deadline=Deadline.after_ms(200)).reached == 0
+        assert time.monotonic() - began < 1.5
+
+
+def test_the_time_left_is_told_to_osrerank_alone(scorer_of):
+    with answering(by_length) as server:
+        for dialect in ("osrerank", "tei"):
+            score(scorer_of(server.url, dialect), deadline=Deadline.after_ms(5000))
+    told = [received.headers.get("x-request-timeout-ms") for received in server.received]
+    assert 0 < int(told[0]) <= 5000
+    assert told[1] is None
+
+
+def test_a_closed_scorer_says_so(scorer_of):
+    scorer = scorer_of("http://127.0.0.1:9")
+    scorer.close()
+    with pytest.raises(InferenceError, match="is closed"):
+        score(scorer)
+
+
+def test_nobody_sees_the_key(scorer_of, caplog, no_waiting):
+    caplog.set_level(logging.DEBUG)
+    replies = [
+        refused(status, content={"message": f"no such key {KEY}, said {KEY}"}) for status in (401, 429, 503, 422)
+    ]
+    seen = []
+    for reply in (*replies, Reply(None), Reply([])):
+        with answering(lambda _received, reply=reply: reply) as server:
+            scorer = scorer_of(server.url, rerank_key=KEY)
+            try:
+                seen.append(score(scorer).failures)
+            except (EndpointError, Overloaded) as error:
+                seen += [error, repr(error), error.__dict__, error.__cause__, error.__context__]
+            seen += [scorer, vars(scorer).keys(), scorer.model, scorer.identity]
+    assert server.received[0].headers["authorization"] == f"Bearer {KEY}"
+    assert "no such key ***, said ***; set the key that it wants as OSRERANK_RERANK_KEY" in str(seen)
+    assert KEY not in str(seen)
+    assert KEY not in caplog.text
+
+
+def test_a_key_over_an_open_network_is_warned_of(scorer_of, caplog):
+    for url in ("http://127.0.0.1:9", "http://localhost:9", "https://rerank.example"):
+        scorer_of(url, rerank_key=KEY)
+    assert caplog.text == ""
+    scorer_of("http://rerank.example", rerank_key=KEY)
+    assert "the key for rerank.example is sent unencrypted: use https" in caplog.text
+
+
+def test_a_server_s_words_are_cut_and_its_echo_of_texts_is_not_repeated(scorer_of):
+    detail = [
+        {"type": "string_type", "loc": ["body", "texts"], "msg": "Input should be x" * 50, "input": "a secret text"}
+    ]
+    with answering(lambda _received: Reply({"detail": detail}, 422)) as server, pytest.raises(EndpointError) as caught:
+        score(scorer_of(server.url), ("a secret text",))
+    assert "Input should be x" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_deadline_that_has_passed_asks_nothing(scorer_of):
+    with answering(by_length) as server:
+        scorer = scorer_of(server.url)
+        assert score(scorer, deadline=Deadline.after_ms(-1)).reached == 0
+        with pytest.raises(DeadlineExceeded):
+            score(scorer_of(server.url, "auto"), deadline=Deadline.after_ms(-1))
+    assert server.received == []
+
+
+class Patient:
+    """A connection of a batch, on a clock that waiting moves."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.connection = Connection("the host", "", clock=lambda: self.now_s, wait=self.wait)
+        self.connection.patience_s = PATIENCE_S
+
+    def wait(self, seconds):
+        self.now_s += seconds
+
+    def post(self, url, deadline=NEVER):
+        return self.connection.post(url, {"texts": ["four"]}, deadline).content
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+@pytest.mark.parametrize("asked", [(), (("Retry-After", "1"),), (("Retry-After", "60"),)])
+def test_a_batch_waits_through_a_minute_of_a_busy_server(status, asked):
+    patient = Patient()
+    with answering(lambda it: refused(status, *asked) if patient.now_s < 60 else by_length(it)) as server:
+        assert patient.post(server.url) == [{"index": 0, "score": 4.0}]
+    assert 60 <= patient.now_s < 125
+
+
+def test_a_batch_waits_for_a_server_that_starts_again():
+    patient = Patient()
+    with answering(lambda it: by_length(it)._replace(headers=(("Connection", "close"),))) as server:
+        patient.post(server.url)
+    with pytest.raises(EndpointError, match="cannot be reached"):
+        patient.post(server.url)
+    assert PATIENCE_S - 20 < patient.now_s < PATIENCE_S + 20
+    waited_s = patient.now_s
+    with pytest.raises(EndpointError):
+        patient.post(server.url)
+    assert patient.now_s < waited_s + 20  # it was waited for long enough
+
+
+def test_a_batch_does_not_wait_for_a_server_that_never_was_there():
+    patient = Patient()
+    with pytest.raises(EndpointError, match="cannot be reached"):
+        patient.post(f"http://127.0.0.1:{free_port()}")
+    assert patient.now_s < 2
+
+
+def test_a_deadline_ends_all_patience():
+    patient = Patient()
+    with (
+        answering(lambda _received: refused(429, ("Retry-After", "60"))) as server,
+        pytest.raises(Overloaded) as caught,
+    ):
+        patient.post(server.url, Deadline.after_ms(5_000))
+    assert patient.now_s == 0
+    assert caught.value.retry_after_s == 60
+
+
+def test_a_server_that_was_told_the_time_and_ran_out_of_it_is_late_and_has_not_failed(scorer_of):
+    with answering(lambda _received: refused(504)) as server:
+        assert score(scorer_of(server.url, "osrerank"), deadline=Deadline.after_ms(5_000)).reached == 0

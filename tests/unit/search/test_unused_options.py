@@ -1,0 +1,107 @@
+"""Options without effect outside a search are refused where they are given, and ignored where they are defaults."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from osrerank import Client, Rerank, Reranker, connect
+from osrerank.aio import connect_async
+from osrerank.errors import ConfigError
+from osrerank.testing import CannedTransport, FunctionScorer
+from tests.rankings import response_of
+
+SCORER = FunctionScorer(lambda _query, text: float(len(text)))
+TEXTS = ["a", "bbb", "cc"]
+SEARCHES = "client.search and client.msearch"
+RESPONSES = "client.search, client.msearch and client.rerank_response"
+FOR_SEARCHES: list[tuple[dict[str, Any], str, str]] = [
+    ({"query": "low"}, "query", SEARCHES),
+    ({"query_fields": "text"}, "query_fields", SEARCHES),
+    ({"rm3": True}, "rm3", "client.search"),
+    ({"min_probability": 0.0}, "min_probability", SEARCHES),
+    ({"cutoff": {"precision": 0.9}}, "cutoff.precision", SEARCHES),
+]
+FOR_HITS: list[tuple[dict[str, Any], str, str]] = [
+    ({"fields": ["text"]}, "fields", RESPONSES),
+    ({"explain": True}, "explain", RESPONSES),
+    ({"interleave": {"with": {"pipeline": "none"}, "key": "s"}}, "interleave", RESPONSES),
+]
+FOR_LISTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"min_score": 0.0}, "min_score", f"{RESPONSES}, and in Reranker"),
+    ({"cutoff": "cliff"}, "cutoff", f"{RESPONSES}, and in Reranker"),
+]
+
+
+def client(**options: Any) -> Client:
+    return connect("http://localhost:9", scorer=SCORER, transport_class=CannedTransport, **options)
+
+
+def rerank(options: Any) -> Any:
+    return client().rerank("q", TEXTS, options=options)
+
+
+def rerank_response(options: Any) -> Any:
+    return client().rerank_response(response_of(TEXTS), "q", options=options)
+
+
+def in_asyncio(method: str, given: Any) -> Callable[[Any], Any]:
+    async def run(options: Any) -> Any:
+        made = connect_async("http://localhost:9", scorer=SCORER)
+        try:
+            arguments = ("q", given) if method == "rerank" else (given, "q")
+            return await getattr(made, method)(*arguments, options=options)
+        finally:
+            await made.close()
+
+    return lambda options: asyncio.run(run(options))
+
+
+def reranker(options: Any) -> Any:
+    return Reranker(scorer=SCORER, **options).rank("q", TEXTS)
+
+
+RANKINGS = [rerank, in_asyncio("rerank", TEXTS)]
+LISTS = [rerank_response, in_asyncio("rerank_response", response_of(TEXTS))]
+REFUSED = [
+    *((call, *one) for call in (*RANKINGS, *LISTS, reranker) for one in FOR_SEARCHES),
+    *((call, *one) for call in (*RANKINGS, reranker) for one in FOR_HITS),
+    *((call, *one) for call in RANKINGS for one in FOR_LISTS),
+]
+
+
+@pytest.mark.parametrize(("call", "options", "named", "where"), REFUSED)
+def test_an_option_without_effect_is_refused_with_where_it_works(
+    call: Callable[[Any], Any], options: dict[str, Any], named: str, where: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        call(options)
+    assert str(refused.value) == f"rerank option {named} has no effect here: leave it out; it works in {where}"
+    assert refused.value.setting == f"rerank.{named}"
+
+
+@pytest.mark.parametrize(
+    ("call", "options"),
+    [
+        *((call, one) for call in LISTS for one, *_ in (*FOR_HITS, *FOR_LISTS)),
+        *((reranker, one) for one, *_ in FOR_LISTS),
+        *((call, {"rm3": None, "explain": False, "separator": "; "}) for call in (*RANKINGS, *LISTS, reranker)),
+    ],
+)
+def test_what_has_an_effect_or_asks_for_none_is_taken(call: Callable[[Any], Any], options: dict[str, Any]) -> None:
+    assert call(options)
+
+
+def test_a_rerank_is_read_likewise() -> None:
+    with pytest.raises(ConfigError, match="rm3 has no effect here"):
+        rerank(Rerank.of({"rm3": True}, Rerank()))
+    assert rerank(Rerank(depth=2)).candidates[0].text == "bbb"
+
+
+@pytest.mark.parametrize("options", [one for one, *_ in (*FOR_SEARCHES, *FOR_LISTS)])
+@pytest.mark.parametrize("given", [True, {"depth": 50}])
+def test_defaults_are_for_searches(options: Any, given: Any) -> None:
+    made = client(rerank=options)
+    assert [one.text for one in made.rerank("q", TEXTS, options=given).candidates] == ["bbb", "cc", "a"]
+    assert made.rerank_response(response_of(TEXTS), "q", options=given)["hits"]["hits"][0]["_id"] == "d1"

@@ -1,0 +1,324 @@
+"""Records in files: what processes share, what is bounded, and what a broken folder costs."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from osrerank.errors import OsrerankError
+from osrerank.testing import ManualClock
+from osrerank.vectors import file as file_module
+from osrerank.vectors.file import FileStore, file_store
+from osrerank.vectors.store import MemoryStore, VectorStore
+
+MEGABYTE = 1_000_000
+RECORD = bytes(2_000)
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def records(count: int, start: int = 0) -> dict[bytes, bytes]:
+    return {key(number): number.to_bytes(4, "big") + RECORD for number in range(start, start + count)}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "vectors", most_bytes=4 * MEGABYTE, ttl_s=3600)
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_what_is_written_is_read(kind: str, store: FileStore) -> None:
+    one: VectorStore = store if kind == "file" else MemoryStore(MEGABYTE)
+    assert one.read([key(1)]) == {}
+    assert one.size().records == 0
+    assert one.write(records(3)) == 3
+    assert one.read([key(2), key(7), key(0)]) == {key(0): records(3)[key(0)], key(2): records(3)[key(2)]}
+    assert one.size().records == 3
+    assert one.drop() == 3
+    assert one.read([key(1)]) == {}
+    one.close()
+    assert one.name == kind
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_what_is_not_kept_is_pruned(kind: str, store: FileStore) -> None:
+    one: VectorStore = store if kind == "file" else MemoryStore(MEGABYTE)
+    assert one.prune([[key(1)]]) == 0
+    one.write(records(5))
+    assert one.prune(iter([[key(1), key(8)], [], [key(4)]])) == 2
+    assert one.read([key(number) for number in range(5)]) == {number: records(5)[number] for number in (key(1), key(4))}
+    assert one.size().records == 2
+    one.write(records(1))
+    assert one.size().records == 3
+    one.close()
+
+
+def test_a_pruning_that_fails_leaves_everything(store: FileStore) -> None:
+    store.write(records(300))
+
+    def failing() -> Iterator[list[bytes]]:
+        yield [key(1)]
+        raise KeyError("the index is gone")
+
+    with pytest.raises(KeyError, match="the index is gone"):
+        store.prune(failing())
+    store.write(records(1, start=300))
+    assert len(store.read([key(number) for number in range(301)])) == 301
+    assert [file.name for file in store.folder.iterdir() if "pruned" in file.name] == []
+
+
+def test_more_than_a_generation_may_be_kept(store: FileStore) -> None:
+    for start in range(0, 800, 50):
+        store.write(records(50, start=start))
+    assert len(list(store.folder.glob("vectors-*.lmdb"))) == 2
+    every = [key(number) for number in range(800)]
+    there = store.read(every)
+    assert len(there) > 500
+    assert store.prune(every[start : start + 50] for start in range(0, 800, 50)) == len(there)
+    assert store.read(every) == there
+    assert store.size().stored <= 4 * MEGABYTE
+
+
+def test_who_asks_is_told_that_a_folder_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = FileStore(tmp_path / "file", most_bytes=MEGABYTE, ttl_s=3600)
+    with pytest.raises(OsrerankError, match="cannot be used"):
+        store.drop()
+
+
+def test_pruning_reads_both_generations_and_makes_nothing_younger(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "vectors", most_bytes=MEGABYTE, ttl_s=3600)
+    for start in range(0, 400, 50):
+        store.write(records(50, start=start))
+    assert len(list(store.folder.glob("vectors-*.lmdb"))) == 2
+    there = store.read([key(number) for number in range(400)])
+    before = min(one.created_s for one in store._generations)
+    kept = list(there)[::7]
+    assert store.prune([kept]) == len(kept)
+    assert store.read(list(there)) == {one: there[one] for one in kept}
+    assert len(list(store.folder.glob("vectors-*.lmdb"))) == 1
+    assert [one.created_s for one in store._generations] == [pytest.approx(before)]
+    store.close()
+
+
+def test_the_memory_keeps_what_was_used_last() -> None:
+    memory = MemoryStore(5 * len(RECORD))
+    memory.write(records(4))
+    memory.read([key(0)])
+    memory.write(records(1, start=9))
+    assert sorted(memory.read([key(number) for number in range(10)])) == [key(0), key(2), key(3), key(9)]
+    assert memory.size().stored <= 5 * len(RECORD)
+
+
+def test_it_is_for_its_user_alone(store: FileStore) -> None:
+    store.write(records(1))
+    assert store.folder.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in store.folder.iterdir()} == {0o600}
+
+
+def test_reading_makes_nothing(store: FileStore) -> None:
+    store.read([key(1)])
+    assert not store.folder.exists()
+    store.write(records(1))
+    before = {file.name: file.stat().st_mtime_ns for file in store.folder.glob("*.lmdb")}
+    assert store.read([key(0), key(1)])
+    assert {file.name: file.stat().st_mtime_ns for file in store.folder.glob("*.lmdb")} == before
+
+
+def test_old_records_make_room_for_new_ones(store: FileStore) -> None:
+    for start in range(0, 4000, 100):
+        assert store.write(records(100, start)) == 100
+    assert store.size().stored <= 4 * MEGABYTE
+    kept = [number for number in range(4000) if store.read([key(number)])]
+    assert kept == list(range(kept[0], 4000))
+    assert len(kept) > 400
+    assert len(list(store.folder.glob("*.lmdb"))) == 2
+
+
+def test_what_is_too_large_is_not_kept(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert store.write({key(1): bytes(3 * MEGABYTE)}) == 0
+    assert "no write of document vectors" in caplog.text
+    assert store.read([key(1)]) == {}
+
+
+def test_a_record_is_gone_after_its_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = FileStore(tmp_path, most_bytes=4 * MEGABYTE, ttl_s=3600, clock=clock)
+    store.write(records(1))
+    clock.sleep(1900)  # the next generation
+    store.write(records(1, start=1))
+    assert len(store.read([key(0), key(1)])) == 2
+    clock.sleep(1800)
+    assert list(store.read([key(0), key(1)])) == [key(1)]
+    clock.sleep(100)
+    store.write(records(1, start=2))  # begins the third, and deletes the first
+    clock.sleep(-3800)
+    assert sorted(store.read([key(0), key(1), key(2)])) == [key(1), key(2)]
+
+
+def test_a_process_has_one_store_for_a_folder(tmp_path: Path) -> None:
+    first = file_store(tmp_path / "a", most_bytes=MEGABYTE, ttl_s=60)
+    assert file_store(tmp_path / "b" / ".." / "a", most_bytes=MEGABYTE, ttl_s=60) is first
+    assert file_store(tmp_path / "b", most_bytes=MEGABYTE, ttl_s=60) is not first
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from osrerank.vectors.file import FileStore
+store = FileStore(Path(sys.argv[1]), most_bytes=int((*sys.argv, 4_000_000)[4]), ttl_s=3600)
+start, stop = int(sys.argv[2]), int(sys.argv[3])
+for number in range(start, stop):
+    store.write({number.to_bytes(16, "big"): number.to_bytes(4, "big") + bytes(2000)})
+    print(number, flush=True)
+"""
+
+
+def writer(folder: Path, start: int, stop: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WRITER, str(folder), str(start), str(stop)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.long
+def test_processes_share_it(store: FileStore) -> None:
+    store.write(records(1))
+    with writer(store.folder, 100, 160) as one, writer(store.folder, 200, 260) as other:
+        assert one.wait(60) == other.wait(60) == 0
+    asked = [key(number) for number in (0, *range(100, 160), *range(200, 260))]
+    assert len(store.read(asked)) == len(asked)
+
+
+@pytest.mark.long
+def test_a_process_that_may_keep_more_is_followed(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
+    assert store.write(records(10)) == 10  # the file is mapped at 2 MB
+    for last in (2_000, 4_000):
+        script = (
+            f"{WRITER.partition('start')[0]}store.write({{n.to_bytes(16, 'big'): bytes(2000) for n in range({last})}})"
+        )
+        command = [sys.executable, "-c", script, str(store.folder), "0", "0", str(64 * MEGABYTE)]
+        subprocess.run(command, check=True)
+        assert len(store.read([key(number) for number in range(last)])) == last
+    assert store.write(records(10, start=9_000)) == 10
+    assert len(store.read([key(number) for number in (3_999, 9_000)])) == 2
+    assert caplog.text == ""
+
+
+@pytest.mark.long
+def test_a_killed_writer_leaves_whole_records(store: FileStore) -> None:
+    with writer(store.folder, 0, 1_000_000) as killed:
+        assert killed.stdout is not None
+        written = [int(killed.stdout.readline()) for _ in range(50)]
+        killed.send_signal(signal.SIGKILL)
+    found = store.read([key(number) for number in range(60)])
+    assert {key(number) for number in written} <= set(found)
+    assert all(found[one] == one[-4:] + RECORD for one in found)
+    assert store.write(records(1, start=5000)) == 1  # the lock that it held is free
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_opens_it_anew(store: FileStore) -> None:
+    store.write(records(2))
+    child = os.fork()
+    if child == 0:
+        good = len(store.read([key(0), key(1)])) == 2 and store.write(records(1, start=7)) == 1
+        os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.read([key(7)])
+    assert store.write(records(1, start=8)) == 1
+
+
+@pytest.mark.long
+def test_another_process_sees_that_records_were_dropped(store: FileStore) -> None:
+    store.write(records(5))
+    command = "import sys; from pathlib import Path; from osrerank.vectors.file import FileStore as F; "
+    command += "print(F(Path(sys.argv[1]), most_bytes=4_000_000, ttl_s=3600).drop())"
+    done = subprocess.run(
+        [sys.executable, "-c", command, str(store.folder)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "5\n"
+    assert store.read([key(number) for number in range(5)]) == {}
+
+
+def test_a_removed_folder_is_made_again(store: FileStore) -> None:
+    store.write(records(1))
+    for file in store.folder.iterdir():
+        file.unlink()
+    store.folder.rmdir()
+    assert store.read([key(0)]) == {}
+    assert store.write(records(1)) == 1
+    assert store.read([key(0)])
+
+
+def test_a_folder_that_cannot_be_used_costs_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "taken").write_text("a file")
+    store = FileStore(tmp_path / "taken" / "vectors", most_bytes=MEGABYTE, ttl_s=60)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert store.write(records(1)) == 0
+            assert store.read([key(0)]) == {}
+    assert len(caplog.records) <= 2
+    assert "taken" in caplog.text
+
+
+def test_a_full_disk_stops_writing_alone(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write(records(1))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(file_module, "_put", full)
+    assert store.write(records(1, start=1)) == 0
+    assert store.read([key(0)])
+
+
+def test_a_network_file_system_is_left_alone(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"disk / ext4 rw 0 0\nserver:/home {tmp_path} nfs4 rw 0 0\n")
+    monkeypatch.setattr(file_module, "MOUNTS", mounts)
+    assert store.write(records(1)) == 0
+    assert "network file system (nfs4)" in caplog.text
+    assert not list(store.folder.glob("*.lmdb"))
+
+
+def older(folder: Path) -> FileStore:
+    """Return a folder as 0.2 wrote it, with three records."""
+    store = FileStore(folder, most_bytes=4 * MEGABYTE, ttl_s=3600)
+    store.write(records(3))
+    store.close()
+    for file in folder.glob("vectors-*"):
+        file.rename(folder / file.name.replace("vectors-", "states-"))
+    return store
+
+
+def test_the_folder_of_02_is_taken_over_with_its_records(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
+    older(store.folder.with_name("states"))
+    assert store.read(list(records(4))) == records(3)
+    assert store.write(records(1, 3)) == 1
+    assert (store.size().records, store.older()) == (4, 0)
+    assert not store.folder.with_name("states").exists()
+    assert caplog.text.count("[vectors-taken-over]") == 1
+
+
+def test_files_of_02_in_a_named_folder_are_read(tmp_path: Path) -> None:
+    older(tmp_path / "mine")
+    store = FileStore(tmp_path / "mine", most_bytes=4 * MEGABYTE, ttl_s=3600)
+    assert store.read(list(records(3))) == records(3)
+
+
+def test_what_a_process_of_02_writes_later_is_counted_and_dropped(store: FileStore) -> None:
+    store.write(records(2))
+    older(store.folder.with_name("states"))
+    assert (store.size().records, store.older()) == (2, 3)
+    assert store.drop() == 5
+    assert store.older() == 0

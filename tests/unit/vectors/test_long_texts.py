@@ -1,0 +1,220 @@
+"""A document that is read by its passages has one record, and is not cut again while that is known."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.errors import DeadlineExceeded
+from osrerank.options.passages import Passages
+from osrerank.scoring.encoder_scorer import EncoderScorer
+from osrerank.stages.passages import PassageStage
+from osrerank.stages.vectors import VectorStage
+from osrerank.testing import ArithmeticEncoder, ManualClock
+from osrerank.types import Candidate, Deadline, LongText, Query, Ranking, Section, Span
+from osrerank.vectors.documents import DocumentRecords, DocumentVectors
+from osrerank.vectors.long_record import LongRecord
+from osrerank.vectors.record import Bits, Record, sealed
+from osrerank.vectors.records import FetchedVectors
+from osrerank.vectors.store import MemoryStore
+from tests.bi_encoders import carded
+from tests.unit.vectors.test_documents import WORDS, opened
+
+QUERY = "what causes low blood pressure"
+OPTIONS = Passages(words=20, stride=20, limit=4, least_words=25)
+LENGTHS = (90, 5, 40, 26, 1, 61)
+COUNTS = [4, 1, 2, 2, 1, 4]
+"""Passages of each document."""
+KEY = b"0123456789abcdef"
+
+
+def document(number: int, words: int) -> Candidate:
+    text = " ".join(random.Random(number).choices(WORDS, k=words))
+    return Candidate(f"d{number}", text, 0.0, number + 1, sections=(Section("text", text),))
+
+
+CANDIDATES = tuple(document(number, words) for number, words in enumerate(LENGTHS))
+RANKING = Ranking(Query("q", QUERY), CANDIDATES)
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Iterator[DocumentVectors]:
+    scorer = of(tmp_path, ArithmeticEncoder())
+    yield scorer.vectors
+    scorer.close()
+
+
+def of(folder: Path, backend: ArithmeticEncoder) -> EncoderScorer:
+    return opened(carded(folder / "tiny"), MemoryStore(10_000_000), "standard", backend=backend)
+
+
+def texts_of(vectors: DocumentVectors) -> list[str | LongText]:
+    return [VectorStage(vectors, OPTIONS).text_of(candidate) for candidate in CANDIDATES]
+
+
+def uncuttable(text: str | LongText) -> str | LongText:
+    def cut() -> list[tuple[str, Span | None]]:
+        raise AssertionError("a known document is cut")
+
+    return LongText(text.content, cut) if isinstance(text, LongText) else text
+
+
+def bodies(documents: list[DocumentRecords]) -> list[list[bytes]]:
+    """Return the records of documents' passages, in their order."""
+    return [[one.records[turn].body() for turn in sorted(one.records)] for one in documents]
+
+
+def test_they_have_the_scores_of_their_passages(vectors: DocumentVectors) -> None:
+    by_passages = PassageStage(EncoderScorer(vectors), OPTIONS, name="vectors").rerank(RANKING)
+    vectors.records.flush()
+    assert vectors.store is not None
+    known = vectors.store.size().records
+    for _ in range(2):
+        ranked = VectorStage(vectors, OPTIONS).rerank(RANKING)
+        assert [one.trace for one in ranked.candidates] == [one.trace for one in by_passages.candidates]
+        vectors.records.flush()
+    assert vectors.store.size().records == known + 4  # the short ones have the records of their texts
+
+
+def test_a_known_one_is_not_cut(vectors: DocumentVectors) -> None:
+    cold = vectors.of(texts_of(vectors))
+    vectors.records.flush()
+    warm = vectors.of([uncuttable(text) for text in texts_of(vectors)])
+    assert (cold.encoded, cold.known, warm.encoded, warm.known) == (14, 0, 0, 14)
+    assert [len(document.records) for document in warm.documents] == COUNTS
+    assert bodies(warm.documents) == bodies(cold.documents)
+    assert [list(one.places) for one in warm.documents] == [list(one.places) for one in cold.documents]
+
+
+def test_how_it_is_cut_is_part_of_the_key(vectors: DocumentVectors) -> None:
+    def key(candidate: Candidate, options: Passages = OPTIONS) -> bytes:
+        return vectors.keys_of([VectorStage(vectors, options).text_of(candidate)])[0]
+
+    whole = CANDIDATES[0]
+    text = whole.text or ""
+    others = [
+        key(whole, Passages(words=20, stride=10, limit=4, least_words=25)),
+        key(whole, Passages(words=20, stride=20, limit=3, least_words=25)),
+        key(whole, Passages("firstp", words=20, stride=20, limit=4, least_words=25)),
+        key(whole, Passages(words=20, stride=20, limit=4, least_words=25, title_fields=("text",))),
+        key(Candidate("d0", f"{text} wing", 0.0, 1)),
+        key(Candidate("d0", text, 0.0, 1, sections=(Section("body", text),))),
+        key(Candidate("d0", text, 0.0, 1, sections=(Section("text", text, 0),))),
+    ]
+    assert len({key(whole), *others}) == len(others) + 1
+    assert key(whole) == key(Candidate("another id", text, 0.0, 1))
+    assert key(whole) == key(whole, Passages("kmaxavgp", k=3, words=20, stride=20, limit=4, least_words=25))
+    sampled = Passages(words=20, stride=20, limit=3, least_words=25, policy="sampled")
+    assert key(whole, sampled) != key(Candidate("another id", text, 0.0, 1), sampled)
+
+
+def test_a_deadline_cuts_off_later_passages_and_keeps_no_part_of_a_document(tmp_path: Path) -> None:
+    clock = ManualClock()
+    scorer = of(tmp_path, ArithmeticEncoder(lambda _ids: clock.sleep(1), threads=1))
+    fetched = FetchedVectors({})
+    stage = VectorStage(scorer.vectors.with_fetched(fetched), OPTIONS)
+    ranked = stage.rerank(RANKING, deadline=Deadline.after_ms(8_000, clock))
+    (report,) = ranked.reports
+    assert 6 <= report.encoded == report.inferences < 14
+    assert report.reason == f"the deadline passed after {report.encoded} of 14 passages"
+    assert all(one.trace for one in ranked.candidates)  # each has a passage with a score
+    assert 2 <= len(fetched.new) < len(CANDIDATES)
+    scorer.close()
+
+
+def test_after_the_deadline_nothing_is_attempted(vectors: DocumentVectors) -> None:
+    vectors.remember(texts_of(vectors))
+    with pytest.raises(DeadlineExceeded):
+        VectorStage(vectors, OPTIONS).rerank(RANKING, deadline=Deadline.after_ms(-1))
+
+
+def test_a_passage_that_fails_leaves_the_others(tmp_path: Path) -> None:
+    failing: list[bytes] = []
+    is_mended: list[bool] = []
+
+    def break_one(ids: np.ndarray) -> None:
+        if not failing and len(ids) > 8:
+            failing.append(ids.tobytes())
+        if ids.tobytes() in failing and not is_mended:
+            raise RuntimeError("out of memory")
+
+    scorer = of(tmp_path, ArithmeticEncoder(break_one))
+    ranked = VectorStage(scorer.vectors, OPTIONS).rerank(RANKING)
+    assert ranked.reports[0].reason == "1 of 14 passages could not be scored"
+    assert all(one.trace for one in ranked.candidates)
+    found = scorer.vectors.of(texts_of(scorer.vectors))
+    ((at, failures),) = [(at, one.failures) for at, one in enumerate(found.documents) if one.failures]
+    assert ["out of memory" in why for why in failures.values()] == [True]
+    scorer.vectors.records.flush()
+    is_mended.append(True)
+    again = scorer.vectors.of(texts_of(scorer.vectors))
+    assert not any(one.failures for one in again.documents)
+    assert again.encoded == COUNTS[at]  # no part of it was kept
+    scorer.close()
+
+
+def test_a_search_takes_along_what_was_computed(vectors: DocumentVectors, tmp_path: Path) -> None:
+    fetched = FetchedVectors({})
+    cold = vectors.with_fetched(fetched).of(texts_of(vectors))
+    assert len(fetched.new) == len(CANDIDATES)
+    elsewhere = of(tmp_path / "elsewhere", ArithmeticEncoder())
+    warm = elsewhere.vectors.with_fetched(FetchedVectors(fetched.new)).of(texts_of(vectors))
+    assert (warm.encoded, warm.known) == (0, 14)
+    assert bodies(warm.documents) == bodies(cold.documents)
+    elsewhere.close()
+
+
+def test_remember_counts_passages_and_makes_each_once(vectors: DocumentVectors) -> None:
+    assert vectors.remember(texts_of(vectors)) == (14, 14)
+    assert vectors.remember([uncuttable(text) for text in texts_of(vectors)]) == (14, 0)
+    seconds, stored = vectors.cost_of(texts_of(vectors))
+    assert vectors.store is not None
+    assert seconds > 0
+    assert stored == vectors.store.size().stored
+
+
+def record(bits: Bits = 8) -> LongRecord:
+    numbers = np.random.default_rng(1)
+    passages = [Record.of(numbers.normal(size=8).astype(np.float32), bits, cut=cut) for cut in (False, True, False)]
+    return LongRecord(passages, [Span("body", 0, 9), None, Span("note", 3, 7, 2)])
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("secret", [b"", b"secret"])
+def test_it_is_read_as_it_was_written(bits: Bits, secret: bytes) -> None:
+    content = record(bits).write(KEY, secret)
+    read = LongRecord.read(content, KEY, secret)
+    assert read is not None
+    assert read.places == record(bits).places
+    assert read.write(KEY, secret) == content
+    assert LongRecord.read(content, KEY[::-1], secret) is None
+    assert LongRecord.read(content, KEY, b"another") is None
+    assert Record.read(content, KEY, secret) is None
+
+
+def test_no_damaged_one_is_read() -> None:
+    content = record().write(KEY)
+    for at in range(0, len(content), 3):
+        flipped = bytes([*content[:at], content[at] ^ 1, *content[at + 1 :]])
+        assert LongRecord.read(flipped, KEY) is None
+        assert LongRecord.read(content[:at], KEY) is None
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"",
+        b"ORL1",
+        b"ORL1" + bytes(8),
+        b"ORL1" + bytes([1, 0, 0, 0]) + bytes(4) + bytes(16),
+        b"ORL1" + b"\xff" * 8,
+        b"ORL1" + bytes([1, 0, 0, 0, 4, 0, 0, 0]) + b"[[[[" + bytes(16),
+        b"ORL1" + bytes([1, 0, 0, 0]) + (40_000).to_bytes(4, "little") + b"[" * 40_000 + bytes(16),
+        b"ORL1" + bytes([1, 0, 0, 0, 2, 0, 0, 0]) + b"[]" + bytes(16),
+        record().write(KEY)[:-16] + b"x",
+    ],
+)
+def test_without_a_secret_nothing_in_it_is_trusted(forged: bytes) -> None:
+    assert LongRecord.read(sealed(forged, KEY, b""), KEY) is None

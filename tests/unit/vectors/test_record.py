@@ -1,0 +1,75 @@
+"""Records of documents' vectors: their bytes, and what survives of a vector in them."""
+
+import numpy as np
+import pytest
+
+from osrerank.vectors.record import PROFILES, Bits, Record, rows_of
+
+KEY, SECRET = b"key of a text", b"secret"
+HIDDEN = 384
+BITS = list(PROFILES.values())
+
+
+def vector(seed: int = 0) -> np.ndarray:
+    drawn = np.random.default_rng(seed).standard_normal(HIDDEN, dtype=np.float32)
+    return drawn / np.linalg.norm(drawn)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("bits", BITS)
+def test_the_bytes_give_the_record_back(bits: Bits, cut: bool) -> None:
+    record = Record.of(vector(), bits, cut=cut)
+    read = Record.read(record.write(KEY, SECRET), KEY, SECRET)
+    assert read is not None
+    np.testing.assert_array_equal(read.vector, record.vector)
+    assert (read.scale, read.bits, read.cut) == (record.scale, bits, cut)
+
+
+def test_a_vector_of_8_bits_takes_little_more_than_a_byte_a_number() -> None:
+    assert len(Record.of(vector(), 8, cut=False).write(KEY)) <= 420
+
+
+@pytest.mark.parametrize(("bits", "error"), [(32, 0.0), (8, 0.001)])
+def test_a_rounded_vector_is_near(bits: Bits, error: float) -> None:
+    record = Record.of(vector(), bits, cut=False)
+    assert np.abs(record.vector * np.float32(record.scale) - vector()).max() <= error
+
+
+def test_rows_by_hand() -> None:
+    """(1, 0), (0, 1) and (.6, .8) come back with norm 1: rounding changes none."""
+    vectors = np.array([(1, 0), (0, 1), (0.6, 0.8)], dtype=np.float32)
+    for bits in BITS:
+        rows = rows_of([Record.of(one, bits, cut=False) for one in vectors])
+        np.testing.assert_allclose(rows, vectors, atol=0.005)
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_rounding_again_changes_no_number(bits: Bits) -> None:
+    """So what a worker rounded is stored as if it had been rounded here."""
+    for seed in range(50):
+        once = Record.of(vector(seed), bits, cut=False)
+        again = Record.of(rows_of([once])[0], bits, cut=False)
+        np.testing.assert_array_equal(again.vector, once.vector)
+
+
+def test_every_other_content_is_no_record() -> None:
+    content = Record.of(vector(), 8, cut=False).write(KEY, SECRET)
+    assert Record.read(content, KEY, SECRET) is not None
+    assert Record.read(content, b"another key", SECRET) is None
+    assert Record.read(content, KEY) is None
+    assert Record.read(content, KEY, b"another secret") is None
+    assert Record.read(content + b"\0", KEY, SECRET) is None
+    for length in (0, 5, 16, len(content) - 1):
+        assert Record.read(content[:length], KEY, SECRET) is None
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        assert Record.read(bytes(flipped), KEY, SECRET) is None
+
+
+def test_a_record_of_another_version_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("osrerank.vectors.record.MAGIC", b"ORS0")
+        older = Record.of(vector(), 8, cut=False).write(KEY)
+    assert Record.read(older, KEY) is None
