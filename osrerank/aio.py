@@ -15,10 +15,11 @@ from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import MultiSearchRequest, Scoring, Step
+from osrerank.search.step import Later, MultiSearchRequest, Scoring, Step
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.settings import Settings
 from osrerank.types import Encoder, Ranking, Scorer
+from osrerank.vectors.background import CLOSE_S
 
 require("aiohttp", extra="async")
 
@@ -54,6 +55,7 @@ class AsyncClient(AsyncOpenSearch):
     ) -> None:
         super().__init__(hosts, **options)
         given = settings or Settings.load()
+        self._later: set[asyncio.Task[Any]] = set()
         self.searcher = Searcher(given, defaults, scorer, duo_scorer, clock=clock, is_embedded=is_embedded(self))
 
     async def search(
@@ -77,6 +79,11 @@ class AsyncClient(AsyncOpenSearch):
     async def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         if isinstance(step, Scoring):
             return await asyncio.to_thread(step.run)
+        if isinstance(step, Later):
+            perform = partial(self._perform, index=index, headers=headers, options=options)
+            task = asyncio.create_task(_performed(step.steps, perform))
+            self._later.add(task)
+            return task.add_done_callback(self._later.discard)
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return await self.transport.perform_request(
@@ -120,7 +127,9 @@ class AsyncClient(AsyncOpenSearch):
         await asyncio.to_thread(self.searcher.service.warm_up, self.searcher.defaults.base)
 
     async def close(self) -> None:
-        """Close the connections and release the model."""
+        """Close the connections and release the model; what searches left to be written is written."""
+        if self._later:
+            await asyncio.wait(self._later, timeout=CLOSE_S)
         await asyncio.to_thread(self.searcher.service.close)  # it may wait for vectors to be written
         if self.is_owner:
             await super().close()

@@ -20,10 +20,11 @@ from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import MultiSearchRequest, Scoring, Step
+from osrerank.search.step import Later, MultiSearchRequest, Scoring, Step
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.settings import Settings
 from osrerank.types import Encoder, Ranking, Scorer
+from osrerank.vectors.background import Background
 
 EMBEDDED = "embedded:"
 PASSED_ON = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
@@ -64,6 +65,7 @@ class Client(OpenSearch):
     ) -> None:
         super().__init__(hosts, **options)
         given = settings or Settings.load()
+        self._later = Background()
         self.searcher = Searcher(given, defaults, scorer, duo_scorer, clock=clock, is_embedded=is_embedded(self))
 
     def search(
@@ -116,6 +118,9 @@ class Client(OpenSearch):
     def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         if isinstance(step, Scoring):
             return step.run()
+        if isinstance(step, Later):
+            perform = partial(self._perform, index=index, headers=headers, options=options)
+            return self._later.submit(partial(_performed, step.steps, perform))
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return self.transport.perform_request(
@@ -201,7 +206,8 @@ class Client(OpenSearch):
         self.searcher.service.warm_up(self.searcher.defaults.base)
 
     def close(self) -> None:
-        """Close the connections and release the model."""
+        """Close the connections and release the model; what searches left to be written is written."""
+        self._later.close()
         self.searcher.service.close()
         if self.is_owner:
             super().close()

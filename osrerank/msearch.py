@@ -45,12 +45,12 @@ def multi_search_steps(
     answer = yield from _first_passes(calls, headers)
     if "responses" not in answer:  # filter_path may remove it
         return answer
-    responses = []
-    for call, response in zip(calls, answer["responses"], strict=True):
-        if "error" not in response:
-            with span("osrerank.rerank"):
-                response = yield from searcher.finished(call, response)  # noqa: PLW2901 - the same one, marked
-        responses.append(response)
+    responses = list(answer["responses"])
+    whole = [at for at, response in enumerate(responses) if "error" not in response]
+    lookups = yield from searcher.read([(calls[at], responses[at]) for at in whole])
+    for at, lookup in zip(whole, lookups, strict=True):
+        with span("osrerank.rerank"):
+            responses[at] = yield from searcher.finished(calls[at], responses[at], lookup)
     return {**answer, "responses": responses}
 
 

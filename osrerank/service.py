@@ -44,7 +44,7 @@ from osrerank.types import (
 )
 from osrerank.types.values import BLANK, is_blank
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.records import FetchedVectors
+from osrerank.vectors.records import FetchedVectors, Lookup
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class RerankService:
         scorer: used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, in place of the settings' ``duo_model``.
         clock: returns the seconds that deadlines are counted in.
+        has_index: whether documents are those of an index; else a Redis that is named keeps their vectors.
     """
 
     def __init__(
@@ -71,12 +72,14 @@ class RerankService:
         scorer: Scorer | Encoder | None = None,
         duo_scorer: Scorer | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        has_index: bool = False,
     ) -> None:
         check_settings(settings)
         self.settings = settings
         self.clock = clock
         fix = "" if settings.backend == HTTP else NAME_A_DUO_MODEL
-        self._first = LoadedModel(settings.model, POINTWISE, settings, scorer, clock=clock)
+        self._first = LoadedModel(settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index)
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
 
     def depth(self, options: Rerank) -> int:
@@ -229,12 +232,10 @@ class RerankService:
         self._first.close()
         self._duo.close()
 
-    def vector_keys(
-        self, ranking: Ranking, options: Rerank, indices: Sequence[str], deadline: Deadline = NEVER
-    ) -> dict[bytes, str]:
-        """Return the keys of the vectors that the first stage may need, and the index of each one's candidate.
+    def lookup(self, ranking: Ranking, options: Rerank, indices: Sequence[str], deadline: Deadline = NEVER) -> Lookup:
+        """Return which of the vectors that the first stage may need are known here, and which are not.
 
-        There are none of a model that has no vectors, is not computed here or cannot be loaded.
+        There are none of a model that has no vectors or cannot be loaded.
 
         Args:
             ranking: the first pass.
@@ -245,10 +246,14 @@ class RerankService:
         block = ranking.candidates[: self.depth(options)]
         try:
             self._find_workers(options, deadline)
-            keys = self._keys(block, options)
+            keys, vectors = self._keys(block, options), self._first.vectors()
         except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
-            return {}
-        return {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
+            return Lookup()
+        assert vectors is not None  # or there would be no keys
+        places = {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
+        known = vectors.records.known(list(places))
+        lacking = {key: index for key, index in places.items() if key not in known}
+        return Lookup(lacking, FetchedVectors(known=known), vectors.label)
 
     def _keys(self, candidates: Sequence[Candidate], options: Rerank) -> list[bytes | None]:
         """Return the key of each candidate's vectors; None of those without text.

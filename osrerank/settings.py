@@ -84,7 +84,8 @@ class Settings(BaseSettings):
         vectors_mb: what they may take, in megabytes.
         vectors_ttl_s: lifetime of a document's vector, in seconds.
         vectors_profile: numbers of a document's vector: ``standard`` has 8 bits, ``exact`` 32.
-        vectors_index: whether vectors are also kept in a side index of each index that is searched.
+        vectors_index: whether vectors are also kept in a side index of each index that is searched; None for yes on a
+            cluster, and no in the embedded engine.
         vectors_key: secret that vectors are signed with, so that nobody else can write any.
         workers_key: secret that clients and workers sign their messages with. Of several, separated by commas, the
             first signs and all are accepted, so that a key can be changed while they run.
@@ -123,7 +124,7 @@ class Settings(BaseSettings):
     vectors_mb: float = Field(default=1024.0, ge=1, allow_inf_nan=False)
     vectors_ttl_s: int = Field(default=30 * DAY_S, gt=1, le=MOST_TTL_S)
     vectors_profile: Literal["standard", "exact"] = "standard"
-    vectors_index: bool = False
+    vectors_index: bool | None = None
     vectors_key: SecretStr | None = None
     workers_key: SecretStr | None = None
     queue_chunks: int = Field(default=64, gt=0)

@@ -1,6 +1,8 @@
 """``osrerank vectors``: document vectors of an index: compute them beforehand, look at them, drop them."""
 
 import json
+import time
+from collections import Counter
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -22,24 +24,37 @@ def vectors() -> None:
 
 @vectors.command()
 @click.option("--index", "-i", required=True, help="Index whose document vectors are computed.")
+@click.option(
+    "--to",
+    type=click.Choice(["file", "redis", "index"]),
+    help="Where they are stored.  [default: on a cluster the side index, else as OSRERANK_VECTORS says]",
+)
+@click.option("--since", default="", help="Date or number that grows with each change: read what is newer alone.")
+@click.option("--watch", type=click.FloatRange(1), help="Seconds after which it is done again, until Ctrl-C.")
 @click.pass_context
-def build(context: click.Context, /, *, index: str) -> None:
+def build(context: click.Context, /, *, index: str, to: Any, since: str, watch: float | None) -> None:
     """Compute the vectors of an index's documents beforehand, as searches read them.
 
     \b
     osrerank --url https://localhost:9200 --model ./reranker vectors build --index articles
+    osrerank --url https://localhost:9200 vectors build --index articles --since changed --watch 60
 
     Documents whose vectors are there are only read, so that the same command goes on where it was interrupted.
     """
-    from osrerank.indexing.build import build_on_screen  # noqa: PLC0415 - likewise
+    from osrerank.indexing.build import build_on_screen, build_vectors  # noqa: PLC0415 - likewise
     from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - likewise
     from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - keeps the command's help quick
 
     client = client_of(context)
     try:
-        done = build_on_screen(client, index)
+        done = build_on_screen(client, index, to=to, since=since)
+        while watch:
+            click.echo(f"{index}: {done}", err=True)
+            time.sleep(watch)
+            done = build_vectors(client, index, to=to, since=since)
         store = VectorStorage.of(client.searcher.service.settings).store
-        kept = _summary([store] if store else side_stores(client, [index]))
+        to_index = to == "index" or (to is None and client.searcher.vectors is not None)
+        kept = _summary(side_stores(client, [index]) if to_index or store is None else [store])
     finally:
         client.close()
     if wants_json(context):
@@ -49,7 +64,7 @@ def build(context: click.Context, /, *, index: str) -> None:
 
 
 @vectors.command()
-@click.option("--index", "-i", help="Index whose side index is meant (OSRERANK_VECTORS_INDEX), instead of the store.")
+@click.option("--index", "-i", help="Index whose side index is meant, instead of the store.")
 @click.pass_context
 def status(context: click.Context, /, *, index: str | None) -> None:
     """Say where vectors are kept, how many there are and what they take."""
@@ -60,6 +75,8 @@ def status(context: click.Context, /, *, index: str | None) -> None:
         return
     most = f" of at most {found['most'] / 1e6:,.0f} MB" if found["most"] else ""
     click.echo(f"{found['store']}: {found['records']:,} records, {found['stored'] / 1e6:,.1f} MB{most}")
+    for model, count in found["models"].items():
+        click.echo(f"{model}: {count:,} of them")
     if found["older"]:
         click.echo(
             f"{found['older']:,} records of 0.2 are left, which nobody reads: osrerank vectors drop deletes them"
@@ -126,7 +143,7 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...]) -> None:
 
 
 @vectors.command()
-@click.option("--index", "-i", help="Index whose side index is dropped (OSRERANK_VECTORS_INDEX), instead of the store.")
+@click.option("--index", "-i", help="Index whose side index is dropped, instead of the store.")
 @click.confirmation_option(prompt="Drop all document vectors?")
 @click.pass_context
 def drop(context: click.Context, /, *, index: str | None) -> None:
@@ -162,4 +179,7 @@ def _summary(stores: "Sequence[VectorStore]") -> dict[str, Any]:
     sizes = [store.size() for store in stores]
     records, stored, most = (sum(part) for part in zip(*sizes, strict=True)) if sizes else (0, 0, 0)
     found = {"store": stores[0].name if stores else "index", "records": records, "stored": stored, "most": most}
-    return {**found, "older": sum(store.older() for store in stores)}
+    models: Counter[str] = Counter()
+    for store in stores:
+        models.update(getattr(store, "models", dict)())  # of a side index
+    return {**found, "models": dict(models), "older": sum(store.older() for store in stores)}

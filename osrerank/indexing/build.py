@@ -2,11 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from osrerank._progress import shown
 from osrerank.client import Client
-from osrerank.indexing.documents import batches_of, vectors_of
-from osrerank.indexing.side_index import SideStores, side_stores
+from osrerank.errors import ConfigError
+from osrerank.indexing.changes import Changes
+from osrerank.indexing.documents import EVERY, batches_of, vectors_of
+from osrerank.indexing.side_index import IndexStore, side_stores
+from osrerank.vectors.documents import DocumentVectors
+
+Place = Literal["file", "redis", "index"]
+"""Where vectors are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,8 @@ def build_vectors(
     client: Client,
     index: str,
     *,
+    to: Place | None = None,
+    since: str = "",
     report: Callable[[Built, int], None] = lambda _done, _all: None,
 ) -> Built:
     """Compute and store the vectors that an index's documents lack, for the texts that its searches read.
@@ -47,27 +56,54 @@ def build_vectors(
     Args:
         client: of the index; its settings name the model and the store.
         index: its name.
-        report: called after each batch with what is done, and the number of all documents.
+        to: where they are stored; None for the side index on a cluster, and else for the settings' store.
+        since: a date or number that grows with each change of a document; only documents are read that have a newer
+            one than the last build by it saw, or none.
+        report: called after each batch with what is done, and the number of documents to read.
 
     Raises:
-        ConfigError: the model has no vectors, or vectors are off.
+        ConfigError: the model has no vectors, vectors are off, or are not stored there; or ``since`` cannot be used.
         OsrerankError: a text cannot be encoded, or the store accepts nothing.
     """
-    sides, done = SideStores(client), Built()
-    vectors = vectors_of(client)
-    if client.searcher.service.settings.vectors_index:
-        for side in side_stores(client, [index]):
-            side.take_over()
-    count = int(client.count(index=index)["count"])
-    for batch in batches_of(client, index):
-        kept = [vectors.remember(texts, sides.of(name)) for name, texts in batch.texts.items()]
-        texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
-        done = done.plus(batch.documents, texts, encoded, batch.empty)
-        report(done, count)
+    vectors, done = vectors_of(client), Built()
+    sides = _sides(client, index, to, vectors)
+    for side in sides.values():
+        side.take_over()
+    changes = [Changes.of(client, side, since, client.options_of(index)) for side in sides.values()] if since else []
+    if since and not sides:
+        raise ConfigError("since needs a side index: leave it out", setting="since", source="flag")
+    queries = {one.side.beside: one.query for one in changes} if changes else {index: dict(EVERY)}
+    count = sum(int(client.count(index=name, body={"query": query})["count"]) for name, query in queries.items())
+    for within, query in queries.items():
+        for batch in batches_of(client, index, query, within=within):
+            kept = [vectors.remember(texts, sides.get(name)) for name, texts in batch.texts.items()]
+            texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
+            done = done.plus(batch.documents, texts, encoded, batch.empty)
+            report(done, count)
+    for one in changes:
+        one.keep()
+    for side in sides.values():
+        side.refresh()
     return done
 
 
-def build_on_screen(client: Client, index: str) -> Built:
+def _sides(client: Client, index: str, to: Place | None, vectors: DocumentVectors) -> dict[str, IndexStore]:
+    """Return the side indices that a build writes to, by the index's name; none where it writes to the store.
+
+    Raises:
+        ConfigError: it is to write to another store than the settings'.
+    """
+    if to == "index" or (to is None and client.searcher.vectors is not None):
+        return {side.beside: side for side in side_stores(client, [index], vectors.label)}
+    if to is not None and (vectors.store is None or vectors.store.name != to):
+        reason = f"vectors are not stored in {to}: set OSRERANK_VECTORS={to}"
+        raise ConfigError(reason, setting="vectors", source="--to")
+    return {}
+
+
+def build_on_screen(client: Client, index: str, *, to: Place | None = None, since: str = "") -> Built:
     """Do what `build_vectors` does, with its progress on standard error: a bar on a terminal, else lines."""
     with shown("vectors", "documents") as report:
-        return build_vectors(client, index, report=lambda done, count: report(done.documents, count))
+        return build_vectors(
+            client, index, to=to, since=since, report=lambda done, count: report(done.documents, count)
+        )

@@ -16,6 +16,7 @@ from osrerank.vectors.documents import DocumentVectors
 
 BATCH = 64
 """Documents encoded at a time."""
+EVERY: Mapping[str, Any] = {"match_all": {}}
 PAGE = 2000
 """Documents per request to the embedded engine, which scans the whole index for each request."""
 
@@ -39,13 +40,22 @@ class Batch(NamedTuple):
         return [text for texts in self.texts.values() for text in texts]
 
 
-def batches_of(client: Client, index: str) -> Iterator[Batch]:
-    """Yield an index's documents as a model reads them; the index may be an alias or a pattern."""
+def batches_of(
+    client: Client, index: str, query: Mapping[str, Any] = EVERY, *, within: str | None = None
+) -> Iterator[Batch]:
+    """Yield an index's documents as a model reads them.
+
+    Args:
+        client: of the index.
+        index: its name, an alias or a pattern, which says how documents are read.
+        query: which documents.
+        within: the one of the indices that is read; None for all.
+    """
     options, fields = client.options_of(index), client.fields_of(index)
-    documents = documents_of(client, index, fields)
+    documents = documents_of(client, within or index, fields, query)
     while hits := list(islice(documents, BATCH)):
-        query, own = Query("build", "build"), fields.by_index(options.fields)
-        ranking = parse({"hits": {"hits": hits}}, query, fields.read, options.separator, own)
+        own = fields.by_index(options.fields)
+        ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), fields.read, options.separator, own)
         texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
         text_of, empty = client.searcher.service.text_of(options), 0
         for candidate, hit in zip(ranking.candidates, hits, strict=True):
@@ -69,10 +79,12 @@ def vectors_of(client: Client) -> DocumentVectors:
     return service.vectors
 
 
-def documents_of(client: Client, index: str, fields: Fields) -> Iterator[Mapping[str, Any]]:
-    """Yield all documents that an index has at the start, as hits in arbitrary order."""
+def documents_of(
+    client: Client, index: str, fields: Fields, query: Mapping[str, Any] = EVERY
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the documents of a query that an index has at the start, as hits in arbitrary order."""
     size = PAGE if is_embedded(client) else BATCH
     fetched = [name for name in fields.read if name in fields.fetched]
-    body = {"size": size, "query": {"match_all": {}}, "_source": list(fields.read)}
+    body = {"size": size, "query": dict(query), "_source": list(fields.read)}
     body |= {"fields": fetched} if fetched else {}
     return every_hit(client, index, body, is_embedded=is_embedded(client))

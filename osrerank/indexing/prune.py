@@ -1,16 +1,21 @@
 """Delete the vectors of texts that are no longer in their indices."""
 
+import logging
 from collections.abc import Iterator, Sequence
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.indexing.documents import batches_of, vectors_of
-from osrerank.indexing.side_index import side_stores
+from osrerank.indexing.side_index import orphans, side_stores
 from osrerank.vectors.store import VECTORS_OFF
+
+logger = logging.getLogger(__name__)
 
 
 def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
     """Delete all vectors except the client's model's for these indexes' texts; return how many are left.
+
+    Side indices whose index is gone are deleted, too.
 
     Args:
         client: of the indexes.
@@ -21,7 +26,7 @@ def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
         OsrerankError: the store cannot be pruned; it is as it was.
     """
     vectors = vectors_of(client)
-    sides = side_stores(client, indexes) if client.searcher.service.settings.vectors_index else []
+    sides = side_stores(client, indexes) if client.searcher.vectors is not None else []
     if vectors.store is None and not sides:
         raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
 
@@ -29,4 +34,7 @@ def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
         return (vectors.keys_of(batch.every) for name in names for batch in batches_of(client, name))
 
     left = sum(side.prune(keys([side.beside])) for side in sides)
+    for name in orphans(client) if sides else ():
+        logger.warning("[vectors-orphaned] the index of %s is gone: its vectors are deleted", name)
+        client.indices.delete(index=name)
     return left + (vectors.store.prune(keys(indexes)) if vectors.store else 0)

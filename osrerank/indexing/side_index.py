@@ -6,15 +6,16 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from opensearchpy import NotFoundError, OpenSearch, RequestError
+from opensearchpy import AuthorizationException, NotFoundError, OpenSearch, RequestError
 
 from osrerank.client import Client
 from osrerank.errors import OsrerankError
 from osrerank.retrieval.requests import is_embedded
-from osrerank.vectors.index import EXISTS, OLDER_SUFFIX, READ_AT_ONCE, SUFFIX, Form, refusal, side_index, writing
+from osrerank.vectors.index import EXISTS, MODEL, OLDER_SUFFIX, READ_AT_ONCE, SUFFIX, Form, refusal, side_index, writing
 from osrerank.vectors.store import REST_S, Guard, Size
 
 KEEP_ALIVE = "5m"
+MOST_MODELS = 100
 
 logger = logging.getLogger(__name__)
 
@@ -54,18 +55,22 @@ class IndexStore:
         client: a client of the engine; the caller closes it.
         index: the application's index, by its own name.
         is_embedded: whether it is the embedded engine.
+        model: whose records are written.
         rest_s: pause after a failure of reading, or of writing, in seconds.
 
     Attributes:
         beside: the application's index.
         index: the side index.
+        model: whose records are written.
     """
 
     name = "index"
 
-    def __init__(self, client: OpenSearch, index: str, *, is_embedded: bool, rest_s: float = REST_S) -> None:
+    def __init__(
+        self, client: OpenSearch, index: str, *, is_embedded: bool, model: str = "", rest_s: float = REST_S
+    ) -> None:
         self.beside, self.index, self._older = index, side_index(index), f"{index}{OLDER_SUFFIX}"
-        self._client = client
+        self._client, self.model = client, model
         self._form = Form(is_embedded)
         self._guard = Guard(self.name, self.index, rest_s)
 
@@ -86,13 +91,14 @@ class IndexStore:
         return found
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
-        self._make()
-        for lines in writing(self.index, records):
+        self.create()
+        for lines in writing(self.index, records, self.model):
             if reason := refusal(self._client.bulk(body=lines)):
                 raise OSError(reason)
         return len(records)
 
-    def _make(self) -> None:
+    def create(self) -> None:
+        """Create the side index, empty, if it is not there; searches fill it."""
         if self._client.indices.exists(index=self.index):
             return
         try:
@@ -100,6 +106,31 @@ class IndexStore:
         except RequestError as error:  # another process was faster
             if error.error != EXISTS:
                 raise
+
+    def refresh(self) -> None:
+        """Let searches find what was written."""
+        self._client.indices.refresh(index=self.index, ignore_unavailable=True)
+
+    def built(self) -> dict[str, float]:
+        """Return what `keep_built` was given, by key."""
+        if not self._client.indices.exists(index=self.index):
+            return {}
+        mapping = self._client.indices.get_mapping(index=self.index)[self.index]["mappings"]
+        found: dict[str, float] = mapping.get("_meta", {}).get("built", {})
+        return found
+
+    def keep_built(self, key: str, value: float) -> None:
+        """Keep how far a build came, in the side index's mapping."""
+        self.create()
+        self._client.indices.put_mapping(index=self.index, body={"_meta": {"built": {**self.built(), key: value}}})
+
+    def models(self) -> dict[str, int]:
+        """Return how many records there are of each model; those written before models were noted are left out."""
+        if not self._client.indices.exists(index=self.index):
+            return {}
+        body = {"size": 0, "aggs": {"models": {"terms": {"field": MODEL, "size": MOST_MODELS}}}}
+        found = self._client.search(index=self.index, body=body)
+        return {one["key"]: int(one["doc_count"]) for one in found["aggregations"]["models"]["buckets"]}
 
     def size(self) -> Size:
         if not self._client.indices.exists(index=self.index):
@@ -156,27 +187,26 @@ class IndexStore:
         return count
 
 
-def side_stores(client: Client, names: Sequence[str]) -> list[IndexStore]:
+def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[IndexStore]:
     """Return the side index of each index that names, aliases and patterns stand for.
+
+    Args:
+        client: of the indices.
+        names: theirs.
+        model: whose records are to be written.
 
     Raises:
         NotFoundError: there is no such index.
     """
     found = {name for one in names for name in client.indices.get_mapping(index=one)}
     real = sorted(name for name in found if not name.endswith((SUFFIX, OLDER_SUFFIX)))
-    return [IndexStore(client, name, is_embedded=is_embedded(client)) for name in real]
+    return [IndexStore(client, name, is_embedded=is_embedded(client), model=model) for name in real]
 
 
-class SideStores:
-    """The side indices of a client's indices, if the settings ask for them."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._is_on = client.searcher.service.settings.vectors_index
-        self._stores: dict[str, IndexStore] = {}
-
-    def of(self, index: str) -> IndexStore | None:
-        """Return an index's side index; None if the settings ask for none."""
-        if self._is_on and index not in self._stores:
-            self._stores[index] = IndexStore(self._client, index, is_embedded=is_embedded(self._client))
-        return self._stores.get(index)
+def orphans(client: Client) -> list[str]:
+    """Return the side indices whose index is gone; none where the user may not list side indices."""
+    try:
+        found = client.indices.get(index=f"*{SUFFIX}", expand_wildcards="all", ignore_unavailable=True)
+    except AuthorizationException:
+        return []
+    return sorted(name for name in found if not client.indices.exists(index=name.removesuffix(SUFFIX)))

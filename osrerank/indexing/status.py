@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from osrerank.client import Client
 from osrerank.indexing.documents import batches_of, vectors_of
-from osrerank.indexing.side_index import SideStores
+from osrerank.indexing.side_index import side_stores
 from osrerank.types import LongText
 from osrerank.vectors.records import FetchedVectors
 
@@ -48,14 +48,16 @@ def coverage(client: Client, index: str, *, most: int = 1000) -> Coverage:
         ConfigError: the model has no vectors.
         InferenceError: a text could not be encoded.
     """
-    vectors, sides = vectors_of(client), SideStores(client)
+    vectors = vectors_of(client)
+    is_on = client.searcher.vectors is not None
+    sides = {side.beside: side for side in side_stores(client, [index])} if is_on else {}
     some: list[str | LongText] = []
     asked: set[bytes] = set()
     known: set[bytes] = set()
     read = 0
     for batch in batches_of(client, index):
         for name, texts in batch.texts.items():
-            keys, side = vectors.keys_of(texts), sides.of(name)
+            keys, side = vectors.keys_of(texts), sides.get(name)
             source = vectors.with_fetched(FetchedVectors(side.read(keys))) if side else vectors
             asked |= set(keys)
             known |= source.known(keys)

@@ -38,6 +38,7 @@ class LoadedModel:
         given: used in place of the named model; the caller closes it.
         fix: advice that is added to the error when the model cannot be loaded.
         clock: returns seconds.
+        has_index: whether it reads documents of an index, whose vectors machines share there.
     """
 
     def __init__(
@@ -48,7 +49,10 @@ class LoadedModel:
         given: Model | None = None,
         fix: str = "",
         clock: Callable[[], float] = time.monotonic,
+        *,
+        has_index: bool = True,
     ) -> None:
+        self._has_index = has_index
         self._name = name
         self._kinds = kinds
         self._settings = settings
@@ -83,7 +87,8 @@ class LoadedModel:
                 from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - for encoders alone
                 from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - likewise
 
-                self._vectors = DocumentVectors(model, VectorStorage.of(self._settings))
+                storage = VectorStorage.of(self._settings, has_index=self._has_index)
+                self._vectors = DocumentVectors(model, storage)
             return self._vectors
 
     def scorer(self, *, cached: bool) -> Scorer:

@@ -30,7 +30,7 @@ from osrerank.thresholds.cut import Thresholds
 from osrerank.tracing.attributes import tell_outcome
 from osrerank.tracing.spans import current, is_recording
 from osrerank.types import Deadline, Query, Ranking
-from osrerank.vectors.records import FetchedVectors
+from osrerank.vectors.records import FetchedVectors, Lookup
 
 logger = logging.getLogger(__name__)
 due = Seldom()
@@ -107,21 +107,20 @@ class Reranking:
             answer["rerank"]["fields_by_index"] = {name: list(own) for name, own in by_index.items()}
         return answer
 
-    def vector_keys(self, response: Any) -> dict[bytes, str]:
-        """Return the keys of the vectors that scoring the response's hits needs, and the index of each hit.
+    def lookup(self, response: Any) -> Lookup:
+        """Return which vectors of the response's hits are known here, and which are not.
 
         There are none if nothing is reranked, or the model has no vectors.
         """
-        hits = hits_of(response)
-        if self._obstacle(hits):
-            return {}
+        hits, lookup = hits_of(response), Lookup()
+        if self._obstacle(hits) or self.deadline.passed:
+            return lookup
         by = self if self.fields.read else self._naming(hits)
         indices = [str(hit.get("_index")) for hit in hits]
-        keys: dict[bytes, str] = {}
         for one in self.options.rankings:
             if one.pipeline != NO_STAGES:
-                keys |= self.service.vector_keys(by.read(one, response), one, indices, self.deadline)
-        return keys
+                lookup = lookup.plus(self.service.lookup(by.read(one, response), one, indices, self.deadline))
+        return lookup
 
     def read(self, options: Rerank, response: Mapping[str, Any]) -> Ranking:
         """Return the first pass's ranking, with the texts of the fields that options name."""

@@ -5,7 +5,7 @@ asynchronous client perform the steps and know nothing else of a search.
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -40,6 +40,7 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline, Encoder, Scorer
+from osrerank.vectors.records import Lookup
 
 NO_BODY: Mapping[str, Any] = {}
 Query = str | Mapping[str, Any] | None
@@ -99,12 +100,13 @@ class Searcher:
         clock: Callable[[], float] = time.monotonic,
         is_embedded: bool = False,
     ) -> None:
-        self.service = RerankService(settings, scorer, duo_scorer, clock)
+        self.service = RerankService(settings, scorer, duo_scorer, clock, has_index=True)
         self.defaults = defaults or Defaults.load(settings)
         self.fields = FoundFields()
         self.calibrations = Calibrations(settings)
         self.records = UbiRecords(is_embedded=is_embedded)
-        self.vectors = SideVectors(is_embedded=is_embedded) if settings.vectors_index else None
+        has_sides = not is_embedded if settings.vectors_index is None else settings.vectors_index
+        self.vectors = SideVectors(is_embedded=is_embedded, clock=clock) if has_sides else None
 
     def search(
         self, query: Query, body: Any, params: Mapping[str, Any], *, index: Any, rerank: RerankArgument
@@ -161,7 +163,8 @@ class Searcher:
         if isinstance(call, Reranked) and (reason := call.loss(response)):
             own = call.fall_back(reason)
             call, response = call.choose(response, own, (yield SearchRequest(own)))
-        return (yield from self.finished(call, response))
+        (lookup,) = yield from self.read([(call, response)])
+        return (yield from self.finished(call, response, lookup))
 
     def planned(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Plain]:
         """Yield the steps that a search needs before its request, usually none, and return its call."""
@@ -178,12 +181,20 @@ class Searcher:
         by = Reranking(self.service, options, text, asked.deadline, fields)
         return planned(by, body, asked.params, thresholds)
 
-    def finished(self, call: Plain, response: Any) -> Generator[Step, Any, Any]:
+    def read(self, calls: Sequence[tuple[Plain, Any]]) -> Generator[Step, Any, list[Lookup | None]]:
+        """Yield the requests for the vectors of responses' hits; return what is known of each; None of side indices."""
+        if self.vectors is None:
+            return [None] * len(calls)
+        those = [(call, response) for call, response in calls if isinstance(call, Reranked)]
+        lookups = iter((yield from self.vectors.read(those)))
+        return [next(lookups) if isinstance(call, Reranked) else None for call, _ in calls]
+
+    def finished(self, call: Plain, response: Any, lookup: Lookup | None) -> Generator[Step, Any, Any]:
         """Yield the steps that rerank and record a response, and return what becomes of it."""
         if not isinstance(call, Refused | Reranked):
             return response
-        if self.vectors is not None and isinstance(call, Reranked):
-            answer = yield from self.vectors.around(call, response)
+        if self.vectors is not None and lookup is not None and isinstance(call, Reranked):
+            answer = yield from self.vectors.finish(call, response, lookup)
         else:
             answer = yield Scoring(partial(call.finish, response))
         return (yield from self.records.after(call.by.ubi, call.by, answer)) if call.by.ubi else answer

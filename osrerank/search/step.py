@@ -1,6 +1,6 @@
 """What a search asks of whoever performs it: to send a request, or to score."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from osrerank.retrieval.requests import SideRequest
@@ -37,4 +37,14 @@ class MultiSearchRequest(NamedTuple):
     lines: Sequence[Any]
 
 
-Step = SideRequest | SearchRequest | MultiSearchRequest | Scoring
+class Later(NamedTuple):
+    """Requests that nobody waits for: the client sends them after the search has returned.
+
+    Attributes:
+        steps: yields them.
+    """
+
+    steps: Generator[SideRequest, Any, None]
+
+
+Step = SideRequest | SearchRequest | MultiSearchRequest | Scoring | Later

@@ -1,126 +1,189 @@
-"""Document vectors that a search reads from side indices, and writes there before it returns."""
+"""Document vectors that searches read from side indices before they rerank, and write there after they answered."""
 
+import logging
+import time
 from collections import defaultdict
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from opensearchpy import ConnectionTimeout, RequestError, TransportError
+from opensearchpy import AuthorizationException, ConnectionTimeout, NotFoundError, TransportError
 
+from osrerank._pause import Pause
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import Reranked
-from osrerank.search.step import Scoring
-from osrerank.vectors.index import EXISTS, READ_AT_ONCE, Form, refusal, side_index, writing
-from osrerank.vectors.records import FetchedVectors
-from osrerank.vectors.store import Guard
+from osrerank.search.step import Later, Scoring
+from osrerank.vectors.index import READ_AT_ONCE, Form, refusal, side_index, writing
+from osrerank.vectors.records import Lookup
+from osrerank.vectors.store import REST_S, Guard
 
-REQUEST_S = 2.0
-"""The longest time that a search gives a request for vectors, in seconds."""
+REQUEST_S, WRITE_S = 2.0, 10.0
+"""The longest time for a request that reads vectors, and for one that writes some after the answer, in seconds."""
 SHORT_S = 0.05
 """With less time left after a request has timed out, the deadline was short, and the cluster is not to blame."""
-MOST_GUARDS = 1000
-"""Indices, or groups of them that are searched together, whose failures are remembered."""
+ABSENT_S = 60.0
+"""How long it is remembered that there is no side index, or that it may not be read, in seconds."""
+MOST_NAMES = 1000
+"""Side indices about which something is remembered."""
+FORBIDDEN = "security_exception"
+
+Reading = Generator[SideRequest | Scoring, Any, Any]
+logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """What a search found in its side indices.
+class SideIndex:
+    """What is known of a side index.
+
+    Args:
+        clock: returns seconds.
+        name: its own.
 
     Attributes:
-        vectors: the records.
-        places: the side index that each key belongs to.
+        is_there: whether the last request found it.
+        absent: pause after there was none, or it was forbidden to read it.
+        failures: pauses after other failures of reading and of writing.
+        may_write: whether no write was forbidden yet.
     """
 
-    vectors: FetchedVectors
-    places: Mapping[bytes, str]
+    def __init__(self, clock: Callable[[], float], name: str) -> None:
+        self.name = name
+        self.is_there, self.may_write = False, True
+        self.absent = Pause(ABSENT_S, clock=clock)
+        self.failures = Guard("index", name, REST_S)
+        self._forbidden: set[str] = set()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether searches read it now."""
+        return not (self.absent.is_on or self.failures.read.is_on)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether searches write to it now."""
+        return self.is_there and self.may_write and not self.failures.write.is_on
+
+    def miss(self, error: Exception) -> None:
+        """Remember for a minute that there is no such index."""
+        self.is_there = False
+        self.absent.begin(error)
+
+    def refuse(self, error: Exception) -> None:
+        """Write no more: for good where that is forbidden, else for a time."""
+        if isinstance(error, AuthorizationException) or FORBIDDEN in str(error):
+            self.forbid("write", error)
+        else:
+            self.failures.write.begin(error)
+
+    def forbid(self, right: str, error: Exception) -> None:
+        """Remember that a right lacks: to read for a minute, to write for good. It is logged once."""
+        if right == "read":
+            self.absent.begin(error)
+        else:
+            self.may_write = False
+        if right not in self._forbidden:
+            self._forbidden.add(right)
+            logger.warning("[vectors-forbidden] document vectors in %s: the right to %s it lacks", self.name, right)
 
 
 class SideVectors:
     """Reads and writes the side indices of what is searched; a cluster that refuses costs time only.
 
+    A search looks for no side index: it reads those of its hits' indices, and only for documents whose vectors are not
+    known here. It writes what it computed after it has answered, to side indices that are there, and creates none.
+
     Args:
         is_embedded: whether the engine is the embedded one.
+        clock: returns seconds.
     """
 
-    def __init__(self, *, is_embedded: bool) -> None:
+    def __init__(self, *, is_embedded: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._form = Form(is_embedded)
-        self._guard = lru_cache(MOST_GUARDS)(partial(Guard, "index"))
+        self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
 
-    def around(self, call: Reranked, response: Any) -> Generator[SideRequest | Scoring, Any, Any]:
-        """Yield the steps that rerank a response with the vectors of its hits, and return the call's answer."""
-        brought = yield from self._read(call, response)
-        answer = yield Scoring(partial(call.finish, response, brought.vectors if brought else None))
-        if brought:
-            yield from self._write(call, brought)
+    def read(self, calls: Sequence[tuple[Reranked, Any]]) -> Generator[SideRequest | Scoring, Any, list[Lookup]]:
+        """Yield the requests for the vectors of several responses' hits, usually one; return what each has then."""
+        lookups: list[Lookup] = []
+        for call, response in calls:
+            lookups.append((yield Scoring(partial(call.by.lookup, response))))
+        wanted = {key: side_index(index) for lookup in lookups for key, index in lookup.lacking.items()}
+        names = [name for name in sorted(set(wanted.values())) if self._side(name).is_read]
+        found: dict[bytes, bytes] = {}
+        if names:
+            keys = [key for key, name in wanted.items() if name in names]
+            found = yield from self._found(names, keys, partial(_remaining_s, calls))
+        for lookup in lookups:
+            lookup.fetched.bring({key: found[key] for key in lookup.lacking if key in found})
+        return lookups
+
+    def finish(self, call: Reranked, response: Any, lookup: Lookup) -> Generator[Scoring | Later, Any, Any]:
+        """Yield the steps that rerank a response with vectors and, later, write new ones; return the call's answer."""
+        answer = yield Scoring(partial(call.finish, response, lookup.fetched))
+        by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
+        for key, record in lookup.fetched.new.items():
+            if key in lookup.lacking and self._side(name := side_index(lookup.lacking[key])).is_written:
+                by_name[name][key] = record
+        if by_name:
+            yield Later(self._write(by_name, lookup.model))
         return answer
 
-    def _read(self, call: Reranked, response: Any) -> Generator[SideRequest | Scoring, Any, Fetched | None]:
-        """Yield the requests for the vectors of a response's hits, and return them; None where none are needed."""
-        if not _timeout_s(call):
-            return None
-        keys: Mapping[bytes, str] = yield Scoring(partial(call.by.vector_keys, response))
-        places = {key: side_index(index) for key, index in keys.items()}
-        every, names = list(places), sorted(set(places.values()))
-        guard = self._guard(",".join(names))
-        if not every or guard.read.is_on:
-            return None
+    def _found(self, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
+        """Yield the requests for records of side indices, and return those that are there."""
+        sides = [self._side(name) for name in names]
+        try:
+            found = yield from self._records(sides, keys, left_s)
+        except AuthorizationException as error:
+            if len(sides) == 1:
+                sides[0].forbid("read", error)
+                return {}
+            found = {}
+            for name in names:  # one of them is forbidden, and must not hide the others
+                found |= yield from self._found([name], keys, left_s)
+        except NotFoundError as error:
+            _each(sides, SideIndex.miss, error)
+            return {}
+        except TransportError as error:
+            if left_s() > SHORT_S or not isinstance(error, ConnectionTimeout):
+                for side in sides:
+                    side.failures.read.begin(error)
+            return {}
+        return found
+
+    def _records(self, sides: Sequence[SideIndex], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
         found: dict[bytes, bytes] = {}
-        for start in range(0, len(every), READ_AT_ONCE):
-            if not (timeout_s := _timeout_s(call)):
+        for start in range(0, len(keys), READ_AT_ONCE):
+            if (timeout_s := min(left_s(), REQUEST_S)) <= 0:
                 break
-            path, params, body = self._form.reading(names, every[start : start + READ_AT_ONCE])
-            try:
-                answer = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
-            except TransportError as error:
-                if call.by.deadline.remaining_s() > SHORT_S or not isinstance(error, ConnectionTimeout):
-                    guard.read.begin(error)
-                return None
+            names = [side.name for side in sides]
+            path, params, body = self._form.reading(names, keys[start : start + READ_AT_ONCE])
+            answer = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
+            if not self._form.is_there(answer):
+                _each(sides, SideIndex.miss, LookupError("there is no side index"))
+                break
+            for side in sides:
+                side.is_there = True
             found |= self._form.found(answer)
-        return Fetched(FetchedVectors(found), places)
+        return found
 
-    def _write(self, call: Reranked, brought: Fetched) -> Generator[SideRequest, Any, None]:
-        """Yield the requests that write what a search computed, as far as its deadline leaves time."""
-        by_index: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
-        for key, record in brought.vectors.new.items():
-            if key in brought.places:
-                by_index[brought.places[key]][key] = record
-        for index, records in by_index.items():
-            guard = self._guard(index)
-            if guard.write.is_on:
-                continue
-            try:
-                refused = yield from self._write_to(call, index, records)
-            except TransportError as error:
-                if call.by.deadline.remaining_s() > SHORT_S or not isinstance(error, ConnectionTimeout):
-                    guard.write.begin(error)
-            else:
-                if refused:
-                    guard.write.begin(OSError(refused))
-
-    def _write_to(self, call: Reranked, index: str, records: Mapping[bytes, bytes]) -> Generator[SideRequest, Any, str]:
-        """Yield the requests that write to a side index, and return why a record was refused; empty where none was."""
-        made = False
-        for lines in writing(index, records):
-            if not (timeout_s := _timeout_s(call)):
-                break
-            made = made or (yield from self._make(index, timeout_s))
-            answer = yield SideRequest("POST", "/_bulk", lines, {"request_timeout": timeout_s})
-            if reason := refusal(answer):
-                return reason
-        return ""
-
-    def _make(self, index: str, timeout_s: float) -> Generator[SideRequest, Any, bool]:
-        """Yield the requests that make a side index where there is none: a bulk request would map it otherwise."""
-        if not (yield SideRequest("HEAD", f"/{index}", params={"request_timeout": timeout_s})):
-            try:
-                yield SideRequest("PUT", f"/{index}", self._form.settings(), {"request_timeout": timeout_s})
-            except RequestError as error:  # another search was faster
-                if error.error != EXISTS:
-                    raise
-        return True
+    def _write(self, records: Mapping[str, Mapping[bytes, bytes]], model: str) -> Generator[SideRequest, Any, None]:
+        """Yield the requests that write records to side indices."""
+        for name, some in records.items():
+            side = self._side(name)
+            for lines in writing(name, some, model):
+                try:
+                    answer = yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_S})
+                except TransportError as error:
+                    side.refuse(error)
+                    break
+                if reason := refusal(answer):
+                    side.refuse(OSError(reason))
+                    break
 
 
-def _timeout_s(call: Reranked) -> float:
-    """Return how long a request of a search may take; 0 after its deadline."""
-    return min(max(call.by.deadline.remaining_s(), 0.0), REQUEST_S)
+def _each(sides: Iterable[SideIndex], do: Callable[[SideIndex, Exception], None], error: Exception) -> None:
+    for side in sides:
+        do(side, error)
+
+
+def _remaining_s(calls: Sequence[tuple[Reranked, Any]]) -> float:
+    """Return the seconds until the first deadline of several searches."""
+    return min(call.by.deadline.remaining_s() for call, _ in calls)

@@ -19,26 +19,34 @@ logger = logging.getLogger(__name__)
 
 
 class Background:
-    """Runs tasks one after the other; safe to use from many threads, and after a fork."""
+    """Runs tasks one after the other; safe to use from many threads, and after a fork.
 
-    def __init__(self, most: int = MOST_TASKS) -> None:
-        self._most = most
+    Args:
+        most: the weight of all tasks that may wait.
+        newest_first: whether the newest task is run first, and the oldest one dropped where there is no room.
+    """
+
+    def __init__(self, most: int = MOST_TASKS, *, newest_first: bool = False) -> None:
+        self._most, self._newest_first = most, newest_first
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Start over without tasks in a forked child: waiting tasks belong to the parent."""
-        self._tasks: deque[Callable[[], object]] = deque()
+        self._tasks: deque[tuple[Callable[[], object], int]] = deque()
         self._changed = threading.Condition()
         self._is_running = False
 
-    def submit(self, task: Callable[[], object]) -> bool:
+    def submit(self, task: Callable[[], object], weight: int = 1) -> bool:
         """Run a task later; return whether there was room for it."""
         with self._changed:
-            if len(self._tasks) >= self._most:
+            while self._newest_first and self._tasks and self._waiting + weight > self._most:
+                self._tasks.popleft()
+                DROPPED.inc()
+            if self._tasks and self._waiting + weight > self._most:
                 DROPPED.inc()
                 return False
-            self._tasks.append(task)
+            self._tasks.append((task, weight))
             if not self._is_running:
                 try:
                     threading.Thread(target=self._work, name="osrerank-vectors", daemon=True).start()
@@ -48,6 +56,10 @@ class Background:
                     return False
                 self._is_running = True
         return True
+
+    @property
+    def _waiting(self) -> int:
+        return sum(weight for _, weight in self._tasks)
 
     def close(self) -> None:
         """Wait for the tasks that were submitted."""
@@ -66,7 +78,7 @@ class Background:
                     self._is_running = False
                     self._changed.notify_all()
                     return
-                task = self._tasks.popleft()
+                task, _ = self._tasks.pop() if self._newest_first else self._tasks.popleft()
             try:
                 task()
             except BaseException:

@@ -34,15 +34,23 @@ class VectorStorage:
     secret: bytes = b""
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def of(cls, settings: Settings, *, has_index: bool = True) -> Self:
         """Return the storage that the settings describe; nothing is opened or created yet.
+
+        Args:
+            settings: say where vectors are kept.
+            has_index: whether the documents are those of an index. Where they are not, machines share vectors in a
+                Redis that is named, unless the settings say otherwise.
 
         Raises:
             ConfigError: the setting ``vectors`` is ``redis``, and no Redis is named.
         """
         store: VectorStore | None = None
         most_bytes = int(settings.vectors_mb * MEGABYTE)
-        if settings.vectors == "file":
+        is_shared = not has_index and "vectors" not in settings.model_fields_set
+        if is_shared and (settings.vectors_redis_url or settings.redis_url):
+            store = _redis(settings, most_bytes)
+        elif settings.vectors == "file":
             store = file_store(settings.vectors_folder, most_bytes=most_bytes, ttl_s=settings.vectors_ttl_s)
         elif settings.vectors == "redis":
             store = _redis(settings, most_bytes)
@@ -54,10 +62,13 @@ class VectorStorage:
 def _redis(settings: Settings, most_bytes: int) -> VectorStore:
     from osrerank.vectors.redis import RedisStore  # noqa: PLC0415 - imports redis
 
-    if settings.vectors_redis_url is None:
+    named = settings.vectors_redis_url or settings.redis_url
+    if named is None:
         reason = "OSRERANK_VECTORS is redis, and no Redis is named: set OSRERANK_VECTORS_REDIS_URL"
         raise ConfigError(reason, setting="vectors_redis_url", source="OSRERANK_VECTORS_REDIS_URL")
-    url = settings.vectors_redis_url.get_secret_value()
+    if settings.vectors_redis_url is None:  # it is the score cache's, and has room for as much again
+        most_bytes = min(most_bytes, int(settings.cache_mb * MEGABYTE))
+    url = named.get_secret_value()
     host = urlsplit(url).hostname
     if url.startswith("redis:") and host not in LOCAL:
         logger.warning(

@@ -28,8 +28,8 @@ from osrerank.vectors.record import Record
 from osrerank.vectors.records import FetchedVectors, Kept, Records
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
-MOST_LATE, MOST_LATE_CALLS = 256, 4
-"""How many documents of a call may be encoded after its deadline, and how many such calls may be queued."""
+MOST_LATE, MOST_LATE_WAITING = 256, 1024
+"""How many documents of a call may be encoded after its deadline, and how many of all calls may wait for it."""
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class DocumentVectors:
     def __init__(self, encoder: Encoder, storage: VectorStorage | None = None) -> None:
         self.encoder = encoder
         self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage())
-        self._late = Background(MOST_LATE_CALLS)
+        self._late = Background(MOST_LATE_WAITING, newest_first=True)
         self.renew()
         renew_after_fork(self)
 
@@ -84,6 +84,11 @@ class DocumentVectors:
     def store(self) -> VectorStore | None:
         """Where records are kept; None if they are not kept."""
         return self.records.store
+
+    @property
+    def label(self) -> str:
+        """The model's name and a digest of all that its vectors depend on, for counts by model."""
+        return f"{self.encoder.model} {self.records.model_key[:4].hex()}"
 
     def with_fetched(self, fetched: FetchedVectors) -> "DocumentVectors":
         """Return this source for one search, which has fetched records and gets those that it lacked."""
@@ -145,30 +150,31 @@ class DocumentVectors:
         return took_s, sum(map(len, self.records.contents(made).values()))
 
     def remember(
-        self, texts: Sequence[str | LongText], second: VectorStore | None = None, deadline: Deadline = NEVER
+        self, texts: Sequence[str | LongText], store: VectorStore | None = None, deadline: Deadline = NEVER
     ) -> Remembered:
         """Compute and store the missing records of texts.
 
         Args:
             texts: as the model reads them.
-            second: another store, which also gets the records that are not missing.
+            store: another store than this source's own, from which it gets records, too.
             deadline: until when they are computed.
 
         Raises:
             InferenceError: a text could not be encoded.
-            OsrerankError: a store accepts no records, or there is none.
+            OsrerankError: the store accepts no records, or there is none.
         """
-        if self.store is None and second is None:
+        store = store or self.store
+        if store is None:
             raise OsrerankError(VECTORS_OFF)
         wanted = dict(zip(self.keys_of(texts), texts, strict=True))
-        brought = {} if second is None else self.records.read_from(second, list(wanted))
-        stored = self.records.known([key for key in wanted if key not in brought])
-        known = {**brought, **stored}
-        records, encoded = self._made({key: text for key, text in wanted.items() if key not in known}, deadline)
-        for store, lacking in ((self.store, records), (second, {**stored, **records})):
-            if store is not None and lacking and not self.records.write(store, lacking):
-                raise OsrerankError(f"the {store.name} of document vectors accepted nothing; the log says why")
-        return Remembered(sum(map(_passages, {**known, **records}.values())), encoded)
+        there = self.records.read_from(store, list(wanted))
+        left = {key: text for key, text in wanted.items() if key not in there}
+        here = {} if store is self.store else self.records.known(list(left))
+        made, encoded = self._made({key: text for key, text in left.items() if key not in here}, deadline)
+        new = {**here, **made}
+        if new and not self.records.write(store, new):
+            raise OsrerankError(f"the {store.name} of document vectors accepted nothing; the log says why")
+        return Remembered(sum(map(_passages, {**there, **new}.values())), encoded)
 
     def close(self) -> None:
         """Wait for what is being written, and release the store; what a deadline cut off is encoded no more."""
@@ -229,7 +235,8 @@ class DocumentVectors:
     def _catch_up(self, texts: Sequence[str | LongText]) -> None:
         """Compute in the background the records that a deadline cut off."""
         if texts and self.store is not None:
-            self._late.submit(functools.partial(self._remember_late, texts[:MOST_LATE]))
+            late = texts[:MOST_LATE]
+            self._late.submit(functools.partial(self._remember_late, late), len(late))
 
     def _remember_late(self, texts: Sequence[str | LongText]) -> None:
         try:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 SUFFIX, OLDER_SUFFIX = "-osrerank-vectors", "-osrerank-states"
 """Suffixes of side indices: today's, and that of 0.2, whose records are the same."""
-FIELD = "record"
+FIELD, MODEL = "record", "model"
 READ_AT_ONCE = 250
 """Records per read request: some 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
@@ -42,10 +42,13 @@ class Form(NamedTuple):
     def settings(self) -> dict[str, Any]:
         """Return the body that creates a side index."""
         if self.is_embedded:
-            return {"settings": {"index": {"hidden": True}}, "mappings": {"dynamic": False, "properties": {}}}
-        binary = {"type": "binary", "doc_values": True}
-        mapping = {"dynamic": False, "_source": {"enabled": False}, "properties": {FIELD: binary}}
-        return {"settings": {"index": {"hidden": True, "auto_expand_replicas": "0-1"}}, "mappings": mapping}
+            named = {MODEL: {"type": "keyword"}}
+            return {"settings": {"index": {"hidden": True}}, "mappings": {"dynamic": False, "properties": named}}
+        fields: dict[str, Any] = {FIELD: {"type": "binary", "doc_values": True}, MODEL: {"type": "keyword"}}
+        mapping = {"dynamic": False, "_source": {"enabled": False}, "properties": fields}
+        no_pipelines = {"default_pipeline": "_none", "final_pipeline": "_none"}
+        settings: dict[str, Any] = {"hidden": True, "auto_expand_replicas": "0-1", **no_pipelines}
+        return {"settings": {"index": settings}, "mappings": mapping}
 
     def reading(self, indices: Iterable[str], keys: Sequence[bytes]) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """Return the path, URL parameters and body of a POST that reads records of side indices."""
@@ -64,6 +67,12 @@ class Form(NamedTuple):
     def found(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the records in an answer to `reading`, by key; anything else is left out."""
         return self.records(answer["docs"] if self.is_embedded else answer["hits"]["hits"])
+
+    def is_there(self, answer: Mapping[str, Any]) -> bool:
+        """Return whether an answer to `reading` comes from a side index: there is at least one."""
+        if self.is_embedded:
+            return any("error" not in entry for entry in answer["docs"])
+        return bool(answer["_shards"]["total"])
 
     def wanted(self) -> dict[str, Any]:
         """Return the part of a search's body that asks for records."""
@@ -85,12 +94,13 @@ class Form(NamedTuple):
             return b"", b""
 
 
-def writing(index: str, records: Mapping[bytes, bytes]) -> Iterator[str]:
-    """Yield the bodies of bulk requests that write records to a side index."""
+def writing(index: str, records: Mapping[bytes, bytes], model: str) -> Iterator[str]:
+    """Yield the bodies of bulk requests that write a model's records to a side index."""
     lines: list[str] = []
     size = 0
     for key, record in records.items():
-        action, document = {"index": {"_index": index, "_id": key.hex()}}, {FIELD: base64.b64encode(record).decode()}
+        action = {"index": {"_index": index, "_id": key.hex()}}
+        document = {FIELD: base64.b64encode(record).decode(), MODEL: model}
         lines.append(f"{json.dumps(action)}\n{json.dumps(document)}\n")
         size += len(record)
         if size >= BULK_BYTES:

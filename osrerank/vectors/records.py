@@ -9,6 +9,9 @@ import copy
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from osrerank.types import LongText
 from osrerank.vectors.background import Background
@@ -21,6 +24,8 @@ KEY_BYTES = 16
 LONG = b"by passages"
 PRECISIONS: dict[Bits, str] = {EXACT: "1.0/32", ROUNDED: "4.0/8"}
 """Bits of each number -> what stands for them in a record's key."""
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 Kept = Record | LongRecord
 """The record of a text, or of a long text with its passages."""
@@ -35,6 +40,7 @@ class Records:
         storage: where records are kept, and the bits of each number.
 
     Attributes:
+        model_key: digest of all that a record depends on except its text, 16 bytes.
         fetched: records that a search brought (`with_fetched`); they are read first, and get what is new.
     """
 
@@ -42,7 +48,7 @@ class Records:
         self.store, self.bits, self._secret = storage.store, storage.bits, storage.secret
         self.fetched: FetchedVectors | None = None
         self._dimensions = dimensions
-        self._model_key = _hash(f"{key}\0{PRECISIONS[self.bits]}".encode())
+        self.model_key = _hash(f"{key}\0{PRECISIONS[self.bits]}".encode())
         self._writes = Background()
 
     def with_fetched(self, fetched: "FetchedVectors") -> "Records":
@@ -53,17 +59,19 @@ class Records:
 
     def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
         """Return the key of each text's record, 16 bytes each; a long text's also depends on how it is split."""
-        return [_hash(self._model_key + _content(text)) for text in texts]
+        return [_hash(self.model_key + _content(text)) for text in texts]
 
     def known(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
-        """Return the records that the search brought or the store has, and give the search those from the store."""
-        wanted = list(dict.fromkeys(keys))
-        brought = {} if self.fetched is None else self.read_from(self.fetched, wanted)
-        left = [key for key in wanted if key not in brought]
-        stored = {} if self.store is None else self.read_from(self.store, left)
-        if stored and self.fetched is not None:
-            self.fetched.write(self.contents(stored))
-        return {**brought, **stored}
+        """Return the records that the search brought or the store has; the store gets those that it lacked."""
+        found, left = dict[bytes, Kept](), list(dict.fromkeys(keys))
+        if self.fetched is not None:
+            found = {key: self.fetched.known[key] for key in left if key in self.fetched.known}
+            brought = self.read_from(self.fetched, [key for key in left if key not in found])
+            if brought and self.store is not None:
+                self._writes.submit(functools.partial(self.write, self.store, brought))
+            found |= brought
+            left = [key for key in left if key not in found]
+        return found | self.read_from(self.store, left) if self.store is not None and left else found
 
     def keep(self, records: Mapping[bytes, Kept]) -> None:
         """Give new records to the search, and write them to the store in the background."""
@@ -120,17 +128,23 @@ def _hash(content: bytes) -> bytes:
 
 
 class FetchedVectors:
-    """The records that a search found in its side indices; it collects new ones.
+    """The records of a search's documents, as far as they were read before it reranks; it collects new ones.
 
     Args:
-        records: by key.
+        records: from side indices, by key.
+        known: from this machine's store.
     """
 
     name = "index"
 
-    def __init__(self, records: Mapping[bytes, bytes]) -> None:
+    def __init__(self, records: Mapping[bytes, bytes] = NOTHING, known: Mapping[bytes, Kept] = NOTHING) -> None:
         self._records = dict(records)
+        self.known = known
         self.new: dict[bytes, bytes] = {}
+
+    def bring(self, records: Mapping[bytes, bytes]) -> None:
+        """Add records that side indices have."""
+        self._records |= records
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the records that there are, by key."""
@@ -141,3 +155,23 @@ class FetchedVectors:
         self._records |= records
         self.new = {**self.new, **records}  # not in place: a search may be writing them while late ones come
         return len(records)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What is known of the vectors of a search's documents.
+
+    Attributes:
+        lacking: key of each vector that is not known here -> the index of its document.
+        fetched: what is known here.
+        model: whose vectors they are.
+    """
+
+    lacking: Mapping[bytes, str] = field(default_factory=dict)
+    fetched: FetchedVectors = field(default_factory=FetchedVectors)
+    model: str = ""
+
+    def plus(self, other: "Lookup") -> "Lookup":
+        """Return both."""
+        known = {**self.fetched.known, **other.fetched.known}
+        return Lookup({**self.lacking, **other.lacking}, FetchedVectors(known=known), other.model)

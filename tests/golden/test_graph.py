@@ -51,7 +51,7 @@ def exported(source: Path, output: Path, form: str = "fp32") -> CrossEncoder:
 
 
 def values(scorer: CrossEncoder) -> np.ndarray:
-    return scorer.score(QUERY, DOCUMENTS, TUPLES[scorer.card.kind]).values
+    return scorer.score(QUERY, DOCUMENTS, TUPLES[scorer.advice.kind]).values
 
 
 def test_drawn_equals_torch(source: Path, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_drawn_graph_takes_no_padding(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["fp32", "int8"])
 def test_neighbours_change_no_bit(source: Path, tmp_path: Path, form: str) -> None:
     scorer = exported(source, tmp_path / "made", form)
-    tuples = TUPLES[scorer.card.kind]
+    tuples = TUPLES[scorer.advice.kind]
     alone = [scorer.score(QUERY, DOCUMENTS, [indices]).values[0] for indices in tuples]
     together = scorer.score(QUERY, DOCUMENTS, tuples * 20).values
     assert together.tolist() == alone * 20

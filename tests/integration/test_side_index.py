@@ -12,9 +12,10 @@ from prometheus_client import REGISTRY
 
 from osrerank import Client, connect
 from osrerank.cli import cli
+from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.prune import prune_vectors
-from osrerank.indexing.side_index import IndexStore, side_stores
+from osrerank.indexing.side_index import IndexStore, orphans, side_stores
 from osrerank.indexing.status import coverage
 from osrerank.vectors.index import OLDER_SUFFIX, side_index
 from tests.articles import fill
@@ -36,7 +37,7 @@ QUERY = "blood pressure is low"
 def client(engine_url: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client that keeps vectors in side indices alone."""
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
-    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
+    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")  # which the embedded engine needs
     with connect(engine_url, model=str(model)) as made:
         yield made
 
@@ -54,7 +55,15 @@ def order(client: Client, index: str, query: str = QUERY, **options: Any) -> lis
 
 
 def refresh(client: Client, index: str) -> None:
+    """Wait for what searches left to be written, and make it visible."""
+    client._later.close()
     client.indices.refresh(index=side_index(index))
+
+
+def begin(client: Client, index: str) -> None:
+    """Create an empty side index, which searches fill."""
+    (side,) = side_stores(client, [index])
+    side.create()
 
 
 def errors() -> float:
@@ -90,26 +99,25 @@ def test_the_asynchronous_client_reads_and_writes_them(
     from osrerank.aio import connect_async
 
     fill(client, index_name, DOCUMENTS)
+    begin(client, index_name)
 
-    async def twice() -> list[Any]:
-        found = []
-        async with connect_async(engine_url, model=str(model)) as another:
-            for _ in range(2):
-                del encodings[:]
-                answer = await another.search(QUERY, index=index_name, rerank=True, size=100)
-                await another.indices.refresh(index=side_index(index_name))
-                found.append(([hit["_id"] for hit in answer["hits"]["hits"]], len(encodings)))
-        return found
+    async def searched() -> tuple[list[str], int]:
+        async with connect_async(engine_url, model=str(model)) as another:  # closing it waits for what is written
+            del encodings[:]
+            answer = await another.search(QUERY, index=index_name, rerank=True, size=100)
+        return [hit["_id"] for hit in answer["hits"]["hits"]], len(encodings)
 
-    (first, many), (second, few) = asyncio.run(twice())
-    assert (first, many) == (second, COUNT + 1)
-    assert few == 0  # the query is known, too
+    first, many = asyncio.run(searched())
+    refresh(client, index_name)
+    assert asyncio.run(searched()) == (first, 1)
+    assert many == COUNT + 1
 
 
-def test_the_first_search_writes_what_it_computes(
+def test_a_search_writes_what_it_computes_to_a_side_index_that_is_there(
     client: Client, engine_url: str, model: Path, index_name: str, encodings: list[int]
 ) -> None:
     fill(client, index_name, DOCUMENTS)
+    begin(client, index_name)
     ids = [str(place) for place in range(COUNT)]
     before = client.mget(index=index_name, body={"ids": ids})
     first = order(client, index_name)
@@ -136,7 +144,7 @@ def test_without_a_duo_model_candidates_find_their_vectors(
 
 def test_patterns_of_the_application_do_not_find_it(client: Client, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
-    order(client, index_name)
+    build_vectors(client, index_name)
     refresh(client, index_name)
     assert client.count(index=f"{index_name}*")["count"] == COUNT
     assert {hit[0] for hit in order(client, f"{index_name}*")} == {str(place) for place in range(COUNT)}
@@ -147,6 +155,8 @@ def test_several_indices(client: Client, index_name: str, encodings: list[int]) 
     fill(client, index_name, DOCUMENTS)
     fill(client, other, [{"title": "another", "text": f"low blood pressure {place}"} for place in range(10)])
     both = f"{index_name},{other}"
+    begin(client, index_name)
+    begin(client, other)
     first = order(client, both)
     refresh(client, index_name)
     refresh(client, other)
@@ -173,13 +183,15 @@ def test_an_alias_stands_for_its_indices(client: Client, index_name: str, encodi
     assert (side.beside, side.drop()) == (index_name, COUNT)
 
 
-def test_a_side_index_that_is_removed_is_made_again(client: Client, index_name: str) -> None:
+def test_searches_create_no_side_index(client: Client, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
+    build_vectors(client, index_name)
+    refresh(client, index_name)
     first = order(client, index_name)
     client.indices.delete(index=side_index(index_name))
     assert order(client, index_name) == first
-    refresh(client, index_name)
-    assert client.count(index=side_index(index_name))["count"] == COUNT
+    client._later.close()
+    assert not client.indices.exists(index=side_index(index_name))
 
 
 def test_a_build_takes_over_the_side_index_of_02(
@@ -199,6 +211,7 @@ def test_a_build_takes_over_the_side_index_of_02(
 
 def test_damaged_and_foreign_records_are_misses(client: Client, index_name: str, encodings: list[int]) -> None:
     fill(client, index_name, DOCUMENTS)
+    begin(client, index_name)
     first = order(client, index_name)
     refresh(client, index_name)
     hits = client.search(index=side_index(index_name), body={"size": 100, "_source": False})["hits"]["hits"]
@@ -221,16 +234,64 @@ def test_a_cluster_that_refuses_to_write_costs_time_only(
     if engine_url.startswith("embedded"):
         pytest.skip("the embedded engine has no blocks")
     fill(client, index_name, DOCUMENTS)
-    client.indices.create(index=side_index(index_name))
+    begin(client, index_name)
     client.indices.put_settings(index=side_index(index_name), body={"index.blocks.write": True})
     before = errors()
     first = order(client, index_name)
+    client._later.close()
     assert errors() == before + 1
     assert "no write of document vectors for 10 s" in caplog.text
     assert order(client, index_name, f"{QUERY} now") != []
+    client._later.close()
     assert errors() == before + 1  # it is left alone for a while
     assert first[0][1] > 0
     client.indices.put_settings(index=side_index(index_name), body={"index.blocks.write": False})
+
+
+def test_a_build_since_a_field_reads_what_has_changed(
+    client: Client, engine_url: str, index_name: str, encodings: list[int]
+) -> None:
+    if engine_url.startswith("embedded"):
+        fill(client, index_name, DOCUMENTS)
+        with pytest.raises(ConfigError, match="since needs a cluster"):
+            build_vectors(client, index_name, since="changed")
+        return
+    day = "2026-01-{:02}T00:00:00Z"
+    dated = [{**one, "changed": day.format(place % 20 + 1)} for place, one in enumerate(DOCUMENTS)]
+    fill(client, index_name, dated)
+    assert build_vectors(client, index_name, since="changed").documents == COUNT
+    newer = {"title": "new", "text": "what has changed since", "changed": day.format(25)}
+    client.index(index=index_name, id="new", body=newer, refresh=True)
+    client.index(index=index_name, id="without", body={"text": "without a date"}, refresh=True)
+    refresh(client, index_name)
+    del encodings[:]
+    built = build_vectors(client, index_name, since="changed")
+    assert (built.documents, built.encoded) == (2 + COUNT // 20, 2)  # the last day's once more, and those without one
+    assert build_vectors(client, index_name, since="changed").documents == 2
+    with pytest.raises(ConfigError, match="title is no date or number"):
+        build_vectors(client, index_name, since="title")
+
+
+def test_where_a_build_stores(client: Client, index_name: str) -> None:
+    fill(client, index_name, DOCUMENTS)
+    with pytest.raises(ConfigError, match="vectors are not stored in file"):
+        build_vectors(client, index_name, to="file")
+    assert build_vectors(client, index_name, to="index").encoded == COUNT
+
+
+def test_a_side_index_without_its_index_is_named_and_pruned(client: Client, index_name: str, engine_url: str) -> None:
+    if engine_url.startswith("embedded"):
+        pytest.skip("the embedded engine lists no hidden indices")
+    other = f"{index_name}-gone"
+    fill(client, index_name, DOCUMENTS)
+    fill(client, other, DOCUMENTS[:3])
+    for name in (index_name, other):
+        build_vectors(client, name)
+    client.indices.delete(index=other)
+    assert orphans(client) == [side_index(other)]
+    refresh(client, index_name)
+    assert prune_vectors(client, [index_name]) == COUNT
+    assert orphans(client) == []
 
 
 def test_the_commands(client: Client, engine_url: str, index_name: str, model: Path) -> None:
@@ -247,13 +308,15 @@ def test_the_commands(client: Client, engine_url: str, index_name: str, model: P
     assert (built["encoded"], built["store"], built["records"]) == (COUNT, "index", COUNT)
     client.delete(index=index_name, id="0", refresh=True)
     assert prune_vectors(client, [index_name]) == COUNT - 1
-    assert answer("status", "--index", index_name)["records"] == COUNT - 1
+    status = answer("status", "--index", index_name)
+    assert (status["records"], list(status["models"].values())) == (COUNT - 1, [COUNT - 1])
     assert answer("drop", "--yes", "--index", index_name) == {"dropped": COUNT - 1}
     assert answer("status", "--index", index_name) == {
         "store": "index",
         "records": 0,
         "stored": 0,
         "most": 0,
+        "models": {},
         "older": 0,
     }
     assert not client.indices.exists(index=side_index(index_name))

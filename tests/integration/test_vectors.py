@@ -38,7 +38,9 @@ WITHOUT_VECTORS = ROOT / "tests" / "data" / "tiny-bert-one-label"
 
 @pytest.fixture
 def client(engine_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client that keeps vectors in a file alone."""
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "false")
     with connect(engine_url, model=str(model)) as made:
         yield made
 

@@ -133,7 +133,7 @@ def test_its_scores_are_the_cosines_of_sentence_transformers(pooling: Pooling, b
     export_model(folder, tmp_path / "made", ExportOptions(precision="fp32", keep_weights=True))
     scorer = load_scorer(str(tmp_path / "made"), backend=backend)
     logits = scorer.score(QUERY, DOCUMENTS, [(place,) for place in range(4)]).values
-    raw = (logits - scorer.card.calibration.offset) / scorer.card.calibration.scale
+    raw = (logits - scorer.encoder.card.calibration.offset) / scorer.encoder.card.calibration.scale
     theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(str(folder), device="cpu")
     expected = theirs.encode(DOCUMENTS, prompt_name="document") @ theirs.encode(QUERY, prompt_name="query")
     assert np.ptp(expected) > 0.05

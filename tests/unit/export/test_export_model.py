@@ -13,7 +13,7 @@ from osrerank.export.export_model import ExportOptions, export_model, new_direct
 from osrerank.export.quantise import Recipe, quantise, quantise_rows
 from osrerank.scoring.card import Pooling
 from osrerank.scoring.model_files import read_card
-from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.registry import load_model, load_scorer
 from tests import servers
 
 DATA = Path(__file__).parents[2] / "data"
@@ -50,8 +50,7 @@ def test_a_classifier_becomes_a_directory_of_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", [BI_ENCODER, CLASSIFIER], ids=["bi-encoder", "classifier"])
 def test_int8_stays_near(tmp_path: Path, caplog: pytest.LogCaptureFixture, source: Path) -> None:
     export_model(source, tmp_path / "made", ExportOptions(precision="int8"))
-    scorer = load_scorer(str(tmp_path / "made"))
-    assert scorer.backend.precision == "int8"
+    assert load_model(str(tmp_path / "made")).backend.precision == "int8"
     assert not caplog.records
     exact = values(source)
     assert np.abs(values(tmp_path / "made") - exact).max() < 0.25 * np.ptp(exact)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.scoring.cross_encoder import CrossEncoder
+from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.locate import SHIPPED, locate
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
@@ -27,7 +27,7 @@ TUPLES = [(index,) for index in range(len(DOCUMENTS))]
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def scorer(request: pytest.FixtureRequest) -> CrossEncoder:
+def scorer(request: pytest.FixtureRequest) -> EncoderScorer:
     return load_scorer(request.param)
 
 
@@ -39,14 +39,15 @@ def test_it_is_in_the_package(model: str) -> None:
 
 
 @pytest.mark.long
-def test_its_card_says_where_it_comes_from(scorer: CrossEncoder) -> None:
-    assert scorer.model == scorer.card.name
+def test_its_card_says_where_it_comes_from(scorer: EncoderScorer) -> None:
+    card = scorer.encoder.card
+    assert scorer.model == card.name
     assert scorer.model in MODELS
-    assert scorer.card.provenance["licence"] in {"Apache-2.0", "MIT"}
-    assert "MS MARCO" in scorer.card.provenance["base_data"]
+    assert card.provenance["licence"] in {"Apache-2.0", "MIT"}
+    assert "MS MARCO" in card.provenance["base_data"]
 
 
-def test_it_ranks_the_answer_first(scorer: CrossEncoder) -> None:
+def test_it_ranks_the_answer_first(scorer: EncoderScorer) -> None:
     scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
     assert not scores.failures
     assert np.argsort(-scores.values)[:2].tolist() == [1, 2]
@@ -62,7 +63,7 @@ def test_the_default_model_is_sure_of_it() -> None:
 
 
 @pytest.mark.long
-def test_the_longest_sequences_fit(scorer: CrossEncoder) -> None:
+def test_the_longest_sequences_fit(scorer: EncoderScorer) -> None:
     scores = scorer.score("blood " * 100, ["pressure " * 1000], [(0,)])
     assert np.isfinite(scores.values).all()
     assert scores.truncated == 1

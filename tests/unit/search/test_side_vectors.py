@@ -1,42 +1,31 @@
-"""The requests for document vectors around a search, performed by hand."""
+"""Side indices of document vectors: what searches ask of them, and what they write to them."""
 
 import base64
+import json
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from opensearchpy import ConnectionTimeout, NotFoundError, RequestError
+from opensearchpy import AuthorizationException, ConnectionTimeout
 
+from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
-from osrerank.retrieval.fields import Fields
-from osrerank.retrieval.requests import SideRequest
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.search.call import Refused, Reranked, Reranking, planned
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import Scoring
-from osrerank.search.vectors import SideVectors
-from osrerank.service import RerankService
+from osrerank.search.step import Later, MultiSearchRequest, Scoring, SearchRequest
 from osrerank.settings import Settings
 from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
-from osrerank.types import Deadline
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.index import EXISTS
 from osrerank.vectors.record import ROUNDED
 from osrerank.vectors.records import FetchedVectors
 from tests.bi_encoders import TINY
 
-HITS = [
-    {"_index": "i", "_id": "long", "_score": 2.0, "_source": {"text": "a long text about the wing of an aeroplane"}},
-    {"_index": "i", "_id": "short", "_score": 1.0, "_source": {"text": "low pressure"}},
-]
-RESPONSE = {"took": 1, "timed_out": False, "_shards": {}, "hits": {"total": {"value": 2}, "hits": HITS}}
-
+TEXTS = ["a long text about the wing of an aeroplane", "low pressure"]
 SIDE = "i-osrerank-vectors"
 
 
@@ -47,184 +36,227 @@ def encoder() -> BiEncoder:
 
 
 def records_of(texts: Sequence[str]) -> dict[bytes, bytes]:
-    fetched = FetchedVectors({})
+    fetched = FetchedVectors()
     DocumentVectors(encoder(), VectorStorage(bits=ROUNDED)).with_fetched(fetched).of(texts)
     return fetched.new
 
 
-def call_of(scorer: Any = None, clock: Any = time.monotonic, **options: Any) -> Reranked:
-    asked = Rerank(fields="text", **options)
-    service = RerankService(Settings.load(vectors="off"), scorer or encoder(), clock=clock)
-    by = Reranking(service, asked, "low", Deadline.after_ms(asked.deadline_ms, clock), Fields.named_by(asked))
-    call = planned(by, {"query": {"match": {"text": "low"}}}, {})
-    assert isinstance(call, Reranked)
-    return call
+class Cluster:
+    """Answers the steps of searches as a cluster does.
+
+    Args:
+        hits: index and text of each hit.
+        sides: side index -> the texts whose vectors it has.
+
+    Attributes:
+        requests: method and path of each request but searches.
+        unread, unwritten: side indices that may not be read, or written.
+        fault: raised in place of an answer about vectors.
+        before: called before such a request.
+    """
+
+    def __init__(self, hits: Sequence[tuple[str, str]], sides: dict[str, Sequence[str]]) -> None:
+        self.hits = [
+            {"_index": index, "_id": str(at), "_score": 9.0 - at / 100, "_source": {"text": text}}
+            for at, (index, text) in enumerate(hits)
+        ]
+        self.sides = {name: records_of(texts) for name, texts in sides.items()}
+        self.requests: list[str] = []
+        self.sizes: list[int] = []
+        self.unread: set[str] = set()
+        self.unwritten: set[str] = set()
+        self.fault: Exception | None = None
+        self.before: Any = lambda: None
+
+    def perform(self, steps: Any, later: bool = True) -> Any:
+        """Perform steps until they end; those for later at once, unless they are left out."""
+        result, error = None, None
+        try:
+            while True:
+                step = steps.throw(error) if error else steps.send(result)
+                result, error = None, None
+                try:
+                    result = self._answer(step, later)
+                except Exception as raised:  # noqa: BLE001 - the steps know which they go on after
+                    error = raised
+        except StopIteration as end:
+            return end.value
+
+    def _answer(self, step: Any, later: bool) -> Any:
+        if isinstance(step, Scoring):
+            return step.run()
+        if isinstance(step, Later):
+            return self.perform(step.steps) if later else None
+        response = {"took": 1, "timed_out": False, "_shards": {"total": 1}, "hits": {"hits": self.hits}}
+        if isinstance(step, SearchRequest):
+            return response
+        if isinstance(step, MultiSearchRequest):
+            return {"responses": [response] * (len(step.lines) // 2)}
+        if step.path.endswith("/_mapping"):
+            return {"i": {"mappings": {"properties": {"text": {"type": "text"}}}}}
+        self.requests.append(f"{step.method} {step.path}")
+        self.before()
+        if self.fault:
+            raise self.fault
+        return self._written(step.body) if step.path == "/_bulk" else self._read(step)
+
+    def _read(self, step: Any) -> Any:
+        names = step.path.split("/")[1].split(",")
+        if self.unread & {*names}:
+            raise AuthorizationException(403, "security_exception", {})
+        self.sizes.append(step.body["size"])
+        there = [self.sides[name] for name in names if name in self.sides]
+        wanted = {bytes.fromhex(key) for key in step.body["query"]["ids"]["values"]}
+        found = {key: record for side in there for key, record in side.items() if key in wanted}
+        hits = [
+            {"_id": key.hex(), "fields": {"record": [base64.b64encode(record).decode().rstrip("=")]}}
+            for key, record in found.items()
+        ]
+        return {"_shards": {"total": len(there)}, "hits": {"hits": hits}}
+
+    def _written(self, body: str) -> Any:
+        items = []
+        lines = [json.loads(line) for line in body.splitlines()]
+        for action, document in zip(lines[::2], lines[1::2], strict=True):
+            name, key = action["index"]["_index"], bytes.fromhex(action["index"]["_id"])
+            if name in self.unwritten:
+                items.append({"index": {"status": 403, "error": {"type": "security_exception"}}})
+            else:
+                self.sides[name][key] = base64.b64decode(document["record"])
+                items.append({"index": {"status": 201}})
+        return {"items": items}
 
 
-def on(*, is_embedded: bool = False) -> SideVectors:
-    return SideVectors(is_embedded=is_embedded)
+def searcher(model: Any = None, clock: Any = time.monotonic, **settings: Any) -> Searcher:
+    settings = {"vectors": "off", **settings}
+    base = Rerank(fields="text", query_fields="text")
+    return Searcher(Settings.load(**settings), Defaults(base), model or encoder(), clock=clock)
 
 
-def hits_with(*texts: str) -> dict[str, Any]:
-    found = {key.hex(): base64.b64encode(record).decode().rstrip("=") for key, record in records_of(texts).items()}
-    return {"hits": {"hits": [{"_id": key, "fields": {"record": [record]}} for key, record in found.items()]}}
+def search(own: Searcher, cluster: Cluster, later: bool = True, **options: Any) -> dict[str, Any]:
+    """Search, and return the first stage's report."""
+    answer = cluster.perform(own.search("low", None, {}, index="i", rerank={**options}), later)
+    report: dict[str, Any] = answer["rerank"]["stages"][0]
+    return report
 
 
-def read_of(steps: Any) -> SideRequest:
-    """Perform the first step, and return the request that reads."""
-    keys = next(steps)
-    assert isinstance(keys, Scoring)
-    request = steps.send(keys.run())
-    assert isinstance(request, SideRequest)
-    return request
+def cluster(sides: dict[str, Sequence[str]], texts: Sequence[str] = TEXTS) -> Cluster:
+    return Cluster([("i", text) for text in texts], sides)
 
 
-def end_of(steps: Any, result: Any) -> Any:
-    with pytest.raises(StopIteration) as end:
-        steps.send(result)
-    return end.value.value
-
-
-def test_what_is_there_is_read_and_what_is_not_is_written():
-    steps = on().around(call_of(), RESPONSE)
-    request = read_of(steps)
-    assert (request.method, request.path) == ("POST", f"/{SIDE}/_search")
-    assert request.params["request_timeout"] == 2.0
-    scoring = steps.send(hits_with("low pressure"))
-    answer = scoring.run()
-    exists = steps.send(answer)
-    assert (exists.method, exists.path) == ("HEAD", f"/{SIDE}")
-    make = steps.send(False)
-    assert (make.method, make.path) == ("PUT", f"/{SIDE}")
-    bulk = steps.throw(RequestError(400, EXISTS, {}))  # another search was faster
-    assert (bulk.method, bulk.path) == ("POST", "/_bulk")
-    (new,) = records_of([HITS[0]["_source"]["text"]]).values()
-    assert base64.b64encode(new).decode() in bulk.body
-    assert bulk.body.count('"_id"') == 1
-    assert end_of(steps, {"errors": False, "items": []}) is answer
-    assert answer["rerank"]["applied"] is True
-    (stage,) = answer["rerank"]["stages"]
+def test_what_is_there_is_read_and_what_is_not_is_written_after_the_answer():
+    engine = cluster({SIDE: TEXTS[1:]})
+    stage = search(searcher(), engine, later=False)
     assert (stage["known"], stage["encoded"]) == (1, 1)
+    assert engine.requests == [f"POST /{SIDE}/_search"]  # the answer waits for no write
+    stage = search(searcher(), engine)
+    assert (stage["known"], stage["encoded"]) == (1, 1)
+    assert engine.requests[1:] == [f"POST /{SIDE}/_search", "POST /_bulk"]
+    stage = search(searcher(), engine)
+    assert (stage["known"], stage["encoded"]) == (2, 0)
+    assert engine.requests[3:] == [f"POST /{SIDE}/_search"]
 
 
-@pytest.mark.parametrize("vectors_index", [False, True])
-def test_nothing_is_asked_where_nothing_is_kept_or_needed(vectors_index):
-    searcher = Searcher(Settings.load(vectors_index=vectors_index), Defaults(), encoder())
-    refused = Refused({}, {}, "size is 0", call_of().by)
-    call = call_of() if searcher.vectors is None else refused
-    steps = searcher.finished(call, RESPONSE)
-    scoring = next(steps)
-    end_of(steps, scoring.run())
+def test_a_search_creates_no_side_index_and_asks_again_after_a_minute():
+    clock, engine = ManualClock(), cluster({})
+    own = searcher(clock=clock)
+    for _ in range(2):
+        assert search(own, engine)["encoded"] == 2
+        clock.sleep(30)
+    assert engine.requests == [f"POST /{SIDE}/_search"]
+    engine.sides[SIDE] = records_of(TEXTS)
+    clock.sleep(31)
+    assert search(own, engine)["encoded"] == 0
+    assert engine.sides.keys() == {SIDE}
 
 
-@pytest.mark.parametrize("call", [call_of(scorer=FunctionScorer()), call_of(sentences=True)], ids=["model", "stage"])
-def test_no_request_for_what_has_no_vectors(call):
-    steps = on().around(call, RESPONSE)
-    keys = next(steps)
-    assert keys.run() == {}
-    scoring = steps.send({})
-    assert isinstance(scoring, Scoring)
-
-
-def test_everything_known_is_not_written():
-    steps = on().around(call_of(), RESPONSE)
-    read_of(steps)
-    texts = [hit["_source"]["text"] for hit in RESPONSE["hits"]["hits"]]
-    scoring = steps.send(hits_with(*texts))
-    end_of(steps, scoring.run())
-
-
-def test_a_refused_reading_is_no_failure_of_the_search(caplog):
-    vectors = on()
-    steps = vectors.around(call_of(), RESPONSE)
-    read_of(steps)
-    scoring = steps.throw(ConnectionTimeout("TIMEOUT", "slow", None))
-    assert end_of(steps, scoring.run())["rerank"]["applied"] is True
-    assert "no read of document vectors for 10 s" in caplog.text
-    again = vectors.around(call_of(), RESPONSE)
-    keys = next(again)
-    assert isinstance(again.send(keys.run()), Scoring)  # left alone for a while
-    assert caplog.text.count("no read of document vectors") == 1
-
-
-@pytest.mark.parametrize("writes", [False, True])
-def test_a_short_deadline_is_no_failure_of_the_cluster(caplog, writes):
-    vectors, clock = on(), ManualClock()
-    call = call_of(deadline_ms=1000, clock=clock)
-    steps = vectors.around(call, RESPONSE)
-    assert 0 < read_of(steps).params["request_timeout"] <= 1
-    answer = steps.send(hits_with()).run() if writes else None
-    if writes:
-        assert isinstance(steps.send(answer), SideRequest)
-    clock.sleep(1.0)
-    late = ConnectionTimeout("TIMEOUT", "slow", None)
-    with pytest.raises(StopIteration) if writes else nullcontext():
-        steps.throw(late)
-    assert caplog.text == ""
-    assert isinstance(read_of(vectors.around(call_of(), RESPONSE)), SideRequest)
-
-
-def test_after_the_deadline_nothing_is_asked_or_written():
-    clock = ManualClock()
-    call = call_of(deadline_ms=40, clock=clock)
-    steps = on().around(call, RESPONSE)
-    read_of(steps)
-    scoring = steps.send(hits_with())
-    answer = scoring.run()
-    clock.sleep(0.05)
-    assert end_of(steps, answer) is answer
-    late = next(on().around(call, RESPONSE))
-    assert late.run.func == call.finish
-
-
-def test_one_index_that_refuses_does_not_stop_another():
-    vectors = on()
-    steps = vectors.around(call_of(), RESPONSE)
-    read_of(steps)
-    steps.throw(RequestError(403, "security_exception", {}))
-    hits = [{**hit, "_index": "another"} for hit in RESPONSE["hits"]["hits"]]
-    request = read_of(vectors.around(call_of(), {**RESPONSE, "hits": {"hits": hits}}))
-    assert request.path == "/another-osrerank-vectors/_search"
+def test_what_is_known_here_is_not_asked_for(tmp_path):
+    engine = cluster({SIDE: TEXTS})
+    own = searcher(vectors="file", vectors_folder=tmp_path, vectors_profile="standard")
+    assert search(own, engine)["known"] == 2
+    own.service.vectors.records.flush()  # what was read there is kept here
+    for _ in range(2):
+        assert search(own, engine)["known"] == 2
+    assert engine.requests == [f"POST /{SIDE}/_search"]
 
 
 @pytest.mark.parametrize(
-    "failure", [NotFoundError(404, "index_not_found_exception", {}), RequestError(403, "security_exception", {})]
+    ("model", "options"),
+    [(FunctionScorer(), {}), (None, {"sentences": True}), (None, {"pipeline": "none"})],
+    ids=["model", "sentences", "none"],
 )
-def test_a_refused_writing_is_no_failure_of_the_search(failure, caplog):
-    steps = on().around(call_of(), RESPONSE)
-    read_of(steps)
-    scoring = steps.send(hits_with())
-    answer = scoring.run()
-    steps.send(answer)
-    with pytest.raises(StopIteration) as end:
-        steps.throw(failure)
-    assert end.value.value is answer
-    assert "no write of document vectors" in caplog.text
+def test_no_request_for_what_has_no_vectors(model, options):
+    engine = cluster({SIDE: TEXTS})
+    engine.perform(searcher(model).search("low", None, {}, index="i", rerank=options or True))
+    assert engine.requests == []
 
 
-def test_records_that_a_bulk_request_refuses_are_said(caplog):
-    steps = on().around(call_of(), RESPONSE)
-    read_of(steps)
-    answer = steps.send(hits_with()).run()
-    steps.send(answer)
-    steps.send(True)
-    items = [{"index": {"status": 429, "error": {"type": "rejected_execution_exception"}}}]
-    assert end_of(steps, {"errors": True, "items": items}) is answer
-    assert "rejected_execution_exception" in caplog.text
+def test_side_indices_can_be_turned_off_and_are_off_in_the_embedded_engine():
+    assert searcher(vectors_index=False).vectors is None
+    assert Searcher(Settings.load(vectors="off"), Defaults(), encoder(), is_embedded=True).vectors is None
+    assert Searcher(Settings.load(vectors_index=True), Defaults(), encoder(), is_embedded=True).vectors is not None
+
+
+def test_a_fault_of_the_cluster_is_none_of_the_search(caplog):
+    engine, own = cluster({SIDE: TEXTS}), searcher()
+    engine.fault = ConnectionTimeout("TIMEOUT", "slow", None)
+    for _ in range(2):
+        assert search(own, engine)["applied"] is True
+    assert engine.requests == [f"POST /{SIDE}/_search"]  # left alone for a while
+    assert caplog.text.count("no read of document vectors for 10 s") == 1
+
+
+def test_a_short_deadline_is_no_failure_of_the_cluster(caplog):
+    clock, engine = ManualClock(), cluster({SIDE: TEXTS})
+    own = searcher(clock=clock)
+    engine.fault, engine.before = ConnectionTimeout("TIMEOUT", "slow", None), lambda: clock.sleep(1)
+    engine.perform(own.search("low", None, {}, index="i", rerank={"deadline_ms": 1000}))
+    assert "no read" not in caplog.text
+    engine.fault, engine.before = None, lambda: None
+    assert search(own, engine)["known"] == 2
+
+
+def test_one_forbidden_index_does_not_hide_another(caplog):
+    hits = [("i", TEXTS[0]), ("j", TEXTS[1])]
+    engine, own = Cluster(hits, {SIDE: TEXTS, "j-osrerank-vectors": TEXTS[1:]}), searcher()
+    engine.unread = {SIDE}
+    for _ in range(2):
+        stage = search(own, engine)
+        assert (stage["known"], stage["encoded"]) == (1, 1)
+    both, i, j = "i-osrerank-vectors,j-osrerank-vectors", SIDE, "j-osrerank-vectors"
+    assert [request for request in engine.requests if "_search" in request] == [
+        f"POST /{both}/_search",
+        f"POST /{i}/_search",
+        f"POST /{j}/_search",
+        f"POST /{j}/_search",
+    ]
+    assert caplog.text.count("the right to read") == 1
+
+
+def test_a_forbidden_write_is_said_once_and_not_tried_again(caplog):
+    engine, own = cluster({SIDE: []}), searcher()
+    engine.unwritten = {SIDE}
+    for _ in range(3):
+        assert search(own, engine)["encoded"] == 2
+    assert engine.requests.count("POST /_bulk") == 1
+    assert caplog.text.count("the right to write it lacks") == 1
 
 
 def test_many_keys_are_read_in_several_requests():
-    hits = [{"_index": "i", "_id": str(n), "_score": 1.0, "_source": {"text": f"text {n}"}} for n in range(1001)]
-    steps = on().around(call_of(depth=2000), {**RESPONSE, "hits": {"hits": hits}})
-    sizes = [read_of(steps).body["size"]]
-    while isinstance(request := steps.send(hits_with()), SideRequest):
-        sizes.append(request.body["size"])
-    assert sizes == [250, 250, 250, 250, 1]
+    engine = cluster({SIDE: []}, [f"text {number}" for number in range(1001)])
+    search(searcher(), engine, depth=2000)
+    assert engine.sizes == [250, 250, 250, 250, 1]
 
 
 def test_the_side_index_decides_how_deep_an_open_depth_goes():
-    hits = [{"_index": "i", "_id": str(n), "_score": 1.0, "_source": {"text": f"text {n}"}} for n in range(130)]
-    steps = on().around(call_of(depth="auto"), {**RESPONSE, "hits": {"hits": hits}})
-    assert read_of(steps).body["size"] == 130
-    scoring = steps.send(hits_with(*(f"text {n}" for n in range(100, 117))))
-    assert scoring.run()["rerank"]["stages"][0]["candidates"] == 117
+    texts = [f"text {number}" for number in range(130)]
+    engine = cluster({SIDE: texts[100:117]}, texts)
+    assert search(searcher(), engine, depth="auto")["candidates"] == 117
+
+
+def test_a_multi_search_reads_once_for_all_its_searches():
+    engine, own = cluster({SIDE: TEXTS}), searcher()
+    body = [line for text in ("low", "wing") for line in ({}, {"query": {"match": {"text": text}}})]
+    answer = engine.perform(multi_search_steps(own, body, "i", rerank=True, params={}))
+    assert [one["rerank"]["stages"][0]["known"] for one in answer["responses"]] == [2, 2]
+    assert engine.requests == [f"POST /{SIDE}/_search"]

@@ -34,6 +34,23 @@ def test_beyond_the_bound_tasks_are_left_out() -> None:
     background.close()
 
 
+def test_the_newest_may_come_first_and_the_oldest_make_room() -> None:
+    background, done = Background(most=10, newest_first=True), list[int]()
+    hold, started = threading.Event(), threading.Event()
+
+    def holding() -> None:
+        started.set()
+        hold.wait(10)
+
+    background.submit(holding)
+    assert started.wait(10)
+    for number, weight in enumerate((4, 4, 4, 2)):
+        assert background.submit(partial(done.append, number), weight)
+    hold.set()
+    background.close()
+    assert done == [3, 2, 1]
+
+
 def test_a_task_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     background, done = Background(), list[int]()
     background.submit(lambda: 1 // 0)

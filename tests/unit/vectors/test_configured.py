@@ -46,6 +46,15 @@ def test_a_redis_without_tls_is_warned_of(url: str, warns: bool, caplog: pytest.
     assert ("without TLS" in caplog.text) is warns
 
 
+def test_without_an_index_a_redis_that_is_named_keeps_them() -> None:
+    named = Settings.load(redis_url="redis://127.0.0.1:1")
+    assert isinstance(VectorStorage.of(named, has_index=False).store, RedisStore)
+    assert not isinstance(VectorStorage.of(named).store, RedisStore)
+    on_file = Settings.load(redis_url="redis://127.0.0.1:1", vectors="file")
+    assert not isinstance(VectorStorage.of(on_file, has_index=False).store, RedisStore)
+    assert not isinstance(VectorStorage.of(Settings.load(), has_index=False).store, RedisStore)
+
+
 def test_a_redis_must_be_named() -> None:
     with pytest.raises(ConfigError, match="OSRERANK_VECTORS_REDIS_URL"):
         VectorStorage.of(Settings.load(vectors="redis"))

@@ -25,7 +25,7 @@ def encoded(form: Form, record: bytes) -> str:
 
 
 def test_a_bulk_request_names_every_record():
-    (body,) = writing("i-osrerank-vectors", RECORDS)
+    (body,) = writing("i-osrerank-vectors", RECORDS, "a model")
     lines = [json.loads(line) for line in body.splitlines()]
     assert body.endswith("\n")
     assert lines[0] == {"index": {"_index": "i-osrerank-vectors", "_id": KEYS[0].hex()}}
@@ -34,7 +34,7 @@ def test_a_bulk_request_names_every_record():
 
 def test_many_records_go_in_several_requests():
     records = {bytes([number]) * 16: bytes(3 << 20) for number in range(3)}
-    bodies = list(writing("i-osrerank-vectors", records))
+    bodies = list(writing("i-osrerank-vectors", records, "a model"))
     assert [len(body.splitlines()) for body in bodies] == [4, 2]
 
 
